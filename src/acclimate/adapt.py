@@ -1,0 +1,109 @@
+"""Wrap a model so that it adapts while it predicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from acclimate.artifact import Artifact
+from acclimate.errors import ArtifactMissing, InvalidConfig, NotAdapted, UnsuitableModel
+from acclimate.functional.inputs import Normalization
+from acclimate.methods import get_method
+from acclimate.methods.base import Method
+from acclimate.methods.config import Config
+from acclimate.methods.guard import Guard
+from acclimate.taps import LogitsAt, get_head
+
+
+def adapt(
+    model: nn.Module,
+    method: str = "swr_nsp",
+    artifact: Artifact | None = None,
+    *,
+    config: Config | None = None,
+    head: str | None = None,
+    logits_at: LogitsAt = None,
+    normalization: Any = None,
+    seed: int = 0,
+    guard: bool | Guard = False,
+    **hyperparameters: Any,
+) -> Method:
+    """Return the model as one that learns from every batch it predicts.
+
+    The result is an `nn.Module`: calling it predicts as the model does, then learns from the batch.
+    The model is borrowed: use it only through the result until `unwrap()` gives it back.
+
+    Args:
+        model: A trained classifier.
+        method: Name of a method; `acclimate.list_methods()` names them.
+        artifact: What `prepare` returned for this very model, if the method needs it.
+        config: All hyper-parameters at once; or give single ones by name.
+        head: Name of the module that makes the logits; from the artifact by default.
+        logits_at: Where the logits are in the model's output; from the artifact by default.
+        normalization: How the inputs are normalised; from the artifact by default.
+        seed: Of all random draws.
+        guard: Restore the last good state when predictions collapse; needs an artifact with the
+            part `features`.
+        **hyperparameters: Of the method, by name.
+
+    Raises:
+        UnknownMethod, InvalidConfig, UnsuitableModel, ArtifactError: With what to do.
+    """
+    if isinstance(model, Method):
+        raise NotAdapted("this model is adapted already. Call unwrap() first.")
+    kind = get_method(method)
+    if config is None:
+        config = kind.config_class.from_dict(hyperparameters)
+    elif hyperparameters:
+        raise InvalidConfig("give either config or single hyper-parameters, not both.")
+    elif not isinstance(config, kind.config_class):
+        raise InvalidConfig(
+            f"expected a {kind.config_class.__name__} for {method}, found {type(config).__name__}."
+        )
+    problems = kind.check(model, config)
+    if problems:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        raise UnsuitableModel(f"{method} cannot adapt this model.{lines}")
+    given = Normalization.of(normalization)
+    if artifact is not None:
+        artifact.check(model)
+        given = _agree(given, artifact.normalization)
+    missing = [part for part in kind.needs if artifact is None or part not in artifact.parts]
+    if missing:
+        raise ArtifactMissing(
+            f"{method} needs {', '.join(missing)} from an artifact, which "
+            f"{'was not given' if artifact is None else 'has not got it'}. "
+            "Make one where the source data is: acclimate.prepare(model, source)."
+        )
+    if guard is True:
+        if artifact is None or "features" not in artifact.parts:
+            raise ArtifactMissing(
+                "the guard compares with the source's own predictions: give an artifact with the "
+                'part "features", from acclimate.prepare(model, source).'
+            )
+        guard = Guard(artifact)
+    if artifact is not None:
+        head = artifact.anatomy.head if head is None else head
+        logits_at = artifact.anatomy.logits_at if logits_at is None else logits_at
+    if head is not None:
+        get_head(model, head)
+    return kind(
+        model,
+        config,
+        artifact=artifact,
+        head=head,
+        logits_at=logits_at,
+        normalization=given,
+        seed=seed,
+        guard=guard or None,
+    )
+
+
+def _agree(given: Normalization | None, prepared: Normalization | None) -> Normalization | None:
+    if given is not None and given != prepared:
+        raise InvalidConfig(
+            f"expected the normalisation the artifact was prepared with, {prepared}, "
+            f"found {given}. Leave it out, or prepare again."
+        )
+    return prepared

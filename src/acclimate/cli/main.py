@@ -1,0 +1,68 @@
+"""The entry point of the `acclimate` command."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from acclimate._version import __version__
+from acclimate.cli.adapt import adapt
+from acclimate.cli.demo import demo
+from acclimate.cli.doctor import doctor
+from acclimate.cli.inspect import inspect
+from acclimate.cli.methods import app as methods
+from acclimate.cli.prepare import prepare
+from acclimate.cli.terminal import show_error
+from acclimate.errors import AcclimateError
+
+app = typer.Typer(
+    name="acclimate",
+    rich_markup_mode="markdown",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(demo)
+app.command()(doctor)
+app.command()(prepare)
+app.command()(adapt)
+app.command()(inspect)
+app.add_typer(methods, name="methods")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def acclimate(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Let a trained model adapt itself to the data it meets.
+
+    A model meets data unlike its training data: noise, blur, fog, another camera. acclimate lets
+    it adapt online, from the unlabelled stream it serves.
+
+    Start with **acclimate demo**: it needs no data and shows the whole thing in minutes.
+
+    With a model of your own:
+
+    1. **acclimate doctor** looks at the model and a batch and says what would happen;
+    2. **acclimate prepare** runs once, where the source data is, and writes one artifact file;
+    3. **acclimate adapt** runs anywhere: it predicts a folder of images and learns as it goes.
+    """
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one message and exit code 2."""
+    try:
+        app()
+    except AcclimateError as error:
+        show_error(error)
+        sys.exit(2)

@@ -1,0 +1,28 @@
+"""Pure tensor functions: the mathematics, without state."""
+
+from acclimate.functional.entropy import (
+    cross_entropy_between,
+    entropy,
+    entropy_of_mean,
+    information_maximization,
+    log_probs,
+)
+from acclimate.functional.norm import batch_norm_layers, norm_parameters, use_statistics
+from acclimate.functional.penalty import add_penalty_gradient_, penalties, penalty_term
+from acclimate.functional.prototypes import move_prototypes, prototype_logits
+
+__all__ = [
+    "add_penalty_gradient_",
+    "batch_norm_layers",
+    "cross_entropy_between",
+    "entropy",
+    "entropy_of_mean",
+    "information_maximization",
+    "log_probs",
+    "move_prototypes",
+    "norm_parameters",
+    "penalties",
+    "penalty_term",
+    "prototype_logits",
+    "use_statistics",
+]

@@ -1,0 +1,62 @@
+"""Entropies and cross entropies of predictions, computed in log space.
+
+All functions take logits, promote half precision to float32, and stay finite (with finite
+gradients) for one-hot and for uniform predictions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def log_probs(logits: Tensor) -> Tensor:
+    """Return log-softmax over the last dimension, in at least float32.
+
+    Logits that lie further apart than the floating-point range would give minus infinity, and
+    then 0 · ∞ in an entropy; the smallest finite number takes its place.
+    """
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
+    result = torch.log_softmax(logits, dim=-1)
+    return result.clamp_min(torch.finfo(result.dtype).min)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Return the entropy of each prediction, natural logarithm: (B, K) → (B,).
+
+    >>> entropy(torch.zeros(1, 4)).item() == math.log(4)
+    True
+    """
+    log_p = log_probs(logits)
+    return -(log_p.exp() * log_p).sum(dim=-1)
+
+
+def entropy_of_mean(logits: Tensor) -> Tensor:
+    """Return the entropy of the batch-mean prediction: (B, K) → ().
+
+    >>> entropy_of_mean(torch.tensor([[99.0, 0.0], [0.0, 99.0]])).item() == math.log(2)
+    True
+    """
+    log_p = log_probs(logits)
+    log_mean = torch.logsumexp(log_p, dim=0) - math.log(len(log_p))
+    log_mean = log_mean.clamp_min(torch.finfo(log_mean.dtype).min)
+    return -(log_mean.exp() * log_mean).sum()
+
+
+def information_maximization(logits: Tensor, confidence: float, diversity: float) -> Tensor:
+    """Return `confidence` · mean entropy − `diversity` · entropy of the mean (paper, eq. 3 and 8).
+
+    Minimising it makes single predictions sure and their average over the batch even.
+    """
+    return confidence * entropy(logits).mean() - diversity * entropy_of_mean(logits)
+
+
+def cross_entropy_between(target_logits: Tensor, logits: Tensor) -> Tensor:
+    """Return the cross entropy of each prediction against a soft target: (B, K), (B, K) → (B,).
+
+    The target is used as it is: detach it to keep gradients out of it (paper, eq. 9).
+    """
+    return -(log_probs(target_logits).exp() * log_probs(logits)).sum(dim=-1)

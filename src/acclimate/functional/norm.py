@@ -1,0 +1,114 @@
+"""Normalisation layers: find them, and choose which statistics BatchNorm uses.
+
+The choice is a context, not surgery: inside `use_statistics` the layers behave as asked whatever
+mode the model is in, and afterwards every flag is what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+Statistics = Literal["batch", "running", "source"]
+STATISTICS: tuple[str, ...] = get_args(Statistics)
+
+_NORM_LAYERS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+
+
+def batch_norm_layers(model: nn.Module) -> dict[str, _BatchNorm]:
+    """Return the BatchNorm layers by name."""
+    return {name: m for name, m in model.named_modules() if isinstance(m, _BatchNorm)}
+
+
+def norm_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return scale and shift of every normalisation layer (batch, instance, group, layer, RMS)."""
+    owned = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, _NORM_LAYERS)
+        for parameter in module.parameters(recurse=False)
+    }
+    return {name: p for name, p in model.named_parameters() if id(p) in owned}
+
+
+@torch.no_grad()
+def _move_running_statistics(layer: _BatchNorm, inputs: tuple[Tensor, ...], share: float) -> None:
+    mean, variance = layer.running_mean, layer.running_var
+    if mean is None or variance is None:
+        return
+    x = inputs[0].detach()
+    axes = [axis for axis in range(x.dim()) if axis != 1]
+    batch_variance, batch_mean = torch.var_mean(x.to(mean.dtype), dim=axes, correction=1)
+    # A batch that overflowed inside the model must not poison what the next batch stands on.
+    if bool(torch.isfinite(batch_mean).all() & torch.isfinite(batch_variance).all()):
+        mean.lerp_(batch_mean, share)
+        variance.lerp_(batch_variance, share)
+
+
+def _plain_layout(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Give a GroupNorm at the start of the graph its input in the plain memory layout.
+
+    On the CPU, PyTorch 2.13 crashes (no exception: the process dies) in the backward of a GroupNorm
+    whose channels-last input needs no gradient while its scale does.
+    """
+    x = inputs[0]
+    exposed = x.device.type == "cpu" and torch.is_grad_enabled() and not x.requires_grad
+    return (x.contiguous(), *inputs[1:]) if exposed else inputs
+
+
+@contextmanager
+def use_statistics(
+    model: nn.Module, statistics: Statistics, momentum: float = 0.1, moves: bool = True
+) -> Iterator[None]:
+    """Run the model in evaluation mode with the chosen BatchNorm statistics.
+
+    Dropout and stochastic depth are off throughout.
+
+    Args:
+        model: Any module; its modes are given back at the end.
+        statistics: `"batch"`: mean and variance of the current batch; nothing is kept.
+            `"running"`: the layer's running statistics first take one step towards the batch
+            (share `momentum`, unbiased variance, as PyTorch keeps it), then normalise it; no
+            gradient flows through them. `"source"`: the running statistics as trained.
+        momentum: The share of the batch under `"running"`.
+        moves: Whether running statistics take their step; off for a second view of a batch and
+            when nothing may be learned.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    layers = list(batch_norm_layers(model).values())
+    tracking = [layer.track_running_stats for layer in layers]
+    hooks = [
+        module.register_forward_pre_hook(_plain_layout)
+        for module, _ in modes
+        if isinstance(module, nn.GroupNorm)
+    ]
+    try:
+        for module, _ in modes:
+            module.training = False
+        if statistics == "batch":
+            # Only training mode *without* tracking leaves the buffers alone and uses the batch:
+            # in evaluation mode PyTorch takes the buffers even if tracking is off.
+            for layer in layers:
+                layer.training = True
+                layer.track_running_stats = False
+        elif statistics == "running" and moves:
+
+            def move(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+                if isinstance(layer, _BatchNorm):
+                    _move_running_statistics(layer, inputs, momentum)
+
+            hooks += [layer.register_forward_pre_hook(move) for layer in layers]
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for layer, flag in zip(layers, tracking, strict=True):
+            layer.track_running_stats = flag
+        for module, mode in modes:
+            module.training = mode

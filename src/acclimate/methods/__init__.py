@@ -1,0 +1,48 @@
+"""All methods, by name."""
+
+from __future__ import annotations
+
+from acclimate.errors import InvalidConfig, UnknownMethod, did_you_mean
+from acclimate.methods.base import Method
+from acclimate.methods.norm import Norm
+from acclimate.methods.source import Source
+from acclimate.methods.swr_nsp import SwrNsp
+from acclimate.methods.tent import Tent
+
+METHODS: dict[str, type[Method]] = {
+    "source": Source,
+    "norm": Norm,
+    "tent": Tent,
+    "swr_nsp": SwrNsp,
+}
+
+
+def list_methods() -> list[str]:
+    """Return the names of all methods, baselines first."""
+    return list(METHODS)
+
+
+def get_method(name: str) -> type[Method]:
+    """Return the method of that name.
+
+    Raises:
+        UnknownMethod: With the nearest known name.
+    """
+    if name not in METHODS:
+        raise UnknownMethod(f'there is no method "{name}". {did_you_mean(name, METHODS)}')
+    return METHODS[name]
+
+
+def register_method(name: str, method: type[Method]) -> None:
+    """Add a method of one's own, so that `adapt` and the command line know it.
+
+    Raises:
+        InvalidConfig: The name is taken, or is not the class's own.
+    """
+    if name in METHODS and METHODS[name] is not method:
+        raise InvalidConfig(f'there is a method "{name}" already. Choose another name.')
+    if method.name != name:
+        raise InvalidConfig(
+            f'expected {method.__name__}.name to be "{name}", found "{method.name}". Set it so.'
+        )
+    METHODS[name] = method

@@ -1,0 +1,422 @@
+"""The base of all methods: an adapted model that is still a module, and a borrowed one.
+
+Two decisions every method states, because they change results:
+
+* *Which logits are returned.* `predicts = "before"`: those of the forward made before the update
+  on that batch; `"after"`: those of a forward made after it.
+* *What a batch costs.* `forwards` and `backwards` a batch, counted as they happen in `counts`.
+
+The wrapped model is touched only while a batch is processed: modes, flags and hooks are what they
+were as soon as the call returns, and weights go back bit for bit by `reset()` and `unwrap()`.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self, final
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.artifact import Artifact
+from acclimate.errors import ArtifactMismatch, BadInput, NotAdapted
+from acclimate.functional.inputs import Normalization, check_batch
+from acclimate.functional.norm import Statistics, batch_norm_layers, use_statistics
+from acclimate.methods.config import Config
+from acclimate.methods.guard import Guard
+from acclimate.snapshot import (
+    Tree,
+    copy_tree,
+    fingerprint,
+    flatten_tree,
+    load_tensors,
+    map_tree,
+    model_tensors,
+    unflatten_tree,
+)
+from acclimate.storage import digest, read_file, write_file
+from acclimate.taps import Forward, LogitsAt, replace_logits, run, try_forward
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a method cannot work on a model: where, what, and what to do."""
+
+    where: str
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what} {self.remedy}"
+
+
+@dataclass
+class Counts:
+    """What happened since the last reset."""
+
+    batches: int = 0
+    samples: int = 0
+    updates: int = 0
+    forwards: int = 0
+    backwards: int = 0
+    restored: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def skip(self, reason: str) -> None:
+        """Count a batch that was predicted without an update."""
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+    @property
+    def n_skipped(self) -> int:
+        """Batches that were predicted without an update, for whatever reason."""
+        return sum(self.skipped.values())
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of everything an adapted model has learned; see `Method.snapshot`."""
+
+    tree: Tree
+
+
+# Which living method has borrowed a model; an attribute on the model would be a trace.
+_borrowers: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Method]] = weakref.WeakKeyDictionary()
+
+
+class Method(nn.Module):
+    """An algorithm, and the adapted model it makes.
+
+    A subclass writes `step`, and `setup` for what it needs besides; never `forward`, `reset`,
+    `save`, `load`, `unwrap`. State is declared once with `add_state`; saving, resetting and moving
+    between devices follow.
+    """
+
+    name: ClassVar[str] = ""
+    config_class: ClassVar[type[Config]] = Config
+    paper: ClassVar[str] = ""
+    code: ClassVar[str] = ""
+    year: ClassVar[int] = 0
+    moves: ClassVar[str] = "nothing"
+    predicts: ClassVar[str] = "before"
+    needs: ClassVar[tuple[str, ...]] = ()
+    forwards: ClassVar[int] = 1
+    backwards: ClassVar[int] = 0
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: Config,
+        *,
+        artifact: Artifact | None = None,
+        head: str | None = None,
+        logits_at: LogitsAt = None,
+        normalization: Normalization | None = None,
+        seed: int = 0,
+        guard: Guard | None = None,
+    ) -> None:
+        super().__init__()
+        borrower = _borrowers.get(model)
+        if borrower is not None and (other := borrower()) is not None:
+            raise NotAdapted(
+                f'this model is being adapted by "{other.name}" already. Call unwrap() on that one '
+                "first, or adapt a copy.deepcopy of the model."
+            )
+        self.model = model
+        self.config = config
+        self.artifact = artifact
+        self.head = head
+        self.logits_at = logits_at
+        self.normalization = normalization
+        self.counts = Counts()
+        self.guard = guard
+        self.generator = torch.Generator().manual_seed(seed)
+        self._declared: list[str] = []
+        self._paused = False
+        self._output: Any = None
+        self._has_batch_norm = bool(batch_norm_layers(model))
+        self._source = fingerprint(model)["weights_sha256"]
+        self._prepared = digest(artifact.tensors) if artifact is not None else None
+        shape = list(artifact.card["input_shape"]) if artifact is not None else None
+        self.add_state("input_shape", shape)
+        self.setup()
+        self._initial = self.snapshot()
+        _borrowers[model] = weakref.ref(self)
+
+    # What a subclass writes ---------------------------------------------------------------------
+
+    @classmethod
+    def check(cls, model: nn.Module, config: Config) -> list[Problem]:
+        """Return why the method cannot adapt this model; nothing if it can."""
+        return []
+
+    def setup(self) -> None:
+        """Declare state and take from the artifact what the method needs."""
+
+    def step(self, x: Tensor) -> Tensor:
+        """Predict one batch and adapt; return logits. Runs without gradients unless asked for."""
+        return self.run(x).logits
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Predict one batch without learning anything from it."""
+        return self.run(x, moves=False).logits
+
+    # What a subclass uses -----------------------------------------------------------------------
+
+    def add_state(self, name: str, default: Tree) -> None:
+        """Declare an attribute that reset, save, load, snapshot and `.to()` take care of."""
+        self._declared.append(name)
+        setattr(self, name, default)
+
+    def run(self, x: Tensor, moves: bool = True, statistics: Statistics | None = None) -> Forward:
+        """Run the model once under the configured statistics.
+
+        Args:
+            x: A batch.
+            moves: Whether running statistics may move; off for a second view of the batch.
+            statistics: Other than configured.
+        """
+        chosen: Any = statistics or self._statistics
+        head = self.model.get_submodule(self.head) if self.head is not None else None
+        with use_statistics(self.model, chosen, self.config.statistics_momentum, moves):
+            result = run(self.model, x, head, self.logits_at)
+        if not self._paused:
+            self.counts.forwards += 1
+        if self._output is None:
+            self._output = result.output
+        return result
+
+    # The contract -------------------------------------------------------------------------------
+
+    @final  # type: ignore[misc]
+    def forward(self, x: Tensor) -> Any:
+        """Predict a batch, then learn from it; return what the model returns.
+
+        Raises:
+            BadInput: The batch cannot be used. Nothing has changed.
+            NotAdapted: After `unwrap()`, or in inference mode.
+        """
+        x = self._accept(x)
+        before = self._running_statistics()
+        n_skipped = self.counts.n_skipped
+        try:
+            with torch.no_grad():
+                if self._is_single(x):
+                    # One image has no batch statistics; those of the source are what is left.
+                    logits = self.run(x, statistics="source").logits
+                    if not self._paused:
+                        self.counts.skip("single")
+                else:
+                    logits = self.predict(x) if self._paused else self.step(x)
+            result = replace_logits(self._output, logits.detach(), self.logits_at)
+        except BaseException:
+            load_tensors(self.model, before)
+            raise
+        finally:
+            self._output = None
+        if self.counts.n_skipped > n_skipped:
+            load_tensors(self.model, before)
+        if not self._paused:
+            self.counts.batches += 1
+            self.counts.samples += len(x)
+            self.input_shape = list(x.shape[1:])
+            if self.guard is not None:
+                self.guard.watch(self, logits.detach())
+        return result
+
+    @final
+    def reset(self) -> Self:
+        """Become exactly the source model again, with all state as at the start."""
+        self.restore(self._initial)
+        return self
+
+    @final
+    def unwrap(self) -> nn.Module:
+        """Give the source model back, bit for bit; the adapted model cannot be used afterwards."""
+        self.reset()
+        model = self.model
+        _borrowers.pop(model, None)
+        del self.model
+        return model
+
+    @final
+    def snapshot(self) -> Snapshot:
+        """Return a copy of all that was learned, to `restore` later."""
+        self._check_usable()
+        return Snapshot(copy_tree(self._tree()))
+
+    @final
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot, bit for bit."""
+        self._check_usable()
+        self._load_tree(copy_tree(snapshot.tree))
+
+    @final
+    def save(self, path: str | Path) -> None:
+        """Write all that was learned to one file, atomically."""
+        self._check_usable()
+        tensors, skeleton = flatten_tree(self._tree())
+        write_file(path, "state", tensors, {**self._identity(), "tree": skeleton})
+
+    @final
+    def load(self, path: str | Path) -> Self:
+        """Go on where a saved stream stopped: the next logits are those of the uncut stream.
+
+        Raises:
+            ArtifactMismatch: Saved by another method, configuration, model or artifact.
+        """
+        self._check_usable()
+        tensors, card = read_file(path, "state")
+        differences = [
+            f"\n  {key}: saved {card.get(key)!r}, here {value!r}"
+            for key, value in self._identity().items()
+            if card.get(key) != value
+        ]
+        if differences:
+            raise ArtifactMismatch(
+                f"{path} was saved by something else:{''.join(differences)}\n"
+                "Adapt the same source model with the same method, options and artifact."
+            )
+        self._load_tree(unflatten_tree(tensors, card["tree"]))
+        return self
+
+    @final
+    @contextmanager
+    def paused(self) -> Iterator[Self]:
+        """Predict without learning: inside, calls change nothing at all."""
+        was, self._paused = self._paused, True
+        try:
+            yield self
+        finally:
+            self._paused = was
+
+    # nn.Module ----------------------------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the wrapper's flag only: how the model runs is the method's business."""
+        self.training = mode
+        return self
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return what `state_dict()` carries besides the model's own tensors."""
+        tree = {key: value for key, value in self._tree().items() if key != "modules"}
+        tensors, skeleton = flatten_tree(tree)
+        return {"tensors": copy_tree(tensors), "tree": json.dumps(skeleton)}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take what `get_extra_state` returned."""
+        tree = unflatten_tree(state["tensors"], json.loads(state["tree"]))
+        self._load_tree(copy_tree({**tree, "modules": {}}))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        tree = self._tree()
+        tree["method"] = map_tree(tree["method"], fn)
+        tree["optimizer"] = map_tree(tree["optimizer"], fn)
+        self._load_tree(tree)
+        return self
+
+    def extra_repr(self) -> str:
+        """Name the method in the module's representation."""
+        return f"method={self.name}"
+
+    # Inside -------------------------------------------------------------------------------------
+
+    @property
+    def _statistics(self) -> str:
+        return self.config.statistics
+
+    def _is_single(self, x: Tensor) -> bool:
+        return len(x) == 1 and self._has_batch_norm and self._statistics == "batch"
+
+    def _check_usable(self) -> None:
+        if "model" not in self._modules:
+            raise NotAdapted("this adapted model was unwrapped. Adapt again: acclimate.adapt(...).")
+
+    def _accept(self, x: Tensor) -> Tensor:
+        self._check_usable()
+        if torch.is_inference_mode_enabled():
+            raise NotAdapted(
+                "an adapted model cannot learn inside torch.inference_mode(), where no gradient "
+                "can be had. Use torch.no_grad() instead: it is lifted where it must be."
+            )
+        check_batch(x, tuple(self.input_shape) if self.input_shape is not None else None)
+        first = next((p for p in self.model.parameters()), x)
+        if x.device != first.device:
+            raise BadInput(
+                f"expected a batch on {first.device}, found {x.device}. Move one of them."
+            )
+        if x.dtype != first.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise BadInput(
+                f"expected a batch of {first.dtype}, as the model is, found {x.dtype}. Convert it."
+            )
+        if self._is_single(x) and self.counts.batches == 0 and not self._paused:
+            raise BadInput(
+                "expected more than one sample: BatchNorm statistics of a single image mean "
+                'nothing. Send larger batches, or adapt with statistics="running" or "source". '
+                "(A single image after larger batches is predicted, but not learned from.)"
+            )
+        if self.input_shape is None:
+            try_forward(self.model, x[:2])
+        x = x.detach()
+        return x.clone() if x.is_inference() else x
+
+    def _running_statistics(self) -> dict[str, Tensor]:
+        """Copy the buffers if this batch can move them: a failing batch changes nothing."""
+        if self._statistics != "running" or self._paused:
+            return {}
+        return copy_tree(dict(self.model.named_buffers()))  # type: ignore[no-any-return]
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "method": self.name,
+            "config": self.config.to_dict(),
+            "source": self._source,
+            "artifact": self._prepared,
+            "guard": self.guard is not None,
+        }
+
+    def _optimizer_tree(self) -> Tree:
+        return {}
+
+    def _load_optimizer_tree(self, tree: Tree) -> None:
+        pass
+
+    def learned(self) -> Tree:
+        """Return what learning has changed: weights, buffers, declared state, optimiser."""
+        return {
+            "modules": model_tensors(self),
+            "method": {name: getattr(self, name) for name in self._declared},
+            "optimizer": self._optimizer_tree(),
+        }
+
+    def initial(self) -> Tree:
+        """Return what `learned` returned before the first batch."""
+        return {key: self._initial.tree[key] for key in ("modules", "method", "optimizer")}
+
+    def load_learned(self, tree: Tree) -> None:
+        """Take back what `learned` returned; the tree is given away."""
+        load_tensors(self, tree["modules"])
+        device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        for name in self._declared:
+            setattr(self, name, map_tree(tree["method"][name], lambda t: t.to(device)))
+        self._load_optimizer_tree(tree["optimizer"])
+
+    def _tree(self) -> Tree:
+        return {
+            **self.learned(),
+            "generator": self.generator.get_state(),
+            "counts": asdict(self.counts),
+            "guard": self.guard.tree() if self.guard is not None else None,
+        }
+
+    def _load_tree(self, tree: Tree) -> None:
+        self.load_learned(tree)
+        self.generator.set_state(tree["generator"].cpu())
+        self.counts = Counts(**tree["counts"])
+        if self.guard is not None:
+            self.guard.load_tree(tree["guard"])

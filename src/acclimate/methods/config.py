@@ -1,0 +1,165 @@
+"""Hyper-parameters: one frozen dataclass a method, with default, range and help in one place."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self, get_type_hints
+
+from acclimate.errors import InvalidConfig, did_you_mean
+from acclimate.functional.norm import STATISTICS
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A range to search evenly."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """A range to search evenly in the logarithm."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Values to try."""
+
+    values: tuple[Any, ...]
+
+
+Search = Uniform | LogUniform | Choice
+
+
+def uniform(low: float, high: float) -> Uniform:
+    """Declare a range to search evenly."""
+    return Uniform(low, high)
+
+
+def log_uniform(low: float, high: float) -> LogUniform:
+    """Declare a range to search evenly in the logarithm."""
+    return LogUniform(low, high)
+
+
+def choice(*values: Any) -> Choice:
+    """Declare values to try."""
+    return Choice(values)
+
+
+def hp(
+    default: Any,
+    *,
+    help: str,  # noqa: A002
+    search: Search | None = None,
+    low: float = -math.inf,
+    high: float = math.inf,
+    choices: tuple[Any, ...] | None = None,
+) -> Any:
+    """Declare a hyper-parameter: a dataclass field with its meaning and its legal values.
+
+    Args:
+        default: The published value.
+        help: What it does; the paper's symbol, if it has one, is named here.
+        search: What is worth trying when tuning.
+        low: Smallest legal value.
+        high: Largest legal value.
+        choices: Legal values, if they are few.
+    """
+    metadata = {"help": help, "search": search, "low": low, "high": high, "choices": choices}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Options every method has."""
+
+    statistics: str = hp(
+        "batch",
+        choices=STATISTICS,
+        help="BatchNorm statistics: of the batch, running (move, then used), or the source's",
+    )
+    statistics_momentum: float = hp(
+        0.1, low=0.0, high=1.0, help="share of the batch when statistics are running"
+    )
+
+    def __post_init__(self) -> None:
+        problems = []
+        hints = get_type_hints(type(self))
+        for spec in dataclasses.fields(self):
+            value = getattr(self, spec.name)
+            if hints[spec.name] is float and type(value) is int:
+                object.__setattr__(self, spec.name, value := float(value))
+            problem = _problem(value, hints[spec.name], spec.metadata)
+            if problem:
+                problems.append(f"\n  {spec.name} = {value!r}: expected {problem}")
+        if problems:
+            raise InvalidConfig(f"{type(self).__name__} cannot be built:{''.join(problems)}")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Build from plain values; unknown names are refused with the nearest known one."""
+        known = [spec.name for spec in dataclasses.fields(cls)]
+        for name in values:
+            if name not in known:
+                raise InvalidConfig(
+                    f'{cls.__name__} has no hyper-parameter "{name}". {did_you_mean(name, known)}'
+                )
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values as plain JSON types."""
+        return dataclasses.asdict(self)
+
+    @property
+    def id(self) -> str:
+        """A short name for exactly these values."""
+        text = json.dumps([type(self).__name__, self.to_dict()], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientConfig(Config):
+    """Options of every method that learns by gradient steps."""
+
+    optimizer: str = hp("adam", choices=("adam", "adamw", "sgd"), help="the optimiser")
+    lr: float = hp(
+        1e-3, low=0.0, search=log_uniform(1e-5, 1e-2), help="learning rate of the optimiser"
+    )
+    beta1: float = hp(0.9, low=0.0, high=0.999999, help="Adam's decay of the mean gradient")
+    beta2: float = hp(
+        0.999, low=0.0, high=0.99999999, help="Adam's decay of the mean squared gradient"
+    )
+    sgd_momentum: float = hp(0.9, low=0.0, high=1.0, help="momentum of SGD")
+    nesterov: bool = hp(False, help="Nesterov's form of SGD's momentum")
+    weight_decay: float = hp(0.0, low=0.0, help="weight decay of the optimiser")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nesterov and self.sgd_momentum == 0:
+            raise InvalidConfig(
+                "nesterov = True needs a momentum, but sgd_momentum is 0. Set one of them."
+            )
+
+
+def _problem(value: Any, hint: Any, metadata: Mapping[str, Any]) -> str | None:
+    """Return what was expected of a value, or None if it is legal."""
+    choices = metadata.get("choices")
+    if choices is not None:
+        return None if value in choices else f"one of {', '.join(map(str, choices))}"
+    if hint not in (bool, int, float, str):
+        return None
+    if type(value) is not hint:
+        return f"a value of type {hint.__name__}"
+    low, high = metadata.get("low", -math.inf), metadata.get("high", math.inf)
+    if hint in (int, float) and not low <= value <= high:
+        return f"a number from {low:g} to {high:g}"
+    return None

@@ -1,0 +1,98 @@
+"""An opt-in guard against collapse: notice it, and go back to the last good state.
+
+A method that minimises entropy can end in predicting one class for everything, with great
+certainty. The sign is the same for all of them: the entropy of single predictions falls while the
+predicted classes narrow to a few. The guard compares with how the model predicted on its own
+source data, which is in the artifact.
+
+A stream that really shows few classes for a long time (sorted by label, say) looks alike; the guard
+then keeps the model near its last good state, which is the safe side.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from acclimate.artifact import Artifact
+from acclimate.functional.entropy import entropy, entropy_of_mean, log_probs
+from acclimate.snapshot import Tree, copy_tree
+
+if TYPE_CHECKING:
+    from acclimate.methods.base import Method
+
+
+class Guard:
+    """Watches the predictions and restores the last good state when they collapse.
+
+    Args:
+        artifact: Must have the part `predictions`: how the model predicts on source data.
+        narrow: Collapse is suspected when the effective number of predicted classes is under this
+            share of the source's.
+        healthy: The state is worth keeping when it is over this share.
+        decay: Of the moving averages, per batch.
+        patience: Suspicious batches in a row before the state is restored.
+        every: Batches between two kept states.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        narrow: float = 0.5,
+        healthy: float = 0.7,
+        decay: float = 0.7,
+        patience: int = 2,
+        every: int = 5,
+    ) -> None:
+        mean = artifact.part("predictions")["mean"].double()
+        self.source_classes = float(entropy_of_mean(mean.clamp_min(1e-12).log()[None]).exp())
+        self.narrow, self.healthy, self.decay = narrow, healthy, decay
+        self.patience, self.every = patience, every
+        self._state: Tree = self._fresh()
+
+    def watch(self, method: Method, logits: Tensor) -> None:
+        """Take in one batch of predictions; restore the method's last good state if it must be."""
+        state = self._state
+        if state["good"] is None:  # the first batch: the source model itself is good
+            state["good"] = copy_tree(method.initial())
+        if not bool(logits.isfinite().all()):
+            return
+        mean = log_probs(logits).exp().mean(dim=0).cpu().double()
+        certain = entropy(logits).mean().cpu().double()
+        if state["mean"] is None:
+            state["mean"], state["entropy"], state["good_entropy"] = mean, certain, certain
+        else:
+            state["mean"] = torch.lerp(mean, state["mean"], self.decay)
+            state["entropy"] = torch.lerp(certain, state["entropy"], self.decay)
+        classes = float(entropy_of_mean(state["mean"].clamp_min(1e-12).log()[None]).exp())
+        falling = bool(state["entropy"] < state["good_entropy"])
+        suspicious = classes < self.narrow * self.source_classes and falling
+        state["strikes"] = state["strikes"] + 1 if suspicious else 0
+        state["since"] += 1
+        if state["strikes"] >= self.patience:
+            method.load_learned(copy_tree(state["good"]))
+            method.counts.restored += 1
+            state.update(mean=None, entropy=None, strikes=0, since=0)
+        elif classes > self.healthy * self.source_classes and state["since"] >= self.every:
+            state.update(good=copy_tree(method.learned()), since=0, good_entropy=state["entropy"])
+
+    def tree(self) -> Tree:
+        """Return the guard's state."""
+        return self._state
+
+    def load_tree(self, tree: Tree) -> None:
+        """Take a state back."""
+        self._state = dict(tree)
+
+    @staticmethod
+    def _fresh() -> Tree:
+        return {
+            "mean": None,
+            "entropy": None,
+            "good": None,
+            "good_entropy": None,
+            "strikes": 0,
+            "since": 0,
+        }

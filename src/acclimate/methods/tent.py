@@ -1,0 +1,57 @@
+"""Test-time entropy minimisation on normalisation layers (TENT)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from acclimate.functional.entropy import entropy
+from acclimate.functional.norm import norm_parameters
+from acclimate.methods.base import Problem
+from acclimate.methods.config import Config, GradientConfig
+from acclimate.methods.gradient import GradientMethod
+
+
+class Tent(GradientMethod):
+    """Minimises the entropy of predictions over scale and shift of the normalisation layers.
+
+    Paper: Wang et al. 2021, https://arxiv.org/abs/2006.10726.
+    Official code: https://github.com/DequanWang/tent.
+    Moves scale and shift of all normalisation layers; the authors' code takes BatchNorm2d only,
+    which is the same on a model that has no other. It also runs the model in training mode, and so
+    with dropout; here dropout stays off. Returns the logits before the update.
+    Cost of a batch: 1 forward, 1 backward.
+    """
+
+    name: ClassVar[str] = "tent"
+    config_class: ClassVar[type[Config]] = GradientConfig
+    paper: ClassVar[str] = "https://arxiv.org/abs/2006.10726"
+    code: ClassVar[str] = "https://github.com/DequanWang/tent"
+    year: ClassVar[int] = 2021
+    moves: ClassVar[str] = "scale and shift of normalisation layers"
+
+    @classmethod
+    def trainable(cls, model: nn.Module, config: GradientConfig) -> dict[str, nn.Parameter]:
+        """Return scale and shift of the normalisation layers that are not frozen."""
+        return {name: p for name, p in norm_parameters(model).items() if p.requires_grad}
+
+    @classmethod
+    def check(cls, model: nn.Module, config: Config) -> list[Problem]:
+        """Report a model without trainable normalisation layers."""
+        if norm_parameters(model):
+            return super().check(model, config)
+        n_layers = sum(1 for _ in model.modules())
+        return [
+            Problem(
+                "normalisation",
+                "no BatchNorm, InstanceNorm, GroupNorm, LayerNorm or RMSNorm with parameters was "
+                f"found ({n_layers} modules looked at); TENT moves only those.",
+                'Use "swr_nsp", which trains other layers.',
+            )
+        ]
+
+    def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean entropy of the batch's predictions."""
+        logits = self.run(x).logits
+        return logits, entropy(logits).mean()

@@ -1,0 +1,69 @@
+"""How features and predictions look on source data: moments that methods and the guard need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.functional.entropy import entropy, log_probs
+from acclimate.functional.norm import use_statistics
+from acclimate.parts.source import Source
+from acclimate.taps import Anatomy, get_head, run
+
+
+@torch.no_grad()
+def prepare_features(
+    model: nn.Module, anatomy: Anatomy, source: Source
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return moments of the features and of the predictions over one pass of the source.
+
+    `features/mean` (d), `features/covariance` (d, d; unbiased), and by class: `class_count` (K),
+    `class_mean` (K, d), `class_variance` (K, d; unbiased, zero for a class of one sample).
+    `predictions/mean` (K) and `predictions/entropy`: mean probabilities and mean entropy.
+    """
+    head = get_head(model, anatomy.head)
+    n_classes, n_features = anatomy.n_classes, anatomy.n_features
+    # On the CPU in double precision: sums over a data set lose digits in single precision, and
+    # not every device has doubles.
+    count = torch.zeros(n_classes, dtype=torch.float64)
+    total = torch.zeros(n_classes, n_features, dtype=torch.float64)
+    squares = torch.zeros(n_classes, n_features, dtype=torch.float64)
+    products = torch.zeros(n_features, n_features, dtype=torch.float64)
+    mean_prediction = torch.zeros(n_classes, dtype=torch.float64)
+    entropy_sum = torch.zeros((), dtype=torch.float64)
+    shift: Tensor | None = None
+    n_errors = 0
+    with use_statistics(model, "source"):
+        for x, y in source.iterate("features"):
+            result = run(model, x, head, anatomy.logits_at)
+            features, y = result.known_features.cpu().double(), y.cpu()
+            # Sums around a first guess of the mean: no cancellation in the variances.
+            shift = features.mean(dim=0) if shift is None else shift
+            centred = features - shift
+            count += torch.bincount(y, minlength=n_classes)
+            total.index_add_(0, y, centred)
+            squares.index_add_(0, y, centred**2)
+            products += centred.T @ centred
+            mean_prediction += log_probs(result.logits).exp().sum(dim=0).cpu().double()
+            entropy_sum += entropy(result.logits).sum().cpu().double()
+            n_errors += int((result.logits.argmax(dim=1).cpu() != y).sum())
+    n = int(count.sum())
+    mean = total.sum(dim=0) / n
+    covariance = (products - n * mean[:, None] * mean) / max(n - 1, 1)
+    each = count.clamp_min(1)[:, None]
+    class_mean = total / each
+    class_variance = (squares - each * class_mean**2) / (each - 1).clamp_min(1)
+    origin = torch.zeros_like(mean) if shift is None else shift
+    tensors = {
+        "features/mean": mean + origin,
+        "features/covariance": covariance,
+        "features/class_count": count,
+        "features/class_mean": (class_mean + origin) * (count > 0)[:, None],
+        "features/class_variance": class_variance.clamp_min(0),
+        "predictions/mean": mean_prediction / n,
+        "predictions/entropy": entropy_sum / n,
+    }
+    single = {name: value.float() for name, value in tensors.items()}
+    return single, {"n_samples": n, "error": n_errors / n}

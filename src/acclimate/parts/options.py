@@ -1,0 +1,113 @@
+"""Options of the parts of an artifact; the defaults are the paper's."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from acclimate.errors import InvalidConfig
+from acclimate.functional.gradients import Granularity
+from acclimate.functional.views import get_views
+
+#: Up to this many classes the automatic projector is none: the paper uses none for 10 classes and
+#: two layers for 100; in between it is silent, and this is their geometric mean.
+FEW_CLASSES = 31
+
+
+@dataclass(frozen=True, kw_only=True)
+class PenaltyOptions:
+    """How the penalty vector is computed (paper, eq. 2).
+
+    Attributes:
+        n_samples: Source samples used; N in the paper.
+        granularity: What one penalty is for. A `"tensor"` is one entry of `named_parameters()`;
+            the paper counts 161 such units in a ResNet-50, so this is its "layer".
+        exponent: Applied after scaling to [0, 1]; 2 in the paper, 1 and 3 are its variants.
+        views: Transforms that stand for the shift: a name or a list.
+    """
+
+    n_samples: int = 1024
+    granularity: Granularity = "tensor"
+    exponent: float = 2.0
+    views: Any = "swr"
+
+    def __post_init__(self) -> None:
+        _check(self, "n_samples", self.n_samples >= 1, "at least 1")
+        _check(self, "granularity", self.granularity in get_args(Granularity), _granularities())
+        _check(self, "exponent", self.exponent > 0, "a positive number")
+        get_views(self.views)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrototypeOptions:
+    """How the source prototypes and the projector are made (paper, section 3.3 and supplement C).
+
+    Attributes:
+        source: `"embedding"`: moving averages of projections, or of features if there is no
+            projector; `"classifier"`: the rows of the head's weight.
+        depth: Layers of the projector: 0 to 3, or `"auto"`: none for few classes, 2 for many.
+        width: Output width of the projector.
+        hidden: Width inside the projector. The paper does not state it; 512, the only width it
+            does state, is taken.
+        epochs: Passes over the source data for training the projector.
+        momentum: Of the moving averages; α in the paper.
+        temperature: τ in the paper.
+        lr: Learning rate for the projector, with Adam. Optimiser and rate are not stated in the
+            paper; this is the optimiser it uses at test time, at the same rate.
+        optimizer: `"adam"` or `"sgd"` (Nesterov, momentum 0.9).
+        views: Transforms for training the projector: a name or a list.
+    """
+
+    source: Literal["embedding", "classifier"] = "embedding"
+    depth: int | Literal["auto"] = "auto"
+    width: int = 512
+    hidden: int = 512
+    epochs: int = 20
+    momentum: float = 0.99
+    temperature: float = 0.1
+    lr: float = 1e-3
+    optimizer: Literal["adam", "sgd"] = "adam"
+    views: Any = "projector"
+
+    def __post_init__(self) -> None:
+        _check(self, "source", self.source in ("embedding", "classifier"), "embedding, classifier")
+        _check(self, "depth", self.depth in ("auto", 0, 1, 2, 3), "auto, 0, 1, 2 or 3")
+        _check(self, "width", self.width >= 1, "at least 1")
+        _check(self, "hidden", self.hidden >= 1, "at least 1")
+        _check(self, "epochs", self.epochs >= 1, "at least 1")
+        _check(self, "momentum", 0 <= self.momentum < 1, "a number from 0 to below 1")
+        _check(self, "temperature", self.temperature > 0, "a positive number")
+        _check(self, "lr", self.lr > 0, "a positive number")
+        _check(self, "optimizer", self.optimizer in ("adam", "sgd"), "adam or sgd")
+        get_views(self.views)
+
+    def depth_for(self, n_classes: int) -> int:
+        """Return the number of projector layers for that many classes.
+
+        >>> PrototypeOptions().depth_for(10), PrototypeOptions().depth_for(100)
+        (0, 2)
+        """
+        if self.source == "classifier":
+            return 0
+        if self.depth != "auto":
+            return self.depth
+        return 0 if n_classes <= FEW_CLASSES else 2
+
+
+def to_card(options: PenaltyOptions | PrototypeOptions) -> dict[str, Any]:
+    """Return the options as plain JSON types, transforms spelled out."""
+    values = {spec.name: getattr(options, spec.name) for spec in dataclasses.fields(options)}
+    return {**values, "views": get_views(options.views).to_dict()}
+
+
+def _check(options: object, name: str, holds: bool, expected: str) -> None:
+    if not holds:
+        raise InvalidConfig(
+            f"{type(options).__name__}: expected {name} to be {expected}, "
+            f"found {getattr(options, name)!r}."
+        )
+
+
+def _granularities() -> str:
+    return ", ".join(get_args(Granularity))

@@ -1,0 +1,99 @@
+"""The source data's one door: checked batches, on the model's device, as often as needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from acclimate.errors import BadInput
+from acclimate.functional.inputs import Normalization, check_batch, check_images
+
+#: Called with the stage, what is done, and what is to do (None if unknown).
+Progress = Callable[[str, int, int | None], None]
+
+
+class Source:
+    """Labelled source batches `(x, y)`, checked and moved to the model's device.
+
+    Args:
+        batches: Anything that can be iterated over several times, such as a DataLoader.
+        n_classes: Labels must be below it.
+        device: Of the model.
+        normalization: Of the inputs; None for images in [0, 1].
+        progress: Told about every batch.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[Any],
+        n_classes: int,
+        device: torch.device,
+        normalization: Normalization | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._batches = batches
+        self._device = device
+        self.n_classes = n_classes
+        self.normalization = normalization
+        self.progress = progress
+
+    def iterate(self, stage: str, report: bool = True) -> Iterator[tuple[Tensor, Tensor]]:
+        """Go through the source once."""
+        total = len(self._batches) if isinstance(self._batches, Sized) else None
+        empty = True
+        for index, batch in enumerate(self._batches):
+            empty = False
+            x, y = split_batch(batch)
+            check_batch(x, None)
+            check_images(x, self.normalization)
+            self._check_labels(x, y)
+            yield x.to(self._device), y.to(self._device)
+            if report and self.progress is not None:
+                self.progress(stage, index + 1, total)
+        if empty:
+            raise BadInput(
+                "the source has no batch (left). Give something that can be iterated over several "
+                "times, such as a DataLoader or a list of (x, y) batches."
+            )
+
+    def _check_labels(self, x: Tensor, y: Tensor) -> None:
+        if y.dim() != 1 or len(y) != len(x) or y.is_floating_point():
+            raise BadInput(
+                f"expected labels as whole numbers of shape ({len(x)},), found {y.dtype} of shape "
+                f"{tuple(y.shape)}. Give class numbers, not one-hot vectors."
+            )
+        low, high = int(y.min()), int(y.max())
+        if low < 0 or high >= self.n_classes:
+            raise BadInput(
+                f"expected labels from 0 to {self.n_classes - 1}, as the model has "
+                f"{self.n_classes} logits; found {low} to {high}. Map them to class numbers."
+            )
+
+
+def split_batch(batch: Any) -> tuple[Tensor, Tensor]:
+    """Return inputs and labels of one source batch."""
+    if isinstance(batch, tuple | list) and len(batch) >= 2:
+        x, y = batch[0], batch[1]
+        if isinstance(x, Tensor) and isinstance(y, Tensor):
+            return x, y.long() if not y.is_floating_point() else y
+    raise BadInput(
+        f"expected source batches (x, y) of tensors, found {type(batch).__name__}. "
+        "Give a DataLoader over (image, label) pairs."
+    )
+
+
+def check_reiterable(source: Any) -> None:
+    """Refuse a source that can be read only once: preparing needs several passes."""
+    if not isinstance(source, Iterable):
+        raise BadInput(
+            f"expected a source of (x, y) batches, found {type(source).__name__}. "
+            "Give a DataLoader or a list of batches."
+        )
+    if iter(source) is source:
+        raise BadInput(
+            "the source is an iterator, which can be read only once, and preparing needs several "
+            "passes. Give the DataLoader itself, or list(...) of it."
+        )

@@ -1,0 +1,113 @@
+"""Prepare a model for adaptation: the one place where source data is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.artifact import Artifact, versions
+from acclimate.errors import InvalidConfig, did_you_mean
+from acclimate.functional.inputs import Normalization, check_batch, check_images
+from acclimate.parts.features import prepare_features
+from acclimate.parts.options import PenaltyOptions, PrototypeOptions
+from acclimate.parts.penalty import prepare_penalty
+from acclimate.parts.prototypes import prepare_prototypes
+from acclimate.parts.source import Progress, Source, check_reiterable, split_batch
+from acclimate.snapshot import fingerprint
+from acclimate.taps import Anatomy, LogitsAt, find_anatomy
+
+#: The parts that can be prepared, in the order in which they are.
+PARTS = ("penalty", "prototypes", "features")
+
+
+def prepare(
+    model: nn.Module,
+    source: Iterable[Any],
+    *,
+    parts: Sequence[str] = PARTS,
+    normalization: Any = None,
+    head: str | None = None,
+    logits_at: LogitsAt = None,
+    penalty: PenaltyOptions | None = None,
+    prototypes: PrototypeOptions | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Artifact:
+    """Compute on source data what a model needs to adapt later without it.
+
+    The model is frozen and in evaluation mode throughout, and is given back as it was.
+
+    Args:
+        model: A trained classifier, on any device.
+        source: Labelled batches `(x, y)`, several times iterable, such as a shuffled DataLoader.
+        parts: What to prepare: `"penalty"` (SWR), `"prototypes"` (NSP), `"features"` (moments of
+            features and predictions; the guard needs them).
+        normalization: How the inputs are normalised: None for images in [0, 1] (the model
+            normalises inside, or needs none), or `(mean, std)`.
+        head: Name of the module that makes the logits, if it cannot be found.
+        logits_at: Where the logits are in the model's output, if that cannot be told.
+        penalty: Options of the penalty vector; the paper's by default.
+        prototypes: Options of prototypes and projector; the paper's by default.
+        seed: Of all random draws.
+        progress: Called with the stage, the count done and the count to do.
+
+    Returns:
+        The artifact; `save` it beside the model.
+    """
+    for name in parts:
+        if name not in PARTS:
+            raise InvalidConfig(f'there is no part "{name}". {did_you_mean(name, PARTS)}')
+    penalty = penalty if penalty is not None else PenaltyOptions()
+    prototypes = prototypes if prototypes is not None else PrototypeOptions()
+    normal = Normalization.of(normalization)
+    check_reiterable(source)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    x = _first(source, normal).to(device)
+    anatomy = find_anatomy(model, x[:2], head, logits_at)
+    data = Source(source, anatomy.n_classes, device, normal, progress)
+
+    makers: dict[str, Callable[[torch.Generator], tuple[dict[str, Tensor], dict[str, Any]]]] = {
+        "penalty": lambda draws: prepare_penalty(model, anatomy, data, penalty, draws),
+        "prototypes": lambda draws: prepare_prototypes(model, anatomy, data, prototypes, draws),
+        "features": lambda draws: prepare_features(model, anatomy, data),
+    }
+    tensors: dict[str, Tensor] = {}
+    cards: dict[str, Any] = {}
+    for index, name in enumerate(PARTS):
+        if name in parts:
+            # Each part has its own draws, so that leaving one out does not change another.
+            made, cards[name] = makers[name](torch.Generator().manual_seed(seed * 1000 + index))
+            tensors |= {key: tensor.detach().cpu() for key, tensor in made.items()}
+    card = {
+        "model": fingerprint(model),
+        "anatomy": _anatomy_card(anatomy),
+        "input_shape": list(x.shape[1:]),
+        "normalization": None if normal is None else normal.to_dict(),
+        "seed": seed,
+        "parts": cards,
+        "versions": versions(),
+    }
+    return Artifact(tensors, card)
+
+
+def _first(source: Iterable[Any], normalization: Normalization | None) -> Tensor:
+    for batch in source:
+        x, _ = split_batch(batch)
+        check_batch(x, None)
+        check_images(x, normalization)
+        return x
+    return torch.empty(0)
+
+
+def _anatomy_card(anatomy: Anatomy) -> dict[str, Any]:
+    at = anatomy.logits_at
+    return {
+        "head": anatomy.head,
+        # A function cannot be written to a file: it must be given again at adapt().
+        "logits_at": at if isinstance(at, str | int) else None,
+        "n_classes": anatomy.n_classes,
+        "n_features": anatomy.n_features,
+    }

@@ -1,0 +1,171 @@
+"""The one way files are written and read: safetensors with a JSON card, atomically, checked.
+
+A file of ours is a plain safetensors file. Its metadata holds two strings: `acclimate`, a JSON
+card, and `sha256`, a digest over the card and all tensors, so that a flipped bit anywhere is
+found. Nothing that is loaded can execute code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import warnings
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from acclimate.errors import (
+    AcclimateWarning,
+    ArtifactMismatch,
+    ArtifactVersion,
+    BadInput,
+    CorruptFile,
+)
+
+#: major.minor of what is written. A reader takes its own major; newer minors may add fields.
+FORMAT = (1, 0)
+
+_LARGEST_HEADER = 100_000_000  # the safetensors format's own limit
+_NOT_OURS = "Give a file written by acclimate; a foreign file cannot be converted."
+
+
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """Return a tensor's raw bytes, for hashing."""
+    flat = tensor.detach().cpu().contiguous().flatten()
+    return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
+
+
+def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
+    """Return a SHA-256 over names, dtypes, shapes and bytes of tensors, and a text."""
+    state = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        state.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        state.update(tensor_bytes(tensor))
+    return state.hexdigest()
+
+
+def write_atomically(path: str | Path, content: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part.
+
+    The bytes go to a neighbour first, are forced to the disk, and take the name in one step.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise BadInput(
+            f"cannot write {path}: the folder {path.parent} does not exist. Create it first."
+        )
+    neighbour = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with neighbour.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        neighbour.replace(path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            neighbour.unlink()
+        raise
+
+
+def write_file(
+    path: str | Path, kind: str, tensors: Mapping[str, Tensor], card: Mapping[str, Any]
+) -> None:
+    """Write tensors and a JSON card as one file.
+
+    Args:
+        path: Where; the folder must exist.
+        kind: What the file is, `"artifact"` or `"state"`; checked on reading.
+        tensors: Any number, any dtype safetensors knows.
+        card: JSON-serialisable.
+    """
+    full = {"kind": kind, "format": list(FORMAT), **card}
+    text = json.dumps(full, sort_keys=True, allow_nan=False)
+    # Tied tensors share memory, which safetensors refuses: each gets its own copy.
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    write_atomically(path, save(plain, {"acclimate": text, "sha256": digest(plain, text)}))
+
+
+def read_file(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a file written by `write_file`; refuse anything else with one clear error."""
+    path = Path(path)
+    if not path.is_file():
+        raise BadInput(f"{path} is not a file. Give the path that was passed to save().")
+    _check_header(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CorruptFile(
+            f"{path} has a safetensors header that does not fit its content ({error}). "
+            "The file was damaged after it was written: copy it again or make it anew."
+        ) from error
+    if "acclimate" not in metadata:
+        raise CorruptFile(
+            f"{path} is a safetensors file, but has no acclimate card in its metadata. {_NOT_OURS}"
+        )
+    text = metadata["acclimate"]
+    if digest(tensors, text) != metadata.get("sha256"):
+        raise CorruptFile(
+            f"{path} does not have the content it was written with (its SHA-256 differs). "
+            "It was altered or damaged: copy it again or make it anew."
+        )
+    card: dict[str, Any] = json.loads(text)
+    major, minor = card["format"]
+    if major > FORMAT[0]:
+        raise ArtifactVersion(
+            f"{path} has format {major}.{minor}; this acclimate reads up to {FORMAT[0]}.x. "
+            "Upgrade acclimate, or make the file anew with this version."
+        )
+    if card["kind"] != kind:
+        raise ArtifactMismatch(
+            f"expected a file of kind {kind!r}, but {path} is of kind {card['kind']!r}. "
+            "Artifacts are read by Artifact.load(), states by adapted.load()."
+        )
+    return tensors, card
+
+
+def warn_unknown(path: str | Path, fields: Iterable[str], known: Iterable[str]) -> None:
+    """Warn about card fields that this version does not know."""
+    unknown = sorted(set(fields) - set(known) - {"kind", "format"})
+    if unknown:
+        warnings.warn(
+            f"{path} has fields this version of acclimate does not know and leaves out: "
+            f"{', '.join(unknown)}. Upgrade acclimate to use them.",
+            AcclimateWarning,
+            stacklevel=3,
+        )
+
+
+def _check_header(path: Path) -> None:
+    """Refuse what is not safetensors before a library reads it, with the reason."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        first = file.read(9)
+    if len(first) < 9:
+        raise CorruptFile(
+            f"{path} has only {size} bytes, too few for a safetensors file. "
+            "It was cut off: copy it again or make it anew."
+        )
+    length = int.from_bytes(first[:8], "little")
+    if first[8:] != b"{":
+        raise CorruptFile(f"{path} is not a safetensors file (no header found). {_NOT_OURS}")
+    if length > _LARGEST_HEADER:
+        raise CorruptFile(
+            f"{path} claims a header of {length} bytes, more than the {_LARGEST_HEADER} the format "
+            "allows. It is damaged, or made to exhaust memory: do not use it."
+        )
+    if length + 8 > size:
+        raise CorruptFile(
+            f"{path} ends inside its header ({size} bytes of at least {length + 8}). "
+            "It was cut off: copy it again or make it anew."
+        )

@@ -1,0 +1,53 @@
+"""Every registered method, on every tiny model, against the whole conformance suite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import acclimate
+from acclimate.methods import METHODS
+from acclimate.testing import check_method, yield_checks
+from acclimate.testing.checks import Violation
+
+ALL = [
+    pytest.param(check, id=f"{method}-{name}")
+    for method in acclimate.list_methods()
+    for name, check in yield_checks(method)
+]
+
+
+@pytest.mark.parametrize("check", ALL)
+def test_conforms(check):
+    check()
+
+
+def test_every_method_file_is_registered():
+    folder = Path(acclimate.__file__).parent / "methods"
+    plumbing = {"__init__", "base", "config", "gradient", "guard"}
+    assert {path.stem for path in folder.glob("*.py")} - plumbing == set(METHODS)
+
+
+def test_names_are_the_registry_s():
+    assert all(method.name == name for name, method in METHODS.items())
+
+
+class Forgetful(METHODS["tent"]):
+    """Counts its batches outside of declared state, and so cannot reset.
+
+    Paper: none. Moves norms. Returns logits that drift. Cost of a batch: 1 forward, 1 backward.
+    """
+
+    name = "forgetful"
+
+    def loss(self, x):
+        self.seen = getattr(self, "seen", 0) + 1
+        logits, loss = super().loss(x)
+        return logits + self.seen, loss
+
+
+def test_the_suite_finds_undeclared_state(monkeypatch):
+    monkeypatch.setitem(METHODS, "forgetful", Forgetful)
+    with pytest.raises(Violation, match="resets_completely"):
+        check_method("forgetful", models=["batch_norm"])
