@@ -110,7 +110,7 @@ class Artifact:
         anatomy = self.card["anatomy"]
         return (
             f"Artifact(classes={anatomy['n_classes']}, head={anatomy['head']!r}, "
-            f"parts={list(self.parts)}, model={self.card['model']['weights_sha256'][:12]})"
+            f"parts={sorted(self.parts)}, model={self.card['model']['weights_sha256'][:12]})"
         )
 
 

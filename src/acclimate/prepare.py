@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact, versions
-from acclimate.errors import InvalidConfig, did_you_mean
-from acclimate.functional.inputs import Normalization, check_batch, check_images
+from acclimate.errors import BadInput, InvalidConfig, did_you_mean
+from acclimate.functional.inputs import Normalization, check_images
 from acclimate.parts.features import prepare_features
 from acclimate.parts.options import PenaltyOptions, PrototypeOptions
 from acclimate.parts.penalty import prepare_penalty
@@ -96,10 +96,9 @@ def prepare(
 def _first(source: Iterable[Any], normalization: Normalization | None) -> Tensor:
     for batch in source:
         x, _ = split_batch(batch)
-        check_batch(x, None)
         check_images(x, normalization)
         return x
-    return torch.empty(0)
+    raise BadInput("the source has no batch. Give labelled source data: batches (x, y).")
 
 
 def _anatomy_card(anatomy: Anatomy) -> dict[str, Any]:

@@ -7,16 +7,22 @@ from acclimate.functional.entropy import (
     information_maximization,
     log_probs,
 )
+from acclimate.functional.gradients import gradient_cosines
 from acclimate.functional.norm import batch_norm_layers, norm_parameters, use_statistics
 from acclimate.functional.penalty import add_penalty_gradient_, penalties, penalty_term
 from acclimate.functional.prototypes import move_prototypes, prototype_logits
+from acclimate.functional.views import VIEW_SETS, apply_views, get_views
 
 __all__ = [
+    "VIEW_SETS",
     "add_penalty_gradient_",
+    "apply_views",
     "batch_norm_layers",
     "cross_entropy_between",
     "entropy",
     "entropy_of_mean",
+    "get_views",
+    "gradient_cosines",
     "information_maximization",
     "log_probs",
     "move_prototypes",

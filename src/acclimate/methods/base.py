@@ -344,12 +344,13 @@ class Method(nn.Module):
                 "an adapted model cannot learn inside torch.inference_mode(), where no gradient "
                 "can be had. Use torch.no_grad() instead: it is lifted where it must be."
             )
-        check_batch(x, tuple(self.input_shape) if self.input_shape is not None else None)
         first = next((p for p in self.model.parameters()), x)
-        if x.device != first.device:
+        if isinstance(x, Tensor) and x.device != first.device:
             raise BadInput(
-                f"expected a batch on {first.device}, found {x.device}. Move one of them."
+                f"expected a batch on {first.device}, where the model is, found {x.device}. "
+                "Move one of them."
             )
+        check_batch(x, tuple(self.input_shape) if self.input_shape is not None else None)
         if x.dtype != first.dtype and not torch.is_autocast_enabled(x.device.type):
             raise BadInput(
                 f"expected a batch of {first.dtype}, as the model is, found {x.dtype}. Convert it."

@@ -5,6 +5,9 @@ certainty. The sign is the same for all of them: the entropy of single predictio
 predicted classes narrow to a few. The guard compares with how the model predicted on its own
 source data, which is in the artifact.
 
+If the restored state collapses again before another good one was reached, the source model itself
+is restored.
+
 A stream that really shows few classes for a long time (sorted by label, say) looks alike; the guard
 then keeps the model near its last good state, which is the safe side.
 """
@@ -30,7 +33,7 @@ class Guard:
     Args:
         artifact: Must have the part `predictions`: how the model predicts on source data.
         narrow: Collapse is suspected when the effective number of predicted classes is under this
-            share of the source's.
+            share of the source's, and the entropy under that of the last good state.
         healthy: The state is worth keeping when it is over this share.
         decay: Of the moving averages, per batch.
         patience: Suspicious batches in a row before the state is restored.
@@ -42,12 +45,13 @@ class Guard:
         artifact: Artifact,
         narrow: float = 0.5,
         healthy: float = 0.7,
-        decay: float = 0.7,
+        decay: float = 0.5,
         patience: int = 2,
         every: int = 5,
     ) -> None:
         mean = artifact.part("predictions")["mean"].double()
-        self.source_classes = float(entropy_of_mean(mean.clamp_min(1e-12).log()[None]).exp())
+        self.source_classes = _effective_classes(mean)
+        self.source_entropy = float(artifact.part("predictions")["entropy"])
         self.narrow, self.healthy, self.decay = narrow, healthy, decay
         self.patience, self.every = patience, every
         self._state: Tree = self._fresh()
@@ -61,22 +65,27 @@ class Guard:
             return
         mean = log_probs(logits).exp().mean(dim=0).cpu().double()
         certain = entropy(logits).mean().cpu().double()
+        if state["good_entropy"] is None:
+            state["good_entropy"] = certain
         if state["mean"] is None:
-            state["mean"], state["entropy"], state["good_entropy"] = mean, certain, certain
+            state["mean"], state["entropy"] = mean, certain
         else:
             state["mean"] = torch.lerp(mean, state["mean"], self.decay)
             state["entropy"] = torch.lerp(certain, state["entropy"], self.decay)
-        classes = float(entropy_of_mean(state["mean"].clamp_min(1e-12).log()[None]).exp())
-        falling = bool(state["entropy"] < state["good_entropy"])
+        classes = _effective_classes(state["mean"])
+        falling = float(state["entropy"]) < max(float(state["good_entropy"]), self.source_entropy)
         suspicious = classes < self.narrow * self.source_classes and falling
         state["strikes"] = state["strikes"] + 1 if suspicious else 0
         state["since"] += 1
         if state["strikes"] >= self.patience:
+            if state["relapsing"]:  # the kept state was on its way down already: begin anew
+                state["good"] = copy_tree(method.initial())
             method.load_learned(copy_tree(state["good"]))
             method.counts.restored += 1
-            state.update(mean=None, entropy=None, strikes=0, since=0)
+            state.update(mean=None, entropy=None, strikes=0, since=0, relapsing=True)
         elif classes > self.healthy * self.source_classes and state["since"] >= self.every:
-            state.update(good=copy_tree(method.learned()), since=0, good_entropy=state["entropy"])
+            state.update(good=copy_tree(method.learned()), good_entropy=state["entropy"])
+            state.update(since=0, relapsing=False)
 
     def tree(self) -> Tree:
         """Return the guard's state."""
@@ -95,4 +104,10 @@ class Guard:
             "good_entropy": None,
             "strikes": 0,
             "since": 0,
+            "relapsing": False,
         }
+
+
+def _effective_classes(mean: Tensor) -> float:
+    """Return the number of classes that an even prediction of the same entropy would have."""
+    return float(entropy_of_mean(mean.clamp_min(1e-12).log()[None]).exp())

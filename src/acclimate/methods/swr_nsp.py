@@ -84,7 +84,7 @@ class SwrNsp(GradientMethod):
             raise ArtifactMissing("swr_nsp needs an artifact: acclimate.prepare(model, source).")
         config = self.config
         reference = next(iter(self.model.parameters()))
-        prototypes = self.artifact.part("prototypes")["embedding"].to(reference)
+        prototypes = self.artifact.part("prototypes")["embedding"].clone().to(reference)
         self.nsp = Nsp(
             prototypes,
             load_projector(self.artifact).to(reference),
@@ -132,5 +132,8 @@ def load_projector(artifact: Any) -> nn.Module:
         depth, artifact.anatomy.n_features, options["hidden"], options["width"]
     )
     if depth:
-        projector.load_state_dict(artifact.part("projector"))
+        # Assigned, not copied: a fresh single-precision layer would round double-precision weights.
+        # Cloned, since they may be trained, and the artifact must not change.
+        weights = {name: value.clone() for name, value in artifact.part("projector").items()}
+        projector.load_state_dict(weights, assign=True)
     return projector

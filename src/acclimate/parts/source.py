@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from acclimate.errors import BadInput
-from acclimate.functional.inputs import Normalization, check_batch, check_images
+from acclimate.functional.inputs import Normalization, check_images
 
 #: Called with the stage, what is done, and what is to do (None if unknown).
 Progress = Callable[[str, int, int | None], None]
@@ -43,21 +43,13 @@ class Source:
     def iterate(self, stage: str, report: bool = True) -> Iterator[tuple[Tensor, Tensor]]:
         """Go through the source once."""
         total = len(self._batches) if isinstance(self._batches, Sized) else None
-        empty = True
         for index, batch in enumerate(self._batches):
-            empty = False
             x, y = split_batch(batch)
-            check_batch(x, None)
             check_images(x, self.normalization)
             self._check_labels(x, y)
             yield x.to(self._device), y.to(self._device)
             if report and self.progress is not None:
                 self.progress(stage, index + 1, total)
-        if empty:
-            raise BadInput(
-                "the source has no batch (left). Give something that can be iterated over several "
-                "times, such as a DataLoader or a list of (x, y) batches."
-            )
 
     def _check_labels(self, x: Tensor, y: Tensor) -> None:
         if y.dim() != 1 or len(y) != len(x) or y.is_floating_point():

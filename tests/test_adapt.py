@@ -1,0 +1,312 @@
+"""Adapting: arguments, refusals, and what the wrapper promises besides conformance."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import acclimate
+from acclimate.errors import (
+    ArtifactMismatch,
+    BadInput,
+    InvalidConfig,
+    NotAdapted,
+    UnknownMethod,
+    UnsuitableModel,
+)
+from acclimate.methods.config import GradientConfig
+from acclimate.methods.swr_nsp import SwrNspConfig
+from acclimate.testing.checks import tiny_artifact
+from acclimate.testing.models import tiny_batches, tiny_model
+
+X = tiny_batches(1)[0][0]
+
+
+@pytest.fixture
+def model():
+    return tiny_model("batch_norm")
+
+
+def test_the_paper_s_defaults():
+    config = SwrNspConfig()
+    weights = (
+        config.main_confidence,
+        config.main_diversity,
+        config.aux_confidence,
+        config.aux_diversity,
+        config.consistency,
+        config.strength,
+        config.temperature,
+    )
+    assert weights == (0.2, 0.25, 0.8, 0.25, 0.1, 250.0, 0.1)
+    assert (config.optimizer, config.lr, config.beta1, config.beta2) == ("adam", 1e-3, 0.9, 0.999)
+    assert (config.anchor, config.statistics, config.train_projector) == (
+        "previous",
+        "batch",
+        False,
+    )
+
+
+def test_unknown_names_are_answered_with_the_nearest(model):
+    with pytest.raises(UnknownMethod, match='Did you mean "tent"'):
+        acclimate.adapt(model, "tnet")
+    with pytest.raises(InvalidConfig, match='Did you mean "lr"'):
+        acclimate.adapt(model, "tent", lrr=1.0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lr": -1.0},
+        {"lr": "fast"},
+        {"lr": float("nan")},
+        {"optimizer": "lion"},
+        {"statistics": "mean"},
+        {"nesterov": 1},
+        {"beta1": 1.0},
+        {"nesterov": True, "sgd_momentum": 0.0},
+    ],
+)
+def test_illegal_hyper_parameters(model, options):
+    with pytest.raises(InvalidConfig, match=next(iter(options))):
+        acclimate.adapt(model, "tent", **options)
+
+
+def test_all_illegal_values_are_named_at_once(model):
+    with pytest.raises(InvalidConfig) as caught:
+        acclimate.adapt(model, "tent", lr=-1.0, optimizer="lion")
+    assert "lr = -1.0" in str(caught.value)
+    assert "optimizer = 'lion'" in str(caught.value)
+
+
+def test_config_or_single_values_but_not_both(model):
+    with pytest.raises(InvalidConfig, match="not both"):
+        acclimate.adapt(model, "tent", config=GradientConfig(), lr=1e-4)
+    with pytest.raises(InvalidConfig, match="expected a SwrNspConfig"):
+        acclimate.adapt(model, "swr_nsp", tiny_artifact("batch_norm"), config=GradientConfig())
+    assert acclimate.adapt(model, "tent", config=GradientConfig(lr=1e-4)).config.lr == 1e-4
+
+
+def test_configs_round_trip_and_have_an_id():
+    config = SwrNspConfig(lr=3e-4)
+    assert SwrNspConfig.from_dict(config.to_dict()) == config
+    assert config.id != SwrNspConfig().id
+    assert config.id == SwrNspConfig(lr=3e-4).id
+    assert SwrNspConfig(strength=250) == SwrNspConfig(strength=250.0)
+
+
+def test_a_model_is_lent_once(model):
+    adapted = acclimate.adapt(model, "tent")
+    with pytest.raises(NotAdapted, match='adapted by "tent" already'):
+        acclimate.adapt(model, "norm")
+    with pytest.raises(NotAdapted, match="adapted already"):
+        acclimate.adapt(adapted, "norm")
+    acclimate.adapt(copy.deepcopy(model), "norm")
+    acclimate.adapt(adapted.unwrap(), "norm")
+
+
+def test_a_forgotten_wrapper_does_not_block_its_model(model):
+    acclimate.adapt(model, "norm")
+    gc.collect()
+    acclimate.adapt(model, "norm")
+
+
+def test_frozen_models_are_refused_with_the_remedy(model):
+    model.requires_grad_(False)
+    with pytest.raises(UnsuitableModel, match="requires_grad_"):
+        acclimate.adapt(model, "tent")
+
+
+def test_partially_frozen_parameters_stay(model):
+    model.stem.requires_grad_(False)
+    artifact = acclimate.prepare(
+        model, tiny_batches(4), penalty=acclimate.PenaltyOptions(n_samples=16)
+    )
+    before = model.stem.weight.detach().clone()
+    acclimate.adapt(model, "swr_nsp", artifact)(X)
+    assert torch.equal(model.stem.weight, before)
+    assert not model.stem.weight.requires_grad
+
+
+def test_a_caller_s_gradients_are_left_alone(model):
+    model(X).sum().backward()
+    kept = {n: p.grad.clone() for n, p in model.named_parameters()}
+    acclimate.adapt(model, "tent")(X)
+    assert all(torch.equal(p.grad, kept[n]) for n, p in model.named_parameters())
+
+
+def test_states_of_other_things_are_refused(model, tmp_path):
+    path = tmp_path / "s.safetensors"
+    acclimate.adapt(model, "tent", lr=1e-4).save(path)
+    other = tiny_model("batch_norm", seed=1)
+    with pytest.raises(ArtifactMismatch) as caught:
+        acclimate.adapt(other, "tent").load(path)
+    assert "config" in str(caught.value)
+    assert "source" in str(caught.value)
+    with pytest.raises(ArtifactMismatch, match="method"):
+        acclimate.adapt(tiny_model("batch_norm"), "norm").load(path)
+
+
+def test_resume_in_a_new_process(tmp_path):
+    """Cut, save, new interpreter, load, go on: exactly the logits of the uncut stream."""
+    xs = [x for x, _ in tiny_batches(4, seed=7)]
+    artifact = tiny_artifact("batch_norm")
+    artifact.save(tmp_path / "a.acclimate")
+    adapted = acclimate.adapt(tiny_model("batch_norm"), "swr_nsp", artifact)
+    for x in xs[:2]:
+        adapted(x)
+    adapted.save(tmp_path / "s.safetensors")
+    expected = [adapted(x) for x in xs[2:]]
+    code = f"""
+import torch, acclimate
+from acclimate.testing.models import tiny_batches, tiny_model
+torch.set_num_threads(1)
+artifact = acclimate.Artifact.load({str(tmp_path / "a.acclimate")!r})
+adapted = acclimate.adapt(tiny_model("batch_norm"), "swr_nsp", artifact)
+adapted.load({str(tmp_path / "s.safetensors")!r})
+torch.save([adapted(x) for x, _ in tiny_batches(4, seed=7)[2:]], {str(tmp_path / "out.pt")!r})
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    found = torch.load(tmp_path / "out.pt", weights_only=True)
+    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+
+
+def test_single_images_are_refused_first_and_skipped_last(model):
+    adapted = acclimate.adapt(model, "tent")
+    with pytest.raises(BadInput, match="more than one sample"):
+        adapted(X[:1])
+    adapted(X)
+    weights = model.norm.weight.detach().clone()
+    adapted(X[:1])
+    assert torch.equal(model.norm.weight, weights)
+    assert adapted.counts.skipped == {"single": 1}
+    for statistics in ("running", "source"):
+        acclimate.adapt(tiny_model("batch_norm"), "tent", statistics=statistics)(X[:1])
+
+
+def test_a_loss_that_is_not_finite_changes_nothing(model):
+    with torch.no_grad():
+        model.stem.weight.mul_(1e38)
+    adapted = acclimate.adapt(model, "tent", statistics="running")
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    adapted(X)
+    assert adapted.counts.skipped == {"non_finite": 1}
+    assert adapted.counts.updates == 0
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_an_interrupted_step_changes_nothing(model, monkeypatch):
+    adapted = acclimate.adapt(model, "tent")
+    adapted(X)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    step = adapted.optimizer.step
+
+    def interrupted():
+        step()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(adapted.optimizer, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        adapted(X)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_wrong_devices_and_types_are_named(model):
+    adapted = acclimate.adapt(model, "norm")
+    with pytest.raises(BadInput, match=r"torch\.float32, as the model is, found torch\.float64"):
+        adapted(X.double())
+    with pytest.raises(BadInput, match="expected a batch on cpu, .*found meta"):
+        adapted(torch.empty(2, 3, 8, 8, device="meta"))
+
+
+def test_tensors_made_in_inference_mode_can_be_learned_from(model):
+    with torch.inference_mode():
+        x = X.clone()
+    adapted = acclimate.adapt(model, "tent")
+    adapted(x)
+    assert adapted.counts.updates == 1
+
+
+def test_costs_are_counted(model):
+    adapted = acclimate.adapt(model, "swr_nsp", tiny_artifact("batch_norm"))
+    adapted(X)
+    adapted(X)
+    counts = adapted.counts
+    assert (counts.batches, counts.samples, counts.updates) == (2, 16, 2)
+    assert (counts.forwards, counts.backwards) == (4, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_precisions(dtype):
+    model = tiny_model("batch_norm").to(dtype)
+    artifact = acclimate.prepare(
+        model, tiny_batches(4, dtype=dtype), penalty=acclimate.PenaltyOptions(n_samples=16)
+    )
+    adapted = acclimate.adapt(model, "swr_nsp", artifact)
+    logits = [adapted(x) for x, _ in tiny_batches(3, dtype=dtype)]
+    assert all(z.dtype == dtype and z.isfinite().all() for z in logits)
+    assert adapted.counts.updates == 3
+
+
+def test_autocast(model):
+    adapted = acclimate.adapt(model, "swr_nsp", tiny_artifact("batch_norm"))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert adapted(X).isfinite().all()
+    assert adapted.counts.updates == 1
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    n=st.integers(2, 9),
+    size=st.integers(4, 12),
+    scale=st.floats(0, 1),
+    method=st.sampled_from(["norm", "tent"]),
+    name=st.sampled_from(["batch_norm", "group_norm", "depthwise"]),
+)
+def test_any_legal_batch_is_taken(n, size, scale, method, name):
+    """Shapes and value ranges, down to images of one colour."""
+    kind = acclimate.get_method(method)
+    if kind.check(tiny_model(name), kind.config_class()):
+        return
+    x = scale * torch.rand(n, 3, size, size, generator=torch.Generator().manual_seed(n))
+    adapted = acclimate.adapt(tiny_model(name), method)
+    assert adapted(x).shape == (n, 4)
+    assert all(p.isfinite().all() for p in adapted.model.parameters())
+
+
+def test_an_own_method_in_a_few_lines(model):
+    class Confident(acclimate.GradientMethod):
+        """Learns from sure samples only.
+
+        Paper: none. Moves all. Returns the logits before. Cost of a batch: 1 forward, 1 backward.
+        """
+
+        name = "confident"
+
+        def loss(self, x):
+            logits = self.run(x).logits
+            return logits, -logits.log_softmax(1).amax(1).mean()
+
+    acclimate.register_method("confident", Confident)
+    try:
+        assert acclimate.adapt(model, "confident")(X).shape == (8, 4)
+        with pytest.raises(InvalidConfig, match="already"):
+            acclimate.register_method("tent", Confident)
+        with pytest.raises(InvalidConfig, match=r"Confident\.name"):
+            acclimate.register_method("sure", Confident)
+    finally:
+        acclimate.methods.METHODS.pop("confident")
+
+
+def test_a_model_without_parameters_is_refused():
+    model = nn.Sequential(nn.Flatten(), nn.Softmax(dim=1))
+    with pytest.raises(UnsuitableModel):
+        acclimate.adapt(model, "tent")

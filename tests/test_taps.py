@@ -1,0 +1,146 @@
+"""Finding head, features and logits in any model."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from acclimate.errors import BadInput, UnsuitableModel
+from acclimate.taps import find_anatomy, get_head, get_logits, replace_logits, run
+from acclimate.testing.models import TINY_MODELS, tiny_model
+
+X = torch.rand(2, 3, 8, 8)
+
+
+@pytest.mark.parametrize("name", [n for n in TINY_MODELS if n != "two_heads"])
+def test_found_by_a_dry_run(name):
+    model = tiny_model(name)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    anatomy = find_anatomy(model, X)
+    expected = {"mlp": "3", "returns_dict": "net.head", "returns_object": "net.head"}
+    assert anatomy.head == expected.get(name, "head")
+    assert anatomy.n_classes == 4
+    assert anatomy.n_features == get_head(model, anatomy.head).in_features
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_two_heads_are_ambiguous_until_named():
+    model = tiny_model("two_heads")
+    with pytest.raises(UnsuitableModel) as caught:
+        find_anatomy(model, X)
+    assert "coarse: (2, 2)" in str(caught.value)
+    assert "fine: (2, 4)" in str(caught.value)
+    assert find_anatomy(model, X, head="fine").logits_at == 1
+    assert find_anatomy(model, X, head="coarse").n_classes == 2
+    assert find_anatomy(model, X, logits_at=1).head == "fine"
+
+
+def test_a_model_that_knows_its_classifier_is_asked():
+    class Knows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))
+            self.top = nn.Conv2d(8, 4, 1)
+
+        def get_classifier(self):
+            return self.top
+
+        def forward(self, x):
+            return self.top(self.body(x)[:, :, None, None]).flatten(1)
+
+    anatomy = find_anatomy(Knows(), X)
+    assert (anatomy.head, anatomy.n_features) == ("top", 8)
+
+
+def test_post_processed_logits_take_the_last_linear_layer():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(192, 8)
+            self.top = nn.Linear(8, 4)
+
+        def forward(self, x):
+            return self.top(self.body(x.flatten(1)).relu()) / 2
+
+    assert find_anatomy(Scaled(), X).head == "top"
+
+
+def test_without_linear_layers_the_head_must_be_named():
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with pytest.raises(UnsuitableModel, match=r"no linear layer makes the 4 logits.* none"):
+        find_anatomy(model, X)
+
+
+def test_wrong_names_are_answered_with_the_nearest():
+    with pytest.raises(UnsuitableModel, match='Did you mean "head"'):
+        find_anatomy(tiny_model("batch_norm"), X, head="haed")
+
+
+def test_inputs_the_model_cannot_take():
+    with pytest.raises(BadInput, match="cannot take a batch of shape"):
+        find_anatomy(tiny_model("batch_norm"), torch.rand(2, 5, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("output", "at"),
+    [
+        (torch.ones(2, 3), None),
+        ({"logits": torch.ones(2, 3), "other": 1}, None),
+        ({"y": torch.ones(2, 3), "logits": torch.zeros(2, 9)}, "y"),
+        (SimpleNamespace(logits=torch.ones(2, 3)), None),
+        (SimpleNamespace(scores=torch.ones(2, 3)), "scores"),
+        ((torch.zeros(2, 9), torch.ones(2, 3)), 1),
+        ([torch.ones(2, 3)], 0),
+        ({"deep": [torch.ones(2, 3)]}, lambda output: output["deep"][0]),
+    ],
+)
+def test_logits_are_found_and_replaced(output, at):
+    assert get_logits(output, at).sum() == 6
+    changed = replace_logits(output, torch.full((2, 3), 5.0), at)
+    assert get_logits(changed, None if callable(at) else at).sum() == 30
+    assert get_logits(output, at).sum() == 6
+
+
+@pytest.mark.parametrize(
+    ("output", "at"),
+    [({"a": 1}, None), ((1, 2), None), ((1, 2), 5), ({"a": 1}, "b"), (None, None), ("x", "logits")],
+)
+def test_logits_that_cannot_be_told(output, at):
+    with pytest.raises(UnsuitableModel, match="logits_at"):
+        get_logits(output, at)
+
+
+def test_dense_predictions_are_refused():
+    with pytest.raises(UnsuitableModel, match=r"shape \(batch, classes\)"):
+        get_logits(torch.ones(2, 3, 4, 4))
+
+
+def test_features_are_the_head_s_input():
+    model = tiny_model("mlp")
+    result = run(model, X, model[3])
+    assert torch.equal(result.known_features, model[:3](X))
+    assert torch.equal(result.logits, model(X))
+
+
+def test_a_head_that_runs_twice_is_refused():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(192, 192)
+
+        def forward(self, x):
+            return self.layer(self.layer(x.flatten(1)))
+
+    model = Twice()
+    with pytest.raises(UnsuitableModel, match="ran 2 times"):
+        run(model, X, model.layer)
+
+
+def test_features_must_be_one_vector_a_sample():
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(256, 4))
+    with pytest.raises(UnsuitableModel, match="one feature vector a sample"):
+        run(model, X, model[0])
