@@ -24,7 +24,7 @@ from acclimate.errors import (
 )
 from acclimate.methods.config import GradientConfig
 from acclimate.methods.swr_nsp import SwrNspConfig
-from acclimate.testing.checks import tiny_artifact
+from acclimate.testing.cases import tiny_artifact
 from acclimate.testing.models import tiny_batches, tiny_model
 
 X = tiny_batches(1)[0][0]

@@ -23,7 +23,7 @@ from acclimate.errors import (
     BadInput,
     CorruptFile,
 )
-from acclimate.testing.checks import tiny_artifact
+from acclimate.testing.cases import tiny_artifact
 from acclimate.testing.models import tiny_model
 
 

@@ -9,7 +9,7 @@ import pytest
 import acclimate
 from acclimate.methods import METHODS
 from acclimate.testing import check_method, yield_checks
-from acclimate.testing.checks import Violation
+from acclimate.testing.cases import Violation
 
 ALL = [
     pytest.param(check, id=f"{method}-{name}")
@@ -25,7 +25,7 @@ def test_conforms(check):
 
 def test_every_method_file_is_registered():
     folder = Path(acclimate.__file__).parent / "methods"
-    plumbing = {"__init__", "base", "config", "gradient", "guard"}
+    plumbing = {"__init__", "base", "config", "gradient", "guard", "state"}
     assert {path.stem for path in folder.glob("*.py")} - plumbing == set(METHODS)
 
 

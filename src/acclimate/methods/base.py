@@ -12,35 +12,27 @@ were as soon as the call returns, and weights go back bit for bit by `reset()` a
 
 from __future__ import annotations
 
-import json
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self, final
 
 import torch
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
-from acclimate.errors import ArtifactMismatch, BadInput, NotAdapted
+from acclimate.errors import BadInput, NotAdapted
 from acclimate.functional.inputs import Normalization, check_batch
 from acclimate.functional.norm import Statistics, batch_norm_layers, use_statistics
 from acclimate.methods.config import Config
 from acclimate.methods.guard import Guard
-from acclimate.snapshot import (
-    Tree,
-    copy_tree,
-    fingerprint,
-    flatten_tree,
-    load_tensors,
-    map_tree,
-    model_tensors,
-    unflatten_tree,
-)
-from acclimate.storage import digest, read_file, write_file
+from acclimate.methods.state import Counts, Snapshot, Stateful
+from acclimate.snapshot import copy_tree, fingerprint, load_tensors
+from acclimate.storage import digest
 from acclimate.taps import Forward, LogitsAt, replace_logits, run, try_forward
+
+__all__ = ["Counts", "Method", "Problem", "Snapshot"]
 
 
 @dataclass(frozen=True)
@@ -55,40 +47,11 @@ class Problem:
         return f"{self.where}: {self.what} {self.remedy}"
 
 
-@dataclass
-class Counts:
-    """What happened since the last reset."""
-
-    batches: int = 0
-    samples: int = 0
-    updates: int = 0
-    forwards: int = 0
-    backwards: int = 0
-    restored: int = 0
-    skipped: dict[str, int] = field(default_factory=dict)
-
-    def skip(self, reason: str) -> None:
-        """Count a batch that was predicted without an update."""
-        self.skipped[reason] = self.skipped.get(reason, 0) + 1
-
-    @property
-    def n_skipped(self) -> int:
-        """Batches that were predicted without an update, for whatever reason."""
-        return sum(self.skipped.values())
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A copy of everything an adapted model has learned; see `Method.snapshot`."""
-
-    tree: Tree
-
-
 # Which living method has borrowed a model; an attribute on the model would be a trace.
 _borrowers: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Method]] = weakref.WeakKeyDictionary()
 
 
-class Method(nn.Module):
+class Method(Stateful):
     """An algorithm, and the adapted model it makes.
 
     A subclass writes `step`, and `setup` for what it needs besides; never `forward`, `reset`,
@@ -119,23 +82,18 @@ class Method(nn.Module):
         seed: int = 0,
         guard: Guard | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(model, seed, guard)
         borrower = _borrowers.get(model)
         if borrower is not None and (other := borrower()) is not None:
             raise NotAdapted(
                 f'this model is being adapted by "{other.name}" already. Call unwrap() on that one '
                 "first, or adapt a copy.deepcopy of the model."
             )
-        self.model = model
         self.config = config
         self.artifact = artifact
         self.head = head
         self.logits_at = logits_at
         self.normalization = normalization
-        self.counts = Counts()
-        self.guard = guard
-        self.generator = torch.Generator().manual_seed(seed)
-        self._declared: list[str] = []
         self._paused = False
         self._output: Any = None
         self._has_batch_norm = bool(batch_norm_layers(model))
@@ -166,11 +124,6 @@ class Method(nn.Module):
         return self.run(x, moves=False).logits
 
     # What a subclass uses -----------------------------------------------------------------------
-
-    def add_state(self, name: str, default: Tree) -> None:
-        """Declare an attribute that reset, save, load, snapshot and `.to()` take care of."""
-        self._declared.append(name)
-        setattr(self, name, default)
 
     def run(self, x: Tensor, moves: bool = True, statistics: Statistics | None = None) -> Forward:
         """Run the model once under the configured statistics.
@@ -229,12 +182,6 @@ class Method(nn.Module):
         return result
 
     @final
-    def reset(self) -> Self:
-        """Become exactly the source model again, with all state as at the start."""
-        self.restore(self._initial)
-        return self
-
-    @final
     def unwrap(self) -> nn.Module:
         """Give the source model back, bit for bit; the adapted model cannot be used afterwards."""
         self.reset()
@@ -242,47 +189,6 @@ class Method(nn.Module):
         _borrowers.pop(model, None)
         del self.model
         return model
-
-    @final
-    def snapshot(self) -> Snapshot:
-        """Return a copy of all that was learned, to `restore` later."""
-        self._check_usable()
-        return Snapshot(copy_tree(self._tree()))
-
-    @final
-    def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot, bit for bit."""
-        self._check_usable()
-        self._load_tree(copy_tree(snapshot.tree))
-
-    @final
-    def save(self, path: str | Path) -> None:
-        """Write all that was learned to one file, atomically."""
-        self._check_usable()
-        tensors, skeleton = flatten_tree(self._tree())
-        write_file(path, "state", tensors, {**self._identity(), "tree": skeleton})
-
-    @final
-    def load(self, path: str | Path) -> Self:
-        """Go on where a saved stream stopped: the next logits are those of the uncut stream.
-
-        Raises:
-            ArtifactMismatch: Saved by another method, configuration, model or artifact.
-        """
-        self._check_usable()
-        tensors, card = read_file(path, "state")
-        differences = [
-            f"\n  {key}: saved {card.get(key)!r}, here {value!r}"
-            for key, value in self._identity().items()
-            if card.get(key) != value
-        ]
-        if differences:
-            raise ArtifactMismatch(
-                f"{path} was saved by something else:{''.join(differences)}\n"
-                "Adapt the same source model with the same method, options and artifact."
-            )
-        self._load_tree(unflatten_tree(tensors, card["tree"]))
-        return self
 
     @final
     @contextmanager
@@ -301,25 +207,6 @@ class Method(nn.Module):
         self.training = mode
         return self
 
-    def get_extra_state(self) -> dict[str, Any]:
-        """Return what `state_dict()` carries besides the model's own tensors."""
-        tree = {key: value for key, value in self._tree().items() if key != "modules"}
-        tensors, skeleton = flatten_tree(tree)
-        return {"tensors": copy_tree(tensors), "tree": json.dumps(skeleton)}
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_extra_state` returned."""
-        tree = unflatten_tree(state["tensors"], json.loads(state["tree"]))
-        self._load_tree(copy_tree({**tree, "modules": {}}))
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        tree = self._tree()
-        tree["method"] = map_tree(tree["method"], fn)
-        tree["optimizer"] = map_tree(tree["optimizer"], fn)
-        self._load_tree(tree)
-        return self
-
     def extra_repr(self) -> str:
         """Name the method in the module's representation."""
         return f"method={self.name}"
@@ -332,10 +219,6 @@ class Method(nn.Module):
 
     def _is_single(self, x: Tensor) -> bool:
         return len(x) == 1 and self._has_batch_norm and self._statistics == "batch"
-
-    def _check_usable(self) -> None:
-        if "model" not in self._modules:
-            raise NotAdapted("this adapted model was unwrapped. Adapt again: acclimate.adapt(...).")
 
     def _accept(self, x: Tensor) -> Tensor:
         self._check_usable()
@@ -380,44 +263,3 @@ class Method(nn.Module):
             "artifact": self._prepared,
             "guard": self.guard is not None,
         }
-
-    def _optimizer_tree(self) -> Tree:
-        return {}
-
-    def _load_optimizer_tree(self, tree: Tree) -> None:
-        pass
-
-    def learned(self) -> Tree:
-        """Return what learning has changed: weights, buffers, declared state, optimiser."""
-        return {
-            "modules": model_tensors(self),
-            "method": {name: getattr(self, name) for name in self._declared},
-            "optimizer": self._optimizer_tree(),
-        }
-
-    def initial(self) -> Tree:
-        """Return what `learned` returned before the first batch."""
-        return {key: self._initial.tree[key] for key in ("modules", "method", "optimizer")}
-
-    def load_learned(self, tree: Tree) -> None:
-        """Take back what `learned` returned; the tree is given away."""
-        load_tensors(self, tree["modules"])
-        device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
-        for name in self._declared:
-            setattr(self, name, map_tree(tree["method"][name], lambda t: t.to(device)))
-        self._load_optimizer_tree(tree["optimizer"])
-
-    def _tree(self) -> Tree:
-        return {
-            **self.learned(),
-            "generator": self.generator.get_state(),
-            "counts": asdict(self.counts),
-            "guard": self.guard.tree() if self.guard is not None else None,
-        }
-
-    def _load_tree(self, tree: Tree) -> None:
-        self.load_learned(tree)
-        self.generator.set_state(tree["generator"].cpu())
-        self.counts = Counts(**tree["counts"])
-        if self.guard is not None:
-            self.guard.load_tree(tree["guard"])

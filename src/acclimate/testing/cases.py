@@ -1,0 +1,60 @@
+"""A method on a tiny model, ready to be checked."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from acclimate.adapt import adapt
+from acclimate.artifact import Artifact
+from acclimate.methods import get_method
+from acclimate.methods.base import Method
+from acclimate.parts.options import PenaltyOptions, PrototypeOptions
+from acclimate.prepare import prepare
+from acclimate.testing.models import MODEL_OPTIONS, tiny_batches, tiny_model
+
+
+class Violation(AssertionError):
+    """A method does not hold a part of the contract."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method on a tiny model."""
+
+    method: str
+    model: str
+
+    def build(self, **options: Any) -> Method:
+        """Adapt a fresh copy of the model."""
+        return self.wrap(tiny_model(self.model), **options)
+
+    def wrap(self, model: nn.Module, **options: Any) -> Method:
+        """Adapt the given model."""
+        kind = get_method(self.method)
+        artifact = tiny_artifact(self.model) if kind.needs or options.get("guard") else None
+        named = {} if artifact is not None else MODEL_OPTIONS.get(self.model, {})
+        if named and artifact is None:
+            named = {**named, "logits_at": 1}
+        return adapt(model, self.method, artifact, **{**named, **options})
+
+    @property
+    def suits(self) -> bool:
+        """Whether the method claims to support the model."""
+        kind = get_method(self.method)
+        return not kind.check(tiny_model(self.model), kind.config_class())
+
+
+@functools.cache
+def tiny_artifact(model: str, depth: int = 0) -> Artifact:
+    """Prepare a tiny model once."""
+    return prepare(
+        tiny_model(model),
+        tiny_batches(4),
+        penalty=PenaltyOptions(n_samples=16),
+        prototypes=PrototypeOptions(depth=depth, width=8, hidden=8, epochs=1),
+        **MODEL_OPTIONS.get(model, {}),
+    )

@@ -1,0 +1,355 @@
+"""The contract of a method, as checks: the name of each is the sentence it proves."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.errors import BadInput, NotAdapted, UnsuitableModel
+from acclimate.methods import get_method
+from acclimate.methods.base import Method
+from acclimate.methods.gradient import GradientMethod
+from acclimate.snapshot import flatten_tree, model_tensors
+from acclimate.taps import get_logits
+from acclimate.testing.cases import Case, Violation
+from acclimate.testing.models import tiny_batches, tiny_model
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise Violation(message)
+
+
+def _stream(n: int = 4) -> list[Tensor]:
+    return [x for x, _ in tiny_batches(n, seed=7)]
+
+
+def _logits(adapted: Method, xs: Sequence[Tensor]) -> list[Tensor]:
+    outputs = [adapted(x) for x in xs]
+    return [
+        get_logits(out, None if isinstance(out, Tensor) else adapted.logits_at) for out in outputs
+    ]
+
+
+def _equal(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
+    return len(left) == len(right) and all(map(torch.equal, left, right))
+
+
+def _state(adapted: Method) -> dict[str, Tensor]:
+    return {name: t.clone() for name, t in flatten_tree(adapted._tree())[0].items()}
+
+
+def _same_state(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)
+
+
+def refuses_with_a_reason(case: Case) -> None:
+    """An unsuitable model is refused, and told why."""
+    try:
+        case.build()
+    except UnsuitableModel as error:
+        _require(len(str(error)) > 40, "the reason is too short to help anybody")
+        return
+    raise Violation("check() reports problems, but adapt() accepts the model")
+
+
+def returns_what_the_model_returns(case: Case) -> None:
+    """Type, shape and dtype of the output are the model's."""
+    x = _stream(1)[0]
+    with torch.no_grad():
+        plain = tiny_model(case.model)(x)
+    adapted = case.build()
+    output = adapted(x)
+    _require(type(output) is type(plain), f"returns {type(output)}, the model {type(plain)}")
+    at = None if isinstance(output, Tensor) else adapted.logits_at
+    found, expected = get_logits(output, at), get_logits(plain, at)
+    _require(found.shape == expected.shape and found.dtype == expected.dtype, "other shape or type")
+    _require(not found.requires_grad, "the logits still carry a graph")
+
+
+def leaves_the_input_alone(case: Case) -> None:
+    """The caller's tensor is not changed."""
+    x = _stream(1)[0]
+    kept = x.clone()
+    case.build()(x)
+    _require(torch.equal(x, kept), "the input was changed")
+
+
+def learns_under_no_grad(case: Case) -> None:
+    """A caller's torch.no_grad() makes no difference."""
+    expected = _logits(case.build(), _stream())
+    with torch.no_grad():
+        found = _logits(case.build(), _stream())
+    _require(_equal(expected, found), "other logits under torch.no_grad()")
+
+
+def refuses_inference_mode(case: Case) -> None:
+    """Inference mode is refused with an error."""
+    adapted = case.build()
+    try:
+        with torch.inference_mode():
+            adapted(_stream(1)[0])
+    except NotAdapted:
+        return
+    raise Violation("was called in inference mode and did not complain")
+
+
+def moves_only_what_it_says(case: Case) -> None:
+    """Only trainable parameters change."""
+    adapted = case.build()
+    before = {name: t.clone() for name, t in model_tensors(adapted.model).items()}
+    _logits(adapted, _stream())
+    changed = {
+        name for name, t in model_tensors(adapted.model).items() if not torch.equal(t, before[name])
+    }
+    allowed: set[str] = set()
+    if isinstance(adapted, GradientMethod):
+        allowed = set(type(adapted).trainable(adapted.model, adapted.config))
+        _require(bool(changed), "four batches changed nothing")
+    _require(changed <= allowed, f"changed besides: {sorted(changed - allowed)}")
+
+
+def resets_completely(case: Case) -> None:
+    """After reset() the same stream gives bit-equal logits and leaves an equal state."""
+    adapted = case.build()
+    start = _state(adapted)
+    first = _logits(adapted, _stream())
+    adapted.reset()
+    _require(_same_state(start, _state(adapted)), "reset() does not give the first state back")
+    _require(_equal(first, _logits(adapted, _stream())), "other logits after reset()")
+
+
+def unwraps_without_a_trace(case: Case) -> None:
+    """unwrap() returns the same object with equal tensors, modes, flags, hooks and attributes."""
+    model = tiny_model(case.model).train()
+    before = _portrait(model)
+    values = {name: t.clone() for name, t in model_tensors(model).items()}
+    adapted = case.wrap(model)
+    _logits(adapted, _stream())
+    _require(_portrait(model) == before, "modes, flags or hooks are changed between two batches")
+    _require(adapted.unwrap() is model, "unwrap() returns another object")
+    _require(_portrait(model) == before, "modes, flags, hooks or attributes were left behind")
+    _require(_same_state(values, model_tensors(model)), "weights or buffers differ")
+    try:
+        adapted(_stream(1)[0])
+    except NotAdapted:
+        return
+    raise Violation("can be used after unwrap()")
+
+
+def _portrait(model: nn.Module) -> list[Any]:
+    modules = [
+        (
+            name,
+            m.training,
+            sorted(m.__dict__),
+            getattr(m, "track_running_stats", None),
+            [len(hooks) for key, hooks in sorted(m.__dict__.items()) if key.endswith("_hooks")],
+        )
+        for name, m in model.named_modules()
+    ]
+    return [*modules, *((n, p.requires_grad, p.grad is None) for n, p in model.named_parameters())]
+
+
+def resumes_at_every_batch(case: Case) -> None:
+    """A stream cut at any batch, saved and loaded into a fresh model, goes on as if uncut."""
+    xs = _stream()
+    expected = _logits(case.build(), xs)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.safetensors"
+        for cut in range(len(xs)):
+            first = case.build(seed=0)
+            _logits(first, xs[:cut])
+            first.save(path)
+            found = _logits(case.build(seed=0).load(path), xs[cut:])
+            _require(_equal(expected[cut:], found), f"cut after {cut} batches: other logits")
+
+
+def copies_are_independent(case: Case) -> None:
+    """deepcopy and state_dict() carry everything, and share nothing."""
+    xs = _stream()
+    adapted = case.build()
+    _logits(adapted, xs[:2])
+    twin = copy.deepcopy(adapted)
+    other = case.build()
+    other.load_state_dict(copy.deepcopy(adapted.state_dict()))
+    expected = _logits(adapted, xs[2:])
+    _require(_equal(expected, _logits(twin, xs[2:])), "a deepcopy goes on differently")
+    _require(_equal(expected, _logits(other, xs[2:])), "a loaded state_dict goes on differently")
+
+
+def restores_snapshots(case: Case) -> None:
+    """restore(snapshot()) rolls back bit for bit."""
+    xs = _stream()
+    adapted = case.build()
+    _logits(adapted, xs[:1])
+    snapshot = adapted.snapshot()
+    first = _logits(adapted, xs[1:])
+    adapted.restore(snapshot)
+    _require(_equal(first, _logits(adapted, xs[1:])), "other logits after restore()")
+
+
+def pauses(case: Case) -> None:
+    """Inside paused() nothing changes at all."""
+    adapted = case.build()
+    _logits(adapted, _stream(2))
+    before, counts = _state(adapted), copy.deepcopy(adapted.counts)
+    with adapted.paused():
+        _logits(adapted, _stream())
+    _require(_same_state(before, _state(adapted)), "state changed while paused")
+    _require(adapted.counts == counts, "counts changed while paused")
+
+
+def ignores_train_and_eval(case: Case) -> None:
+    """The mode of model or wrapper makes no difference; dropout is always off."""
+    expected = _logits(case.build(), _stream())
+    wrapped = case.build().train()
+    found = _logits(wrapped, _stream(2))
+    wrapped.eval()
+    wrapped.model.eval()
+    found += _logits(wrapped, _stream()[2:])
+    _require(_equal(expected, found), "train() or eval() changes the logits")
+    trained = _logits(case.wrap(tiny_model(case.model).train()), _stream())
+    _require(_equal(expected, trained), "a model that comes in train mode gives other logits")
+
+
+def takes_any_statistics(case: Case) -> None:
+    """Every statistics policy runs, resumes and resets."""
+    for statistics in ("batch", "running", "source"):
+        adapted = case.build(statistics=statistics)
+        first = _logits(adapted, _stream())
+        _require(
+            all(bool(logits.isfinite().all()) for logits in first), f"{statistics}: not finite"
+        )
+        again = _logits(adapted.reset(), _stream())
+        _require(_equal(first, again), f"{statistics}: reset() is not complete")
+
+
+def keeps_memory_bounded(case: Case) -> None:
+    """The state after many batches is no larger than after a few."""
+    adapted = case.build()
+    x = _stream(1)[0]
+    for _ in range(5):
+        adapted(x)
+    before = sum(t.numel() for t in _state(adapted).values())
+    for _ in range(45):
+        adapted(x)
+    _require(sum(t.numel() for t in _state(adapted).values()) <= before, "the state grows")
+
+
+def takes_small_last_batches(case: Case) -> None:
+    """A last batch of two, then of one, is predicted; none changes the type of the answer."""
+    adapted = case.build()
+    x = _stream(1)[0]
+    for n in (8, 2, 1):
+        logits = _logits(adapted, [x[:n]])[0]
+        _require(len(logits) == n and bool(logits.isfinite().all()), f"a batch of {n} fails")
+
+
+def takes_or_refuses_single_samples(case: Case) -> None:
+    """A stream of single samples works, or its first is refused with the reason."""
+    adapted = case.build()
+    before = _state(adapted)
+    try:
+        adapted(_stream(1)[0][:1])
+    except BadInput as error:
+        _require("single" in str(error), "the reason does not speak of single samples")
+        _require(_same_state(before, _state(adapted)), "a refused batch changed the model")
+
+
+def refuses_bad_batches(case: Case) -> None:
+    """Unusable batches give BadInput and change nothing."""
+    good = _stream(1)[0]
+    nan, infinite = good.clone(), good.clone()
+    nan[0, 0, 0, 0] = torch.nan
+    infinite[-1, -1, -1, -1] = torch.inf
+    bad = {
+        "NaN": nan,
+        "infinity": infinite,
+        "empty": good[:0],
+        "integers": (good * 255).to(torch.uint8),
+        "channels": good[:, :2],
+        "size": good[..., :5],
+        "not a batch": good[0],
+    }
+    for warm in (0, 1):
+        adapted = case.build(statistics="running")
+        _logits(adapted, [good] * warm)
+        before = _state(adapted)
+        for name, x in bad.items():
+            if name == "size" and adapted.input_shape is None:
+                continue  # nobody has said yet which size is right
+            try:
+                adapted(x)
+            except BadInput as error:
+                _require(len(str(error)) > 20, f"{name}: the error does not say what is wrong")
+            else:
+                raise Violation(f"{name}: was accepted")
+            _require(_same_state(before, _state(adapted)), f"{name}: changed the model")
+
+
+def skips_updates_that_are_not_finite(case: Case) -> None:
+    """An update that would make a parameter non-finite is not applied, and is counted."""
+    if not issubclass(get_method(case.method), GradientMethod):
+        return
+    adapted: Any = case.build(optimizer="sgd", lr=1e30)
+    honest = adapted.loss
+
+    def steep(x: Tensor) -> tuple[Tensor, Tensor]:
+        logits, loss = honest(x)
+        return logits, loss * 1e20  # gradients are finite, their product with the rate is not
+
+    adapted.loss = steep
+    before = {name: t.clone() for name, t in model_tensors(adapted.model).items()}
+    _logits(adapted, _stream(2))
+    _require(_same_state(before, model_tensors(adapted.model)), "the update was applied")
+    _require(adapted.counts.skipped == {"non_finite": 2}, "the skipped updates were not counted")
+
+
+def takes_channels_last(case: Case) -> None:
+    """Memory format makes no difference but for rounding."""
+    expected = _logits(case.build(), _stream(1))[0]
+    x = _stream(1)[0].to(memory_format=torch.channels_last)
+    found = _logits(case.build(), [x])[0]
+    _require(torch.allclose(expected, found, atol=1e-5), "channels-last input gives other logits")
+
+
+def describes_itself(case: Case) -> None:
+    """The docstring has one sentence first, and says paper, what moves, which logits, the cost."""
+    kind = get_method(case.method)
+    text = kind.__doc__ or ""
+    _require(text.split("\n")[0].rstrip().endswith("."), "the first line is not one sentence")
+    for word in ("Paper:", "oves", "eturns", "Cost of a batch"):
+        _require(word in text, f"the docstring does not say {word!r}")
+    own = {"forward", "reset", "save", "load", "unwrap", "snapshot", "restore", "paused"}
+    _require(not own & set(vars(kind)), "overrides what belongs to the base class")
+
+
+CHECKS: tuple[Callable[[Case], None], ...] = (
+    returns_what_the_model_returns,
+    leaves_the_input_alone,
+    learns_under_no_grad,
+    refuses_inference_mode,
+    moves_only_what_it_says,
+    resets_completely,
+    unwraps_without_a_trace,
+    resumes_at_every_batch,
+    copies_are_independent,
+    restores_snapshots,
+    pauses,
+    ignores_train_and_eval,
+    takes_any_statistics,
+    keeps_memory_bounded,
+    takes_small_last_batches,
+    takes_or_refuses_single_samples,
+    refuses_bad_batches,
+    skips_updates_that_are_not_finite,
+    takes_channels_last,
+    describes_itself,
+)
