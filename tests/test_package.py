@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -29,6 +30,7 @@ import sys, time
 import torch
 start = time.process_time()
 import acclimate
+acclimate.adapt, acclimate.prepare, acclimate.evaluate
 print(time.process_time() - start)
 print(*sorted({"typer", "rich", "torchvision", "pyarrow", "PIL", "timm"} & set(sys.modules)))
 """
@@ -39,6 +41,12 @@ print(*sorted({"typer", "rich", "torchvision", "pyarrow", "PIL", "timm"} & set(s
     seconds = min(float(run.stdout.splitlines()[0]) for run in runs)
     assert seconds < 0.3
     assert runs[0].stdout.splitlines()[1] == ""
+
+
+def test_help_needs_no_torch():
+    code = "import sys, acclimate.cli.main; print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"
 
 
 def blocks(name):
@@ -52,10 +60,11 @@ def test_python_blocks_of_documents_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = blocks(name)
     assert found
-    namespace = {"__name__": "document"}
+    module = ModuleType("document")
+    monkeypatch.setitem(sys.modules, "document", module)  # dataclasses look their module up
     try:
         for block in found:
-            exec(compile(block, name, "exec"), namespace)
+            exec(compile(block, name, "exec", dont_inherit=True), module.__dict__)
     finally:
         for method in set(acclimate.list_methods()) - BUILT_IN:
             acclimate.methods.METHODS.pop(method)

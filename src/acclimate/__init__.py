@@ -5,21 +5,48 @@ A deployed model adapts itself, online, from the unlabelled stream it serves:
     artifact = acclimate.prepare(model, source_loader)      # once, where the source data is
     adapted = acclimate.adapt(model, "swr_nsp", artifact)   # anywhere, still an nn.Module
     logits = adapted(x)                                     # predicts, then learns from x
+
+Names are imported when they are first used, so that the command line can print its help without
+loading torch.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from acclimate._version import __version__
-from acclimate.adapt import adapt
-from acclimate.artifact import Artifact
-from acclimate.errors import AcclimateError, AcclimateWarning
-from acclimate.evaluate import evaluate, iter_evaluate
-from acclimate.functional.inputs import Normalization
-from acclimate.methods import get_method, list_methods, register_method
-from acclimate.methods.base import Method, Problem, Snapshot
-from acclimate.methods.config import Config, GradientConfig, hp
-from acclimate.methods.gradient import GradientMethod
-from acclimate.methods.guard import Guard
-from acclimate.parts.options import PenaltyOptions, PrototypeOptions
-from acclimate.prepare import prepare
+
+if TYPE_CHECKING:
+    from acclimate.adaptation import adapt
+    from acclimate.artifact import Artifact
+    from acclimate.errors import AcclimateError, AcclimateWarning
+    from acclimate.evaluation import evaluate, iter_evaluate
+    from acclimate.functional.normalization import Normalization
+    from acclimate.methods import get_method, list_methods, register_method
+    from acclimate.methods.base import Method, Problem, Snapshot
+    from acclimate.methods.config import Config, GradientConfig, hp
+    from acclimate.methods.gradient import GradientMethod
+    from acclimate.methods.guard import Guard
+    from acclimate.parts.options import PenaltyOptions, PrototypeOptions
+    from acclimate.preparation import prepare
+
+_HOMES = {
+    "adaptation": ["adapt"],
+    "artifact": ["Artifact"],
+    "errors": ["AcclimateError", "AcclimateWarning"],
+    "evaluation": ["evaluate", "iter_evaluate"],
+    "functional.normalization": ["Normalization"],
+    "methods": ["get_method", "list_methods", "register_method"],
+    "methods.base": ["Method", "Problem", "Snapshot"],
+    "methods.config": ["Config", "GradientConfig", "hp"],
+    "methods.gradient": ["GradientMethod"],
+    "methods.guard": ["Guard"],
+    "parts.options": ["PenaltyOptions", "PrototypeOptions"],
+    "preparation": ["prepare"],
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = ("builtin", "functional", "methods", "streams", "testing")
 
 __all__ = [
     "AcclimateError",
@@ -45,3 +72,17 @@ __all__ = [
     "prepare",
     "register_method",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"acclimate.{name}")
+    if name in _HOME_OF:
+        value = getattr(importlib.import_module(f"acclimate.{_HOME_OF[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'acclimate' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *_MODULES]

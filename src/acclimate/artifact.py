@@ -19,7 +19,16 @@ from acclimate.snapshot import fingerprint
 from acclimate.storage import read_file, warn_unknown, write_file
 from acclimate.taps import Anatomy
 
-_FIELDS = ("model", "anatomy", "input_shape", "normalization", "seed", "parts", "versions")
+_FIELDS = (
+    "model",
+    "anatomy",
+    "classes",
+    "input_shape",
+    "normalization",
+    "seed",
+    "parts",
+    "versions",
+)
 _SHOWN_MISMATCHES = 12
 
 
@@ -54,6 +63,12 @@ class Artifact:
     def anatomy(self) -> Anatomy:
         """Head, place of the logits, number of classes and width of the features."""
         return Anatomy(**self.card["anatomy"])
+
+    @property
+    def classes(self) -> list[str] | None:
+        """Names of the classes in the order of the logits, if they were given."""
+        names: list[str] | None = self.card["classes"]
+        return names
 
     @property
     def normalization(self) -> Normalization | None:

@@ -1,8 +1,8 @@
 """The one way files are written and read: safetensors with a JSON card, atomically, checked.
 
-A file of ours is a plain safetensors file. Its metadata holds two strings: `acclimate`, a JSON
-card, and `sha256`, a digest over the card and all tensors, so that a flipped bit anywhere is
-found. Nothing that is loaded can execute code.
+A file of ours is a plain safetensors file. Its metadata holds one string, `acclimate`: a JSON card,
+whose field `sha256` is a digest over the rest of the card and all tensors, so that a flipped bit
+anywhere is found. The same content gives the same bytes. Nothing that is loaded can execute code.
 """
 
 from __future__ import annotations
@@ -87,11 +87,12 @@ def write_file(
         tensors: Any number, any dtype safetensors knows.
         card: JSON-serialisable.
     """
-    full = {"kind": kind, "format": list(FORMAT), **card}
-    text = json.dumps(full, sort_keys=True, allow_nan=False)
+    text = json.dumps({"kind": kind, "format": list(FORMAT), **card}, allow_nan=False)
     # Tied tensors share memory, which safetensors refuses: each gets its own copy.
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    write_atomically(path, save(plain, {"acclimate": text, "sha256": digest(plain, text)}))
+    # One key only: safetensors writes several in no fixed order.
+    signed = json.dumps({**json.loads(text), "sha256": digest(plain, text)})
+    write_atomically(path, save(plain, {"acclimate": signed}))
 
 
 def read_file(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -113,13 +114,13 @@ def read_file(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str,
         raise CorruptFile(
             f"{path} is a safetensors file, but has no acclimate card in its metadata. {_NOT_OURS}"
         )
-    text = metadata["acclimate"]
-    if digest(tensors, text) != metadata.get("sha256"):
+    card = _open_card(metadata["acclimate"])
+    sha256 = card.pop("sha256", None)
+    if digest(tensors, json.dumps(card)) != sha256:
         raise CorruptFile(
             f"{path} does not have the content it was written with (its SHA-256 differs). "
             "It was altered or damaged: copy it again or make it anew."
         )
-    card: dict[str, Any] = json.loads(text)
     major, minor = card["format"]
     if major > FORMAT[0]:
         raise ArtifactVersion(
@@ -144,6 +145,16 @@ def warn_unknown(path: str | Path, fields: Iterable[str], known: Iterable[str]) 
             AcclimateWarning,
             stacklevel=3,
         )
+
+
+def _open_card(text: str) -> dict[str, Any]:
+    """Return a card, or an empty one if the text is not as it was written."""
+    try:
+        card = json.loads(text)
+    except json.JSONDecodeError:
+        return {}
+    # Some altered texts mean the same (1e5 and 1E5); they are damage nevertheless.
+    return card if isinstance(card, dict) and json.dumps(card) == text else {}
 
 
 def _check_header(path: Path) -> None:

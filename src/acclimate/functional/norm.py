@@ -18,7 +18,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 Statistics = Literal["batch", "running", "source"]
 STATISTICS: tuple[str, ...] = get_args(Statistics)
 
-_NORM_LAYERS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+NORM_LAYERS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 def batch_norm_layers(model: nn.Module) -> dict[str, _BatchNorm]:
@@ -31,7 +31,7 @@ def norm_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     owned = {
         id(parameter)
         for module in model.modules()
-        if isinstance(module, _NORM_LAYERS)
+        if isinstance(module, NORM_LAYERS)
         for parameter in module.parameters(recurse=False)
     }
     return {name: p for name, p in model.named_parameters() if id(p) in owned}

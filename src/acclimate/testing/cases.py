@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import nn
 
-from acclimate.adapt import adapt
+from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact
 from acclimate.methods import get_method
 from acclimate.methods.base import Method
 from acclimate.parts.options import PenaltyOptions, PrototypeOptions
-from acclimate.prepare import prepare
+from acclimate.preparation import prepare
 from acclimate.testing.models import MODEL_OPTIONS, tiny_batches, tiny_model
 
 

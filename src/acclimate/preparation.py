@@ -33,6 +33,7 @@ def prepare(
     logits_at: LogitsAt = None,
     penalty: PenaltyOptions | None = None,
     prototypes: PrototypeOptions | None = None,
+    classes: Sequence[str] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Artifact:
@@ -51,6 +52,7 @@ def prepare(
         logits_at: Where the logits are in the model's output, if that cannot be told.
         penalty: Options of the penalty vector; the paper's by default.
         prototypes: Options of prototypes and projector; the paper's by default.
+        classes: Names of the classes in the order of the logits, to be kept with the artifact.
         seed: Of all random draws.
         progress: Called with the stage, the count done and the count to do.
 
@@ -67,6 +69,11 @@ def prepare(
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     x = _first(source, normal).to(device)
     anatomy = find_anatomy(model, x[:2], head, logits_at)
+    if classes is not None and len(classes) != anatomy.n_classes:
+        raise BadInput(
+            f"expected the names of {anatomy.n_classes} classes, as the model has that many "
+            f"logits, found {len(classes)}."
+        )
     data = Source(source, anatomy.n_classes, device, normal, progress)
 
     makers: dict[str, Callable[[torch.Generator], tuple[dict[str, Tensor], dict[str, Any]]]] = {
@@ -84,6 +91,7 @@ def prepare(
     card = {
         "model": fingerprint(model),
         "anatomy": _anatomy_card(anatomy),
+        "classes": None if classes is None else list(classes),
         "input_shape": list(x.shape[1:]),
         "normalization": None if normal is None else normal.to_dict(),
         "seed": seed,

@@ -1,0 +1,169 @@
+"""`acclimate adapt`: predict a folder of images, and learn from it on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from acclimate.cli.models import load_model
+from acclimate.cli.options import (
+    DeviceOption,
+    HeadOption,
+    MeanOption,
+    ModelOption,
+    NormalizationOption,
+    SizeOption,
+    StdOption,
+    WeightsOption,
+    get_normalization,
+    get_size,
+)
+from acclimate.cli.terminal import (
+    get_console,
+    make_facts,
+    show_progress,
+    show_unreadable,
+    show_warnings,
+)
+from acclimate.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from acclimate.methods.base import Counts
+    from acclimate.streams.predictions import Summary
+
+_SHOWN_LABELS = 8
+
+
+def adapt(
+    images: Annotated[
+        Path, typer.Argument(metavar="IMAGES_DIR", help="Images without labels, any nesting.")
+    ],
+    model: ModelOption,
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Predictions to write: .csv or .parquet.")
+    ],
+    weights: WeightsOption = None,
+    artifact: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What acclimate prepare wrote.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="See acclimate methods.")] = "swr_nsp",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter; may be repeated."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Images a batch.")] = 200,
+    size: SizeOption = None,
+    normalization: NormalizationOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    head: HeadOption = None,
+    classes: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Class names, one a line; default: the artifact's."),
+    ] = None,
+    guard: Annotated[
+        bool, typer.Option("--guard", help="Restore the last good state if predictions collapse.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,
+    device: DeviceOption = "auto",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where an interrupted call stopped.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite, or start anew.")] = False,
+    state: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep what was learned in this file.")
+    ] = None,
+    save_every: Annotated[int, typer.Option(help="Batches between two saved states.")] = 1,
+) -> None:
+    """Predict a folder of images with a model that adapts to them as it goes.
+
+    Images are taken in the order of their paths, and each batch is predicted before the model
+    learns from it. Size and normalisation of the inputs come from the artifact.
+
+    A crash loses at most the batch in flight: say the same again with **--resume**, and the result
+    is that of an uninterrupted call.
+
+    Example: `acclimate adapt photos --model my_models:resnet --weights resnet.pt --artifact
+    resnet.acclimate --out predictions.csv`
+    """
+    from acclimate.adaptation import adapt as adapt_model
+    from acclimate.artifact import Artifact
+    from acclimate.functional.inputs import Normalization
+    from acclimate.methods import get_method
+    from acclimate.streams.folder import FolderStream, read_classes
+    from acclimate.streams.predictions import PredictionFile, predict_folder
+
+    # Whatever can be refused is refused before the model is loaded.
+    file = PredictionFile(out, resume=resume, force=force, state=state)
+    config = get_method(method).config_class.from_dict(parse_settings(settings or []))
+    names = None if classes is None else read_classes(classes)
+    normal: Normalization | None = get_normalization(normalization, mean, std)
+    with show_warnings(), show_progress() as progress:
+        prepared = None if artifact is None else Artifact.load(artifact)
+        if prepared is not None:
+            normal = normal or prepared.normalization
+            names = names or prepared.classes
+        net = load_model(model, weights, device)
+        adapted = adapt_model(
+            net,
+            method,
+            prepared,
+            config=config,
+            head=head,
+            normalization=normal,
+            seed=seed,
+            guard=guard,
+        )
+        stream = FolderStream(images, get_size(size, prepared), batch_size, normal)
+        try:
+            summary = predict_folder(
+                adapted, stream, file, classes=names, save_every=save_every, progress=progress
+            )
+        except KeyboardInterrupt:
+            get_console(stderr=True).print("interrupted; say the same again with --resume to go on")
+            raise
+    show_unreadable(stream.unreadable)
+    console = get_console()
+    console.print(make_facts("Predicted", _facts(summary, adapted.counts, out, state)))
+
+
+def parse_settings(texts: list[str]) -> dict[str, Any]:
+    """Return hyper-parameters given as NAME=VALUE, with numbers and true or false understood."""
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise InvalidConfig(f'expected --set NAME=VALUE, such as lr=1e-4; found "{text}".')
+        values[name.strip()] = _parse(value.strip())
+    return values
+
+
+def _parse(value: str) -> Any:
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+def _facts(summary: Summary, counts: Counts, out: Path, state: Path | None) -> dict[str, str]:
+    skipped = ", ".join(f"{n} {reason}" for reason, n in counts.skipped.items())
+    taken = f", {summary.n_resumed} of them taken over" if summary.n_resumed else ""
+    top = list(summary.labels.items())[:_SHOWN_LABELS]
+    labels = ", ".join(f"{label}: {100 * n / summary.n_images:.0f} %" for label, n in top)
+    rest = len(summary.labels) - len(top)
+    facts = {
+        "predictions": str(out),
+        "images": f"{summary.n_images:,} in {summary.n_batches:,} batches{taken}",
+        "speed": f"{summary.images_per_second:,.0f} images/s",
+        "updates": f"{counts.updates:,}" + (f"; skipped: {skipped}" if skipped else ""),
+        "restored": f"{counts.restored} times by the guard" if counts.restored else "",
+        "labels": labels + (f", {rest} more" if rest else ""),
+        "state": "" if state is None else str(state),
+    }
+    return {name: value for name, value in facts.items() if value}

@@ -1,0 +1,112 @@
+"""`acclimate methods`: which methods there are, and what one of them does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from acclimate.cli.terminal import get_console, make_facts
+
+if TYPE_CHECKING:
+    from acclimate.methods.base import Method
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+
+@app.callback(invoke_without_command=True)
+def list_all(context: typer.Context) -> None:
+    """List the methods; **methods show NAME** explains one of them.
+
+    Example: `acclimate methods show swr_nsp`
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    from acclimate.methods import METHODS
+
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 1, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, kind in METHODS.items():
+        text = Text((kind.__doc__ or "").strip().splitlines()[0])
+        needs = f"needs {' and '.join(kind.needs)}" if kind.needs else "needs no artifact"
+        details = (f"moves {kind.moves}", needs, _cost(kind), f"logits {kind.predicts} the update")
+        text.append("\n" + " · ".join(details), style="dim")
+        table.add_row(name, str(kind.year or ""), text)
+    console = get_console()
+    console.print(table)
+    console.print("More about one of them: acclimate methods show NAME")
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A method, such as swr_nsp.")],
+) -> None:
+    """Explain one method: what it does, its paper, its hyper-parameters.
+
+    Example: `acclimate methods show tent`
+
+    Hyper-parameters are set with **acclimate adapt --set NAME=VALUE**.
+    """
+    import dataclasses
+    import inspect
+
+    from rich.table import Table
+    from rich.text import Text
+
+    from acclimate.methods import get_method
+
+    kind = get_method(name)
+    console = get_console()
+    console.print(Text(name, style="bold"))
+    console.print(inspect.cleandoc(kind.__doc__ or ""), soft_wrap=True)
+    console.print()
+    facts = {
+        "year": str(kind.year) if kind.year else "",
+        "paper": kind.paper,
+        "code": kind.code,
+        "moves": kind.moves,
+        "needs": ", ".join(kind.needs),
+        "cost": f"{_cost(kind)} a batch",
+        "logits": f"from {kind.predicts} the update",
+    }
+    console.print(make_facts("", {key: value for key, value in facts.items() if value}))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("hyper-parameter", style="bold", no_wrap=True)
+    table.add_column("default", no_wrap=True)
+    table.add_column("try", no_wrap=True)
+    table.add_column("meaning", overflow="fold")
+    for spec in dataclasses.fields(kind.config_class):
+        meta = spec.metadata
+        choices = meta.get("choices")
+        meaning = str(meta.get("help", ""))
+        if choices:
+            meaning += f" [{', '.join(map(str, choices))}]"
+        table.add_row(spec.name, _value(spec.default), _search(meta.get("search")), Text(meaning))
+    console.print()
+    console.print(table)
+
+
+def _cost(kind: type[Method]) -> str:
+    def count(n: int, word: str) -> str:
+        return f"{n} {word}" if n == 1 else f"{n} {word}s"
+
+    parts = [count(kind.forwards, "forward")]
+    return ", ".join(parts + ([count(kind.backwards, "backward")] if kind.backwards else []))
+
+
+def _value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _search(search: Any) -> str:
+    if search is None:
+        return "–"
+    if hasattr(search, "values"):
+        return ", ".join(map(_value, search.values))
+    scale = " (log)" if type(search).__name__ == "LogUniform" else ""
+    return f"{_value(search.low)} … {_value(search.high)}{scale}"

@@ -1,0 +1,74 @@
+"""Options that several commands share: the model, and how its inputs are made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from acclimate.errors import BadInput
+
+if TYPE_CHECKING:
+    from acclimate.artifact import Artifact
+    from acclimate.functional.normalization import Normalization
+
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        metavar="PACKAGE.MODULE:FUNCTION",
+        help="A function without arguments that returns the model; the current folder is searched "
+        "too. Or `builtin`: the model of the demo.",
+    ),
+]
+WeightsOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Weights to load: .safetensors, or a PyTorch state dict."),
+]
+DeviceOption = Annotated[str, typer.Option(help="Where to compute: auto, cpu, cuda or mps.")]
+SizeOption = Annotated[
+    int | None,
+    typer.Option(help="Resize the shorter side to this and crop the centre, a square."),
+]
+NormalizationOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="How inputs are normalised, by name: imagenet, cifar10, cifar100."
+    ),
+]
+MeanOption = Annotated[
+    str | None, typer.Option(metavar="R,G,B", help="Or by numbers: the mean of each channel …")
+]
+StdOption = Annotated[
+    str | None, typer.Option(metavar="R,G,B", help="… and the standard deviation of each.")
+]
+HeadOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The module that makes the logits, if it is not found."),
+]
+
+
+def get_normalization(name: str | None, mean: str | None, std: str | None) -> Normalization | None:
+    """Return the normalisation given by name or by numbers, or None."""
+    from acclimate.functional.normalization import Normalization
+
+    if name is not None and (mean is not None or std is not None):
+        raise BadInput("give either --normalization or --mean and --std, not both.")
+    if (mean is None) != (std is None):
+        raise BadInput("--mean and --std belong together: give both.")
+    if mean is None or std is None:
+        return Normalization.of(name)
+    return Normalization.of((mean.split(","), std.split(",")))
+
+
+def get_size(size: int | None, artifact: Artifact | None) -> int | tuple[int, int] | None:
+    """Return the size to bring images to: as asked for, or as the artifact was prepared with."""
+    if size is not None or artifact is None:
+        return size
+    shape = artifact.card["input_shape"]
+    if len(shape) != 3 or shape[0] != 3:
+        raise BadInput(
+            f"the artifact was prepared for inputs of shape {tuple(shape)}, but image files have "
+            "shape (3, height, width). Use acclimate.adapt() in Python for other inputs."
+        )
+    return shape[1], shape[2]

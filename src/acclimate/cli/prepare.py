@@ -1,0 +1,135 @@
+"""`acclimate prepare`: the one step that sees source data."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from acclimate.cli.models import load_model
+from acclimate.cli.options import (
+    DeviceOption,
+    HeadOption,
+    MeanOption,
+    ModelOption,
+    NormalizationOption,
+    SizeOption,
+    StdOption,
+    WeightsOption,
+    get_normalization,
+)
+from acclimate.cli.terminal import (
+    get_console,
+    make_facts,
+    show_progress,
+    show_unreadable,
+    show_warnings,
+)
+from acclimate.errors import BadInput
+
+if TYPE_CHECKING:
+    from acclimate.artifact import Artifact
+
+
+def prepare(
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="SOURCE_DIR", help="Labelled images: `SOURCE_DIR/<class>/<image>`."),
+    ],
+    model: ModelOption,
+    out: Annotated[Path, typer.Option(metavar="FILE.acclimate", help="The artifact to write.")],
+    weights: WeightsOption = None,
+    size: SizeOption = None,
+    normalization: NormalizationOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    classes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Class names in the order of the logits, one a line; default: folders by name.",
+        ),
+    ] = None,
+    head: HeadOption = None,
+    samples: Annotated[int, typer.Option(help="Source images the penalty is measured on.")] = 1024,
+    granularity: Annotated[
+        str, typer.Option(help="What one penalty is for: tensor, module, channel or parameter.")
+    ] = "tensor",
+    projector: Annotated[
+        str, typer.Option(help="Layers of the projector: 0 to 3, or auto (0 for few classes).")
+    ] = "auto",
+    epochs: Annotated[int, typer.Option(help="Passes over the source to train a projector.")] = 20,
+    batch_size: Annotated[int, typer.Option(help="Images a batch.")] = 128,
+    seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,
+    device: DeviceOption = "auto",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+) -> None:
+    """Compute on source data what a model needs to adapt later without it.
+
+    Runs once, where the source (training) data is; a few thousand labelled images are enough. The
+    result is one file, the artifact, which goes with the model.
+
+    Example: `acclimate prepare data/train --model my_models:resnet --weights resnet.pt --size 224
+    --normalization imagenet --out resnet.acclimate`
+    """
+    _check_place(out, force)
+    from acclimate.parts.options import PenaltyOptions, PrototypeOptions
+    from acclimate.preparation import prepare as prepare_model
+    from acclimate.streams.folder import FolderSource, read_classes
+
+    normal = get_normalization(normalization, mean, std)
+    chosen: Any = granularity
+    depth: Any = int(projector) if projector.isdecimal() else projector
+    penalty = PenaltyOptions(n_samples=samples, granularity=chosen)
+    prototypes = PrototypeOptions(depth=depth, epochs=epochs)
+    names = None if classes is None else read_classes(classes)
+    data = FolderSource(source, size, batch_size, normal, seed, names)
+    net = load_model(model, weights, device)
+    began = time.perf_counter()
+    with show_warnings(), show_progress() as progress:
+        artifact = prepare_model(
+            net,
+            data,
+            normalization=normal,
+            head=head,
+            penalty=penalty,
+            prototypes=prototypes,
+            classes=data.classes,
+            seed=seed,
+            progress=progress,
+        )
+    artifact.save(out)
+    show_unreadable(data.unreadable)
+    console = get_console()
+    console.print(make_facts("Prepared", _facts(artifact, out, time.perf_counter() - began)))
+    command = ["acclimate", "adapt", "IMAGES_DIR", "--model", model]
+    command += ["--weights", str(weights)] if weights is not None else []
+    command += ["--artifact", str(out), "--out", "predictions.csv"]
+    console.print("\nNext, where the model is used, with a folder of images:", style="dim")
+    console.print(f"  {shlex.join(command)}", soft_wrap=True)
+
+
+def _check_place(out: Path, force: bool) -> None:
+    if not out.parent.is_dir():
+        raise BadInput(f"cannot write {out}: there is no folder {out.parent}. Create it first.")
+    if out.exists() and not force:
+        raise BadInput(f"{out} exists already. Give another --out, or overwrite by --force.")
+
+
+def _facts(artifact: Artifact, out: Path, seconds: float) -> dict[str, str]:
+    anatomy, parts = artifact.anatomy, artifact.parts
+    layers = parts["prototypes"]["projector_depth"]
+    return {
+        "artifact": f"{out} ({out.stat().st_size / 1024:,.0f} KiB)",
+        "model": f"{anatomy.n_classes} classes, {anatomy.n_features} features before "
+        f'the head "{anatomy.head}"',
+        "source": f"{parts['features']['n_samples']:,} images, of which the model gets "
+        f"{100 * parts['features']['error']:.1f} % wrong",
+        "penalty": f"{parts['penalty']['n_units']:,} units, measured on "
+        f"{parts['penalty']['n_samples']:,} images",
+        "prototypes": f"one a class; projector of {layers} layers" if layers else "one a class",
+        "time": f"{seconds:.1f} s",
+    }

@@ -1,0 +1,121 @@
+"""What every command prints with: results to stdout; progress, warnings and errors to stderr."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from acclimate.errors import AcclimateError, AcclimateWarning
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_SHOWN_FILES = 10
+
+
+def get_console(stderr: bool = False) -> Console:
+    """Return a console for the current stdout or stderr; without colours if they are not wanted."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+
+
+def printable(text: str) -> str:
+    """Return the text with bytes that are no text, as in some file names, replaced."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def show_error(error: AcclimateError) -> None:
+    """Print an error for a person: its kind and its message, no traceback."""
+    from rich.panel import Panel
+    from rich.text import Text
+
+    console = get_console(stderr=True)
+    name, message = type(error).__name__, printable(str(error))
+    if console.is_terminal:
+        title = Text(name, style="bold red")
+        console.print(Panel(Text(message), title=title, title_align="left", border_style="red"))
+    else:  # one line that can be searched for, broken only where the message is
+        console.print(f"{name}: {message}", soft_wrap=True)
+
+
+@contextmanager
+def show_warnings() -> Iterator[None]:
+    """Print the package's own warnings as notes instead of with a line of source code."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, AcclimateWarning):
+                get_console(stderr=True).print(f"note: {message}", style="yellow", soft_wrap=True)
+            else:
+                usual(message, category, *where, **more)
+
+        warnings.simplefilter("always", AcclimateWarning)
+        warnings.showwarning = show
+        yield
+
+
+@contextmanager
+def show_progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """Give a function that takes a stage, the count done and the count to do, and shows a bar.
+
+    Where there is no terminal, each stage is one line when it begins.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as TimeColumn
+
+    console = get_console(stderr=True)
+    stages: dict[str, Any] = {}
+    if not console.is_terminal:
+
+        def say(stage: str, done: int, total: int | None) -> None:
+            if stage not in stages:
+                stages[stage] = True
+                console.print(f"{stage} …" if total is None else f"{stage} ({total}) …")
+
+        yield say
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+
+        def move(stage: str, done: int, total: int | None) -> None:
+            if stage not in stages:
+                for task in stages.values():
+                    bars.update(task, visible=False)
+                stages[stage] = bars.add_task(stage, total=total)
+            bars.update(stages[stage], completed=done)
+
+        yield move
+
+
+def make_facts(title: str, facts: Mapping[str, str]) -> Table:
+    """Return a table of names and values."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=title, title_justify="left", title_style="bold", show_header=False, box=None
+    )
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(Text(name), Text(value))
+    return table
+
+
+def show_unreadable(unreadable: Mapping[Path, str]) -> None:
+    """List the images that were left out because they cannot be read."""
+    if not unreadable:
+        return
+    console = get_console(stderr=True)
+    text = f"note: {len(unreadable)} unreadable image(s) left out:"
+    console.print(text, style="yellow")
+    for path, reason in list(unreadable.items())[:_SHOWN_FILES]:
+        console.print(printable(f"  {path}: {reason}"), soft_wrap=True)
+    if len(unreadable) > _SHOWN_FILES:
+        console.print(f"  (+ {len(unreadable) - _SHOWN_FILES} more)")

@@ -1,0 +1,273 @@
+"""Look at a model and a batch, and say what adapting would find, change and stumble over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from acclimate.artifact import Artifact
+from acclimate.errors import ArtifactMismatch, BadInput, UnsuitableModel
+from acclimate.functional.inputs import Normalization, check_batch, check_images
+from acclimate.functional.norm import NORM_LAYERS, batch_norm_layers
+from acclimate.methods import METHODS
+from acclimate.methods.base import Method
+from acclimate.methods.gradient import GradientMethod
+from acclimate.taps import LogitsAt, find_anatomy
+
+Level = Literal["ok", "note", "problem"]
+
+#: Under this many samples the statistics of a batch are noticeably noisy.
+SMALL_BATCH = 16
+
+# Layers that drop whole branches at random; they live in other libraries, so by name.
+_STOCHASTIC_DEPTH = ("StochasticDepth", "DropPath")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        level: `"ok"`, `"note"` (worth knowing) or `"problem"` (adapting fails or misleads).
+        topic: What was looked at.
+        text: What was found.
+        remedy: What to do about it; empty if nothing.
+    """
+
+    level: Level
+    topic: str
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All findings, in the order in which they were made."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        """The findings that are problems."""
+        return tuple(finding for finding in self.findings if finding.level == "problem")
+
+
+def diagnose(
+    model: nn.Module,
+    x: Tensor,
+    artifact: Artifact | None = None,
+    normalization: Any = None,
+    *,
+    head: str | None = None,
+    logits_at: LogitsAt = None,
+) -> Diagnosis:
+    """Say what adapting this model on batches like this one would find, change and stumble over.
+
+    Nothing is changed, neither in the model nor in the batch.
+
+    Args:
+        model: The source model.
+        x: A batch as it will come.
+        artifact: What was prepared for the model, if anything was.
+        normalization: How `x` is normalised; from the artifact by default.
+        head: Name of the module that makes the logits, if it cannot be found.
+        logits_at: Where the logits are in the model's output, if that cannot be told.
+    """
+    normal = Normalization.of(normalization)
+    if normal is None and artifact is not None:
+        normal = artifact.normalization
+    findings = [
+        *_normalisation_layers(model),
+        *_random_layers(model),
+        *_parameters(model),
+        *_input(x, normal),
+        *_batch_size(model, x),
+        *_head(model, x, artifact, head, logits_at),
+        *_artifact(model, x, artifact, normal),
+        *_methods(model, artifact),
+    ]
+    return Diagnosis(tuple(findings))
+
+
+def _normalisation_layers(model: nn.Module) -> Iterator[Finding]:
+    topic = "normalisation layers"
+    kinds = Counter(type(m).__name__ for m in model.modules() if isinstance(m, NORM_LAYERS))
+    if not kinds:
+        yield Finding("note", topic, "none", "Use a method that moves other layers: swr_nsp.")
+        return
+    yield Finding("ok", topic, ", ".join(f"{n} {kind}" for kind, n in kinds.items()))
+    layers = batch_norm_layers(model)
+    without = [name for name, layer in layers.items() if layer.running_mean is None]
+    if without:
+        yield Finding(
+            "note",
+            topic,
+            f"{len(without)} of {len(layers)} BatchNorm layers keep no running statistics, such as "
+            f"{without[0]}: they use those of the batch even without adapting.",
+            'Do not ask for statistics="running" or "source" with this model.',
+        )
+    kept = [layer for layer in layers.values() if layer.running_mean is not None]
+    if kept and all(_is_fresh(layer) for layer in kept):
+        yield Finding(
+            "problem",
+            topic,
+            "all running statistics are 0 and 1, as in a new model: it looks untrained.",
+            "Load its trained weights first (--weights).",
+        )
+
+
+def _is_fresh(layer: nn.Module) -> bool:
+    mean, variance = layer.running_mean, layer.running_var
+    return not bool(mean.any()) and bool((variance == 1).all())  # type: ignore[operator,union-attr]
+
+
+def _random_layers(model: nn.Module) -> Iterator[Finding]:
+    kinds = Counter(
+        type(m).__name__
+        for m in model.modules()
+        if isinstance(m, _DropoutNd) or type(m).__name__ in _STOCHASTIC_DEPTH
+    )
+    found = ", ".join(f"{n} {kind}" for kind, n in kinds.items())
+    yield Finding("ok", "dropout", f"{found}: off while adapting" if found else "none")
+
+
+def _parameters(model: nn.Module) -> Iterator[Finding]:
+    parameters = list(model.parameters())
+    free = [p for p in parameters if p.requires_grad]
+    n_frozen = len(parameters) - len(free)
+    n = sum(p.numel() for p in free)
+    text = f"{len(free)} tensors, {n:,} parameters" + (f"; {n_frozen} frozen" if n_frozen else "")
+    if not free:
+        remedy = "Unfreeze what may move: model.requires_grad_(True)."
+        yield Finding("problem", "trainable", text, remedy)
+    elif n_frozen:
+        yield Finding("note", "trainable", text, "Frozen tensors stay as they are; is that meant?")
+    else:
+        yield Finding("ok", "trainable", text)
+
+
+def _input(x: Tensor, normalization: Normalization | None) -> Iterator[Finding]:
+    try:
+        check_batch(x)
+    except BadInput as error:
+        yield Finding("problem", "input", str(error))
+        return
+    low, high = float(x.min()), float(x.max())
+    text = f"{tuple(x.shape[1:])}, values from {low:.3g} to {high:.3g}"
+    try:
+        check_images(x, normalization)
+    except BadInput as error:
+        yield Finding("problem" if x.dim() == 4 else "note", "input", text, str(error))
+        return
+    if normalization is not None:
+        yield Finding("ok", "input", f"{text}: images in [0, 1], normalised as stated")
+    elif high <= 8 / 255:
+        remedy = "They may have been divided by 255 twice; give images in [0, 1]."
+        yield Finding("note", "input", f"{text}: nearly black images", remedy)
+    else:
+        yield Finding(
+            "ok",
+            "input",
+            f"{text}: images in [0, 1]; the model must normalise inside, or not need it",
+        )
+
+
+def _batch_size(model: nn.Module, x: Tensor) -> Iterator[Finding]:
+    if x.dim() == 0 or not batch_norm_layers(model):
+        return
+    n = len(x)
+    if n <= 1:
+        yield Finding(
+            "problem",
+            "batch size",
+            f"{n}: BatchNorm statistics of a single image mean nothing.",
+            'Collect larger batches, or adapt with statistics="running" or "source".',
+        )
+    elif n < SMALL_BATCH:
+        yield Finding(
+            "note",
+            "batch size",
+            f"{n}: BatchNorm statistics of so few images are noisy.",
+            f'Collect {SMALL_BATCH} or more, or try statistics="running".',
+        )
+    else:
+        yield Finding("ok", "batch size", str(n))
+
+
+def _head(
+    model: nn.Module, x: Tensor, artifact: Artifact | None, head: str | None, logits_at: LogitsAt
+) -> Iterator[Finding]:
+    if artifact is not None:
+        head = artifact.anatomy.head if head is None else head
+        logits_at = artifact.anatomy.logits_at if logits_at is None else logits_at
+    if x.dim() == 0 or len(x) == 0:
+        return
+    parameter = next(iter(model.parameters()), x)
+    try:
+        # Values are of no interest here, and NaN would be reported twice.
+        anatomy = find_anatomy(model, torch.zeros_like(x[:2]).to(parameter), head, logits_at)
+    except (UnsuitableModel, BadInput) as error:
+        yield Finding("problem", "head", str(error))
+        return
+    text = f'"{anatomy.head}": {anatomy.n_features} features, {anatomy.n_classes} classes'
+    yield Finding("ok", "head", text)
+
+
+def _artifact(
+    model: nn.Module, x: Tensor, artifact: Artifact | None, normalization: Normalization | None
+) -> Iterator[Finding]:
+    if artifact is None:
+        remedy = "Prepare one where the source data is: acclimate prepare."
+        yield Finding("note", "artifact", "none given", remedy)
+        return
+    try:
+        artifact.check(model)
+    except ArtifactMismatch as error:
+        yield Finding("problem", "artifact", str(error))
+        return
+    expected = (artifact.normalization, tuple(artifact.card["input_shape"]))
+    found = (normalization, tuple(x.shape[1:]))
+    for what, then, now in zip(("normalisation", "input shape"), expected, found, strict=True):
+        if then != now:
+            text = f"prepared with {what} {then}, but the inputs have {now}."
+            yield Finding("problem", "artifact", text, "Do as when preparing, or prepare again.")
+            return
+    yield Finding("ok", "artifact", f"belongs to this model; parts: {', '.join(artifact.parts)}")
+
+
+def _methods(model: nn.Module, artifact: Artifact | None) -> Iterator[Finding]:
+    useful = 0
+    for name, kind in METHODS.items():
+        finding = _method(name, kind, model, artifact)
+        useful += finding.level == "ok" and name != "source"
+        yield finding
+    if not useful:
+        remedy = "See the methods above for what each of them lacks."
+        yield Finding("note", "methods", "none but source can be used as things stand.", remedy)
+
+
+def _method(name: str, kind: type[Method], model: nn.Module, artifact: Artifact | None) -> Finding:
+    topic = f"method {name}"
+    config = kind.config_class()
+    problems = kind.check(model, config)
+    if problems:
+        # One method that cannot be used is no fault of the model.
+        remedy = " ".join(problem.remedy for problem in problems)
+        return Finding("note", topic, "; ".join(problem.what for problem in problems), remedy)
+    if issubclass(kind, GradientMethod):
+        moved = kind.trainable(model, config).values()
+        text = f"moves {len(moved)} tensors, {sum(p.numel() for p in moved):,} parameters"
+    else:
+        text = f"moves {kind.moves}"
+    parts = () if artifact is None else tuple(artifact.parts)
+    missing = [part for part in kind.needs if part not in parts]
+    if missing:
+        remedy = f"It needs {' and '.join(missing)} from an artifact: acclimate prepare."
+        return Finding("note", topic, text, remedy)
+    return Finding("ok", topic, text)

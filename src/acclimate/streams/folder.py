@@ -1,0 +1,238 @@
+"""Image folders: unlabelled as a stream, labelled as a source.
+
+Images are decoded by a few threads, one batch ahead, so that reading does not hold up the model.
+An image that cannot be read is left out and kept in `unreadable` with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from acclimate.errors import BadInput
+from acclimate.functional.normalization import Normalization
+from acclimate.streams.images import (
+    Size,
+    all_unreadable,
+    common_size,
+    list_images,
+    read_ahead,
+    show_size,
+    try_read,
+)
+
+__all__ = ["FolderBatch", "FolderSource", "FolderStream", "list_images", "read_classes"]
+
+
+@dataclass(frozen=True)
+class FolderBatch:
+    """Images of a folder that go through the model together.
+
+    Attributes:
+        number: Which batch of the listing, from 0; one without a readable image is left out.
+        paths: Of the images that could be read.
+        x: The images, normalised.
+    """
+
+    number: int
+    paths: list[Path]
+    x: Tensor
+
+
+class Folder:
+    """The images of a folder, in batches, as often as needed.
+
+    Args:
+        root: Any nesting.
+        size: Height and width, or one number for both; None if all images have one size.
+        batch_size: Images a batch.
+        normalization: Applied to the images in [0, 1]; None for none.
+
+    Attributes:
+        paths: All images listed, readable or not.
+        unreadable: The reason by path, of those that could not be read so far.
+
+    Raises:
+        BadInput: No folder, no image, images of several sizes; when iterating: none is readable.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        size: int | Size | None,
+        batch_size: int,
+        normalization: Normalization | None,
+    ) -> None:
+        if batch_size < 1:
+            raise BadInput(f"expected a batch size of at least 1, found {batch_size}.")
+        self.root = Path(root)
+        self.paths = list_images(root)
+        self.size = _as_size(size) if size is not None else common_size(self.paths)
+        self.batch_size = batch_size
+        self.normalization = normalization
+        self.unreadable: dict[Path, str] = {}
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return -(-len(self.paths) // self.batch_size)
+
+    def decode(self, paths: Sequence[Path], start: int = 0) -> Iterator[FolderBatch]:
+        """Yield these images in batches, from the batch of that number on."""
+        steps = range(start * self.batch_size, len(paths), self.batch_size)
+        groups = [paths[step : step + self.batch_size] for step in steps]
+        usable = start > 0
+        for number, results in enumerate(read_ahead(groups, self.size), start):
+            read = []
+            for path, result in zip(groups[number - start], results, strict=True):
+                if isinstance(result, str):
+                    self.unreadable[path] = result
+                else:
+                    read.append((path, result))
+            if read:
+                usable = True
+                pixels = np.stack([pixels for _, pixels in read]).transpose(0, 3, 1, 2)
+                x = torch.from_numpy(np.ascontiguousarray(pixels)).float() / 255
+                if self.normalization is not None:
+                    x = self.normalization.normalize(x)
+                yield FolderBatch(number, [path for path, _ in read], x)
+        if not usable:
+            raise all_unreadable(len(paths), paths[0], self.unreadable[paths[0]])
+
+
+class FolderStream(Folder):
+    """Unlabelled images of a folder in batches `(paths, x)`.
+
+    Args:
+        root: Any nesting.
+        size: Height and width, or one number for both; None if all images have one size.
+        batch_size: Images a batch.
+        normalization: Applied to the images in [0, 1]; None for none.
+        seed: Shuffles the images; None keeps them sorted by path.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        size: int | Size | None = None,
+        batch_size: int = 200,
+        normalization: Normalization | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(root, size, batch_size, normalization)
+        if seed is not None:
+            self.paths = [self.paths[index] for index in _order(len(self.paths), seed)]
+
+    def __iter__(self) -> Iterator[tuple[list[Path], Tensor]]:
+        """Go through the folder once."""
+        for batch in self.batches():
+            yield batch.paths, batch.x
+
+    def batches(self, start: int = 0) -> Iterator[FolderBatch]:
+        """Go through the folder once, from the batch of that number on."""
+        return self.decode(self.paths, start)
+
+    def mark_unreadable(self, paths: Sequence[Path]) -> None:
+        """Note images that an earlier pass could not read; the reason is looked up."""
+        for path in paths:
+            result = try_read(path, self.size)
+            reason = result if isinstance(result, str) else "it could not be read earlier"
+            self.unreadable[path] = reason
+
+
+class FolderSource(Folder):
+    """Labelled images `root/<class>/…` in batches `(x, y)`, shuffled anew at every pass.
+
+    Args:
+        root: One folder a class; deeper nesting is allowed.
+        size: Height and width, or one number for both; None if all images have one size.
+        batch_size: Images a batch.
+        normalization: Applied to the images in [0, 1]; None for none.
+        seed: Of the order, together with the number of passes begun before.
+        classes: Class names in the order of the model's logits; the folder names, sorted, if None.
+
+    Raises:
+        BadInput: Besides what `Folder` refuses: no class folders, only one, or an unknown one.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        size: int | Size | None = None,
+        batch_size: int = 128,
+        normalization: Normalization | None = None,
+        seed: int = 0,
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(root, size, batch_size, normalization)
+        names = [path.relative_to(self.root).parts[0] for path in self.paths]
+        self.classes = _check_classes(self.root, self.paths, names, classes)
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        self._labels = {p: numbers[name] for p, name in zip(self.paths, names, strict=True)}
+        self._seed = seed
+        self._n_passes = 0
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Go through the folder once, in a new order."""
+        order = _order(len(self.paths), self._seed * 100_003 + self._n_passes)
+        self._n_passes += 1
+        for batch in self.decode([self.paths[index] for index in order]):
+            yield batch.x, torch.tensor([self._labels[path] for path in batch.paths])
+
+
+def read_classes(path: str | Path) -> list[str]:
+    """Return the class names in a text file, one a line; the first is class 0."""
+    path = Path(path)
+    if not path.is_file():
+        raise BadInput(f"{path} is not a file. Give a text file with one class name a line.")
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is not a UTF-8 text file. Give one class name a line.") from error
+    names = [line.strip() for line in lines if line.strip()]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice or not names:
+        what = f"has {', '.join(twice[:5])} more than once" if twice else "is empty"
+        raise BadInput(f"{path} {what}. Give every class name once, one a line.")
+    return names
+
+
+def _check_classes(
+    root: Path, paths: list[Path], names: list[str], classes: Sequence[str] | None
+) -> list[str]:
+    layout = f"Put each image into a folder of its class: {root}/<class>/<image>."
+    loose = [path for path in paths if path.parent == root]
+    if loose:
+        raise BadInput(
+            f"expected images in class folders, found {len(loose)} directly in {root}, such as "
+            f"{loose[0].name}. {layout}"
+        )
+    found = sorted(set(names))
+    if len(found) == 1:
+        raise BadInput(
+            f'expected at least two class folders in {root}, found only "{found[0]}". {layout}'
+        )
+    if classes is None:
+        return found
+    unknown = [name for name in found if name not in classes]
+    if unknown:
+        raise BadInput(
+            f"{len(unknown)} of {len(found)} folders in {root} are not among the {len(classes)} "
+            f"class names: {', '.join(unknown[:5])}. Folders and names must agree letter by letter."
+        )
+    return list(classes)
+
+
+def _order(n: int, seed: int) -> list[int]:
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def _as_size(size: int | Size) -> Size:
+    height, width = (size, size) if isinstance(size, int) else size
+    if height < 1 or width < 1:
+        raise BadInput(f"expected a size of at least 1 pixel, found {show_size((height, width))}.")
+    return height, width

@@ -1,0 +1,164 @@
+"""Image files: find them, read them, a batch ahead of when they are needed."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps
+
+from acclimate.errors import BadInput
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"})
+
+#: Height and width.
+Size = tuple[int, int]
+Pixels = npt.NDArray[np.uint8]
+
+_N_THREADS = max(2, min(8, os.cpu_count() or 2))
+_LARGEST = 100_000_000  # pixels while resizing: a thread must not take gigabytes
+_ORIENTATION = 0x0112  # the EXIF tag
+# What Pillow raises on damaged files: its decoders differ a lot.
+_DECODE_ERRORS = (
+    *(OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, ArithmeticError),
+    *(struct.error, Image.DecompressionBombError),
+)
+
+
+def list_images(root: str | Path) -> list[Path]:
+    """Return all images under a folder, however nested, sorted by path.
+
+    Names that start with a dot are left out; links to folders are followed.
+
+    Raises:
+        BadInput: There is no such folder, or no image in it.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise BadInput(f"expected a folder of images, but {root} is not a folder. Check the path.")
+    paths = sorted(_walk(root, frozenset()), key=lambda path: path.relative_to(root).as_posix())
+    if not paths:
+        raise BadInput(
+            f"no image was found in {root} or below it. Images are files that end in "
+            f"{', '.join(sorted(SUFFIXES))}."
+        )
+    return paths
+
+
+def _walk(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
+    real = folder.resolve()
+    if real in above:  # a link back to a folder that is being listed
+        return
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _walk(path, above | {real})
+        elif path.suffix.lower() in SUFFIXES:
+            yield path
+
+
+def read_image(path: Path, size: Size) -> Pixels:
+    """Return one image as (height, width, 3), resized to cover `size` and cropped at the centre.
+
+    The arithmetic is that of the usual evaluation transforms: the side that is shorter relative to
+    `size` is matched, the other rounded down, the resampling bilinear with antialiasing.
+    """
+    with Image.open(path) as file:
+        image = _to_rgb(ImageOps.exif_transpose(file))
+    height, width = size
+    if (image.height, image.width) != size:
+        if image.height * width <= image.width * height:
+            shape = (image.width * height // image.height, height)
+        else:
+            shape = (width, image.height * width // image.width)
+        if shape[0] * shape[1] > _LARGEST:
+            raise ValueError(f"{image.width}×{image.height} is too elongated to be resized")
+        image = image.resize(shape, Image.Resampling.BILINEAR)
+        left, top = round((image.width - width) / 2), round((image.height - height) / 2)
+        image = image.crop((left, top, left + width, top + height))
+    return np.asarray(image, dtype=np.uint8)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "F":
+        raise ValueError("pixels are floating-point numbers of unknown range")
+    if image.mode.startswith("I"):  # 16 bits; Pillow's own conversion would clip at 255
+        values = np.asarray(image).astype(np.int64)
+        if values.min() < 0 or values.max() > 65535:
+            raise ValueError("pixels have more than 16 bits")
+        image = Image.fromarray(np.round(values / 257).astype(np.uint8))
+    return image.convert("RGB")
+
+
+def try_read(path: Path, size: Size) -> Pixels | str:
+    """Return the image as `read_image` does, or the reason why it cannot be read."""
+    try:
+        return read_image(path, size)
+    except _DECODE_ERRORS as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def read_ahead(groups: Sequence[Sequence[Path]], size: Size) -> Iterator[list[Pixels | str]]:
+    """Yield `try_read` of each group while threads read the next one."""
+    pool = ThreadPoolExecutor(_N_THREADS)
+    waiting: list[list[Future[Pixels | str]]] = []
+    try:
+        for group in groups:
+            waiting.append([pool.submit(try_read, path, size) for path in group])
+            if len(waiting) > 1:
+                yield [future.result() for future in waiting.pop(0)]
+        for futures in waiting:
+            yield [future.result() for future in futures]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def common_size(paths: Sequence[Path]) -> Size:
+    """Return the size all images have, from their headers only.
+
+    Raises:
+        BadInput: They differ, or none can be read.
+    """
+    found: dict[Size, list[Path]] = {}
+    with ThreadPoolExecutor(_N_THREADS) as pool:
+        for path, size in zip(paths, pool.map(_header_size, paths), strict=True):
+            if size is not None:
+                found.setdefault(size, []).append(path)
+    if len(found) > 1:
+        first, second = sorted(found, key=lambda size: -len(found[size]))[:2]
+        raise BadInput(
+            f"expected images of one size, found {len(found)} sizes: {len(found[first])} of "
+            f"{show_size(first)} and {len(found[second])} of {show_size(second)}, such as "
+            f"{found[second][0]}. Give the size to bring them to: --size, or size= in Python."
+        )
+    if not found:
+        raise all_unreadable(len(paths), paths[0], "its header is damaged")
+    return next(iter(found))
+
+
+def _header_size(path: Path) -> Size | None:
+    try:
+        with Image.open(path) as image:
+            turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
+            return (image.width, image.height) if turned else (image.height, image.width)
+    except _DECODE_ERRORS:
+        return None  # reported when its pixels are read
+
+
+def all_unreadable(n: int, path: Path, reason: str) -> BadInput:
+    """Return the error for a folder of which nothing can be used."""
+    return BadInput(
+        f"none of the {n} images can be read. The first is {path} ({reason}). "
+        "Check that the files are complete images."
+    )
+
+
+def show_size(size: Size) -> str:
+    """Return height and width for a message."""
+    return f"{size[0]}×{size[1]}"

@@ -1,0 +1,220 @@
+"""A table of predictions that grows batch by batch and survives a crash.
+
+While the work goes on there are three files beside the output:
+
+* `<out>.part`: the rows so far, forced to the disk after every batch;
+* `<out>.part.json`: which images and which options they belong to;
+* `<out>.state`: what the method has learned, replaced atomically after the rows were written.
+
+The state counts its batches, so rows of a batch that did not get into the state are known, dropped
+and predicted again. At the end `<out>.part` becomes `<out>`.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from acclimate.errors import ArtifactMismatch, BadInput, CorruptFile, MissingExtra
+from acclimate.methods.base import Method
+from acclimate.storage import write_atomically
+
+COLUMNS = ("path", "label", "probability", "entropy", "batch")
+
+#: File names need not be valid text; this keeps their bytes.
+CODEC: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape"}
+
+
+class PredictionFile:
+    """The output and the files that make it survive a crash.
+
+    Args:
+        out: `.csv` or `.parquet`.
+        resume: Go on where an interrupted call stopped; starts anew if there is none.
+        force: Overwrite an output, and leave an interrupted call behind.
+        state: Where to keep what was learned; removed at the end if None.
+
+    Raises:
+        BadInput: The output exists, is half done, or has another ending.
+        MissingExtra: Parquet was asked for, but pyarrow is not installed.
+    """
+
+    def __init__(
+        self,
+        out: str | Path,
+        *,
+        resume: bool = False,
+        force: bool = False,
+        state: str | Path | None = None,
+    ) -> None:
+        self.out = Path(out)
+        self.part = self.out.with_name(f"{self.out.name}.part")
+        self.card = self.out.with_name(f"{self.out.name}.part.json")
+        self.keeps_state = state is not None
+        self.state = (
+            Path(state) if state is not None else self.out.with_name(f"{self.out.name}.state")
+        )
+        self._file: TextIO | None = None
+        self._check_place()
+        if resume and force:
+            raise BadInput("resume goes on, force starts anew: give one of them, not both.")
+        self.resumes = resume and self.part.exists()
+        if not (force or self.resumes):
+            self._check_free()
+
+    def begin(self, card: dict[str, Any], adapted: Method) -> list[list[str]]:
+        """Return the rows that are done already, and bring the method to where they end.
+
+        Raises:
+            ArtifactMismatch: The interrupted call was about other images or options.
+        """
+        card = {**card, "state": str(self.state.resolve()) if self.keeps_state else None}
+        # A method may have seen batches before those of this table.
+        self._description = json.dumps({**card, "batches_before": adapted.counts.batches}, indent=1)
+        if not self.resumes:
+            return []
+        n_before = self._check_same()
+        if self.state.exists():
+            adapted.load(self.state)
+        rows = _rows_of(self.part, adapted.counts.batches - n_before)
+        write_atomically(self.part, _to_csv([list(COLUMNS), *rows]).encode(**CODEC))
+        self._file = self.part.open("a", newline="", **CODEC)
+        return rows
+
+    def append(self, rows: list[list[str]]) -> None:
+        """Write the rows of one batch, for good."""
+        if self._file is None:
+            # Nothing is left of an earlier call before the first new row is there.
+            for path in (self.part, self.state):
+                path.unlink(missing_ok=True)
+            write_atomically(self.card, self._description.encode())
+            self._file = self.part.open("w", newline="", **CODEC)
+            rows = [list(COLUMNS), *rows]
+        self._file.write(_to_csv(rows))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def finish(self, has_names: bool) -> None:
+        """Turn the rows into the output and clear up."""
+        self.close()
+        if self.out.suffix == ".parquet":
+            _write_parquet(self.part, self.out, has_names)
+            self.part.unlink()
+        else:
+            self.part.replace(self.out)
+        self.card.unlink(missing_ok=True)
+        if not self.keeps_state:
+            self.state.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close the file of rows; it can be resumed."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _check_place(self) -> None:
+        if self.out.suffix not in (".csv", ".parquet"):
+            raise BadInput(f"expected an output that ends in .csv or .parquet, found {self.out}.")
+        if self.out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+            raise MissingExtra(
+                "writing Parquet needs pyarrow, which is not installed. "
+                "Say pip install 'acclimate[parquet]', or write a .csv."
+            )
+        for path in (self.out, self.state):
+            if not path.parent.is_dir():
+                raise BadInput(f"cannot write {path}: there is no folder {path.parent}. Create it.")
+            if not os.access(path.parent, os.W_OK):
+                raise BadInput(f"cannot write {path}: the folder is read-only. Give another path.")
+
+    def _check_free(self) -> None:
+        if self.part.exists():
+            raise BadInput(
+                f"{self.part} is there: an earlier call did not finish. Go on with it by --resume "
+                "(resume=True), or start anew by --force (force=True)."
+            )
+        for path in (self.out, self.state) if self.keeps_state else (self.out,):
+            if path.exists():
+                raise BadInput(f"{path} exists already. Overwrite it by --force (force=True).")
+
+    def _check_same(self) -> int:
+        try:
+            saved = json.loads(self.card.read_text())
+            n_before = int(saved.pop("batches_before"))
+        except (OSError, ValueError, KeyError) as error:
+            raise CorruptFile(
+                f"{self.part} cannot be resumed, because {self.card} is missing or damaged. "
+                "Start anew by --force (force=True)."
+            ) from error
+        differences = [
+            f"\n  {key}: then {saved.get(key)!r}, now {value!r}"
+            for key, value in json.loads(self._description).items()
+            if key != "batches_before" and saved.get(key) != value
+        ]
+        if differences:
+            raise ArtifactMismatch(
+                f"{self.part} was begun with other images or options:{''.join(differences)}\n"
+                "Resume with the same ones, or start anew by --force (force=True)."
+            )
+        return n_before
+
+
+def _to_csv(rows: list[list[str]]) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def _rows_of(path: Path, n_batches: int) -> list[list[str]]:
+    """Return the rows of the first batches; what a crash left behind them is not looked at."""
+    text = path.read_bytes().decode(**CODEC)
+    reader = csv.reader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
+    next(reader, None)
+    rows: list[list[str]] = []
+    n_seen = 0
+    for row in reader:
+        if len(row) != len(COLUMNS):
+            break
+        if not rows or rows[-1][-1] != row[-1]:
+            if n_seen == n_batches:
+                break
+            n_seen += 1
+        rows.append(row)
+    if n_seen < n_batches:
+        raise CorruptFile(
+            f"{path} has the rows of {n_seen} batches, but the state beside it has learned from "
+            f"{n_batches}. One of them was altered: start anew by --force (force=True)."
+        )
+    return rows
+
+
+def _write_parquet(part: Path, out: Path, has_names: bool) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with part.open(newline="", **CODEC) as file:
+        rows = list(csv.reader(file))[1:]
+    # A file name need not be text, a Parquet string must be.
+    paths = [row[0].encode(**CODEC).decode("utf-8", "replace") for row in rows]
+    labels = [row[1] if has_names else int(row[1]) for row in rows]
+    table = pa.table(
+        {
+            "path": pa.array(paths, pa.string()),
+            "label": pa.array(labels, pa.string() if has_names else pa.int64()),
+            "probability": pa.array([float(row[2]) for row in rows], pa.float32()),
+            "entropy": pa.array([float(row[3]) for row in rows], pa.float32()),
+            "batch": pa.array([int(row[4]) for row in rows], pa.int64()),
+        }
+    )
+    neighbour = out.with_name(f".{out.name}.new")
+    try:
+        pq.write_table(table, neighbour)
+        neighbour.replace(out)
+    finally:
+        with suppress(FileNotFoundError):
+            neighbour.unlink()

@@ -1,0 +1,78 @@
+"""What gradient cosines refuse to do, and whether the message says why."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from acclimate.errors import BadInput, InvalidConfig, UnsuitableModel
+from acclimate.functional.gradients import gradient_cosines
+from tests.reference.gradient_models import N_CLASSES, make_model, make_samples
+
+
+def test_refuses_batch_statistics_and_active_dropout() -> None:
+    model, samples = make_model("batch norm"), make_samples()
+    model[1].train()
+    with pytest.raises(UnsuitableModel, match=r"statistics of the batch.*: 1\."):
+        gradient_cosines(model, model, *samples)
+    model = nn.Sequential(nn.Dropout(0.5), make_model("mlp"))
+    with pytest.raises(UnsuitableModel, match="at random: 0"):
+        gradient_cosines(model, model, *samples)
+
+
+def test_refuses_an_input_changed_in_place() -> None:
+    class Changed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.conv = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, padding=1)
+            self.head = nn.Linear(4, N_CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.stem(x)
+            y = self.conv(x)
+            return self.head((y + x.mul_(2)).mean((2, 3)))
+
+    model = Changed().double().eval()
+    with pytest.raises(UnsuitableModel, match=r"Conv2d.*conv\.weight.*in place"):
+        gradient_cosines(model, model, *make_samples())
+
+
+def test_says_why_torch_func_cannot_do_a_model() -> None:
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.head = nn.Parameter(torch.ones(3)), nn.Linear(3, N_CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.mean((2, 3)) * self.scale
+            return self.head(x if x.sum().item() > 0 else -x)
+
+    model = Branching().double().eval()
+    with pytest.raises(UnsuitableModel, match=r"scale\..*\.item\(\)"):
+        gradient_cosines(model, model, *make_samples())
+
+
+def test_refuses_what_is_not_logits() -> None:
+    model, samples = make_model("mlp"), make_samples()
+    with pytest.raises(UnsuitableModel, match=r"logits \(B, K\).*\(3,\)"):
+        gradient_cosines(lambda x: model(x).sum(1), model, *samples)
+
+
+def test_refuses_gradients_that_are_not_finite() -> None:
+    model, (x, x_transformed, y) = make_model("mlp"), make_samples()
+    x[0, 0, 0, 0] = torch.inf
+    with pytest.raises(BadInput, match=r"1\.weight"):
+        gradient_cosines(model, model, x, x_transformed, y)
+
+
+def test_refuses_bad_arguments() -> None:
+    model, (x, x_transformed, y) = make_model("mlp"), make_samples()
+    with pytest.raises(InvalidConfig, match="Did you mean"):
+        gradient_cosines(model, model, x, x_transformed, y, "tensors")  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfig, match="chunk"):
+        gradient_cosines(model, model, x, x_transformed, y, chunk=0)
+    with pytest.raises(InvalidConfig, match="memory_budget"):
+        gradient_cosines(model, model, x, x_transformed, y, memory_budget=0)
+    with pytest.raises(BadInput, match="shapes"):
+        gradient_cosines(model, model, x, x_transformed[1:], y)

@@ -1,0 +1,319 @@
+"""Predicting a folder: the rows are right, and a crash at any moment loses one batch at most."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+import acclimate
+from acclimate.errors import ArtifactMismatch, BadInput, CorruptFile, MissingExtra
+from acclimate.methods.base import Method
+from acclimate.storage import read_file
+from acclimate.streams.folder import FolderStream
+from acclimate.streams.predictions import PredictionFile, Summary, predict_folder
+from tests.cli_models import CLASSES, tiny_cnn
+
+N_BATCHES = 5
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """23 readable images in batches of 5, one of which (number 2) has nothing readable."""
+    folder = tmp_path / "photos"
+    for number in range(28):
+        path = folder / f"day{number // 14}" / f"{number:02}, a.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path)
+        if number // 5 == 2:
+            path.write_bytes(b"damaged")
+    return folder
+
+
+def predict(photos: Path, out: Path, **options: object) -> tuple[Summary, FolderStream, Method]:
+    """Predict with a model that moves a lot, so that any lost step would be seen."""
+    adapted = acclimate.adapt(tiny_cnn(), "tent", lr=0.05)
+    stream = FolderStream(photos, batch_size=5)
+    names = ("resume", "force", "state")
+    file = PredictionFile(out, **{key: options.pop(key) for key in names if key in options})
+    return predict_folder(adapted, stream, file, **options), stream, adapted
+
+
+def test_the_rows_are_those_of_the_plain_loop(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    summary, stream, _ = predict(photos, out, classes=CLASSES)
+    adapted = acclimate.adapt(tiny_cnn(), "tent", lr=0.05)
+    expected = []
+    paths = sorted(photos.rglob("*.png"))
+    for batch in range(6):
+        some = [path for path in paths[5 * batch : 5 * batch + 5] if batch != 2]
+        if some:
+            arrays = [np.asarray(Image.open(path)) / 255 for path in some]
+            x = torch.tensor(np.stack(arrays)).permute(0, 3, 1, 2).float()
+            for path, p in zip(some, adapted(x).double().softmax(dim=1), strict=True):
+                name = path.relative_to(photos).as_posix()
+                uncertainty = -(p * p.log()).sum()
+                expected.append((name, CLASSES[int(p.argmax())], p.max(), uncertainty, batch))
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["path", "label", "probability", "entropy", "batch"]
+    assert [(r["path"], r["label"], int(r["batch"])) for r in rows] == [
+        (name, label, batch) for name, label, _, _, batch in expected
+    ]
+    for row, (_, _, probability, uncertainty, _) in zip(rows, expected, strict=True):
+        assert float(row["probability"]) == pytest.approx(float(probability), abs=2e-6)
+        assert float(row["entropy"]) == pytest.approx(float(uncertainty), abs=2e-6)
+    assert (summary.n_images, summary.n_batches, summary.n_resumed) == (23, N_BATCHES, 0)
+    assert sum(summary.labels.values()) == 23
+    assert len(stream.unreadable) == 5
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "photos"]
+
+
+class Crash(Exception):
+    """Stands for the end of the process."""
+
+
+def crash_in_forward(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    _crash(monkeypatch, Method, "forward", at, before=True)
+
+
+def crash_after_rows(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    _crash(monkeypatch, PredictionFile, "append", at, before=False)
+
+
+def crash_before_rows(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    _crash(monkeypatch, PredictionFile, "append", at, before=True)
+
+
+def crash_after_state(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    _crash(monkeypatch, Method, "save", at, before=False)
+
+
+def crash_within_rows(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Write a part of the rows: it ends inside the last field, which then reads as a number."""
+    real = PredictionFile.append
+    calls = []
+
+    def torn(self: PredictionFile, rows: list[list[str]]) -> None:
+        calls.append(0)
+        real(self, rows)
+        if len(calls) == at:
+            self.close()
+            whole = self.part.read_bytes()
+            self.part.write_bytes(whole[: -1 - len(whole) // 40])
+            raise Crash
+
+    monkeypatch.setattr(PredictionFile, "append", torn)
+
+
+def _crash(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, at: int, before: bool) -> None:
+    real = getattr(owner, name)
+    calls = []
+
+    def crashing(self: object, *arguments: object) -> object:
+        calls.append(0)
+        if before and len(calls) == at:
+            raise Crash
+        result = real(self, *arguments)
+        if not before and len(calls) == at:
+            raise Crash
+        return result
+
+    monkeypatch.setattr(owner, name, crashing)
+
+
+@pytest.mark.parametrize("at", range(1, N_BATCHES + 1))
+@pytest.mark.parametrize(
+    "crash",
+    [crash_in_forward, crash_before_rows, crash_within_rows, crash_after_rows, crash_after_state],
+)
+def test_a_resumed_call_gives_what_an_uncut_one_gives(
+    photos: Path, tmp_path: Path, crash: Callable[[pytest.MonkeyPatch, int], None], at: int
+) -> None:
+    predict(photos, tmp_path / "uncut.csv", state=tmp_path / "uncut.state")
+    out = tmp_path / "out.csv"
+    with pytest.MonkeyPatch.context() as patch:
+        crash(patch, at)
+        with pytest.raises(Crash):
+            predict(photos, out, state=tmp_path / "out.state")
+    assert not out.exists()
+    summary, stream, adapted = predict(photos, out, state=tmp_path / "out.state", resume=True)
+    assert out.read_bytes() == (tmp_path / "uncut.csv").read_bytes()
+    tensors, card = read_file(tmp_path / "out.state", "state")
+    expected_tensors, expected_card = read_file(tmp_path / "uncut.state", "state")
+    assert card == expected_card
+    assert tensors.keys() == expected_tensors.keys()
+    assert all(torch.equal(tensor, expected_tensors[name]) for name, tensor in tensors.items())
+    lost = crash is not crash_after_state
+    assert summary.n_resumed == (at - 1 if lost else at)
+    assert (summary.n_images, summary.n_batches, adapted.counts.updates) == (23, 5, 5)
+    assert len(stream.unreadable) == 5
+
+
+def test_several_crashes_and_rare_states_still_give_the_uncut_result(
+    photos: Path, tmp_path: Path
+) -> None:
+    predict(photos, tmp_path / "uncut.csv")
+    out = tmp_path / "out.csv"
+    for crash, at in ((crash_after_rows, 4), (crash_within_rows, 1), (crash_in_forward, 2)):
+        with pytest.MonkeyPatch.context() as patch:
+            crash(patch, at)
+            with pytest.raises(Crash):
+                predict(photos, out, resume=True, save_every=2)
+    summary, _, _ = predict(photos, out, resume=True, save_every=2)
+    assert out.read_bytes() == (tmp_path / "uncut.csv").read_bytes()
+    assert summary.n_resumed == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "photos", "uncut.csv"]
+
+
+def test_a_crash_when_all_is_done_but_the_renaming(photos: Path, tmp_path: Path) -> None:
+    predict(photos, tmp_path / "uncut.csv")
+    out = tmp_path / "out.csv"
+    with pytest.MonkeyPatch.context() as patch:
+        _crash(patch, PredictionFile, "finish", 1, before=True)
+        with pytest.raises(Crash):
+            predict(photos, out)
+    summary, _, _ = predict(photos, out, resume=True)
+    assert summary.n_resumed == summary.n_batches == N_BATCHES
+    assert out.read_bytes() == (tmp_path / "uncut.csv").read_bytes()
+
+
+def test_a_method_that_has_seen_batches_before_can_be_resumed(photos: Path, tmp_path: Path) -> None:
+    def begin() -> Method:
+        adapted = acclimate.adapt(tiny_cnn(), "tent", lr=0.05)
+        adapted(torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0)))
+        return adapted
+
+    stream = FolderStream(photos, batch_size=5)
+    predict_folder(begin(), stream, PredictionFile(tmp_path / "uncut.csv"))
+    out = tmp_path / "out.csv"
+    with pytest.MonkeyPatch.context() as patch:
+        crash_after_rows(patch, 3)
+        with pytest.raises(Crash):
+            predict_folder(begin(), stream, PredictionFile(out))
+    summary = predict_folder(begin(), stream, PredictionFile(out, resume=True))
+    assert summary.n_resumed == 2
+    assert out.read_bytes() == (tmp_path / "uncut.csv").read_bytes()
+
+
+@pytest.fixture
+def interrupted(photos: Path, tmp_path: Path) -> Path:
+    out = tmp_path / "out.csv"
+    with pytest.MonkeyPatch.context() as patch:
+        crash_in_forward(patch, 3)
+        with pytest.raises(Crash):
+            predict(photos, out)
+    return out
+
+
+def test_an_interrupted_call_is_not_overwritten_by_mistake(
+    photos: Path, tmp_path: Path, interrupted: Path
+) -> None:
+    before = Path(f"{interrupted}.part").read_bytes()
+    with pytest.raises(BadInput, match=r"did not finish.*--resume.*--force"):
+        PredictionFile(interrupted)
+    with pytest.raises(BadInput, match="not both"):
+        PredictionFile(interrupted, resume=True, force=True)
+    assert Path(f"{interrupted}.part").read_bytes() == before
+    predict(photos, tmp_path / "uncut.csv")
+    summary, _, _ = predict(photos, interrupted, force=True)
+    assert summary.n_resumed == 0
+    assert interrupted.read_bytes() == (tmp_path / "uncut.csv").read_bytes()
+    with pytest.raises(BadInput, match=r"out\.csv exists already.*--force"):
+        PredictionFile(interrupted, resume=True)
+
+
+def test_other_images_or_options_are_not_mixed_in(photos: Path, interrupted: Path) -> None:
+    with pytest.raises(ArtifactMismatch, match=r"classes: then None, now \['cat'"):
+        predict(photos, interrupted, resume=True, classes=CLASSES)
+    with pytest.raises(ArtifactMismatch, match=r"state: then None, now '/.*kept'"):
+        predict(photos, interrupted, resume=True, state=interrupted.with_name("kept"))
+    file = PredictionFile(interrupted, resume=True)
+    adapted = acclimate.adapt(tiny_cnn(), "tent", lr=0.05)
+    with pytest.raises(ArtifactMismatch, match=r"batch_size: then 5, now 6"):
+        predict_folder(adapted, FolderStream(photos, batch_size=6), file)
+    adapted = acclimate.adapt(tiny_cnn(), "tent")
+    with pytest.raises(ArtifactMismatch, match=r"config: then .*0\.05.*, now .*0\.001"):
+        predict_folder(adapted, FolderStream(photos, batch_size=5), file)
+    next(photos.rglob("*.png")).rename(photos / "renamed.png")
+    with pytest.raises(ArtifactMismatch, match="listing_sha256: then"):
+        predict(photos, interrupted, resume=True)
+
+
+def test_altered_files_are_noticed(photos: Path, interrupted: Path) -> None:
+    part = Path(f"{interrupted}.part")
+    rows = part.read_bytes().splitlines(keepends=True)
+    part.write_bytes(b"".join(rows[:4]))
+    with pytest.raises(CorruptFile, match=r"rows of 1 batches, but .* learned from 2"):
+        predict(photos, interrupted, resume=True)
+    Path(f"{interrupted}.part.json").write_text("{")
+    with pytest.raises(CorruptFile, match="missing or damaged"):
+        predict(photos, interrupted, resume=True)
+
+
+def test_a_first_batch_that_fails_leaves_nothing_behind(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"expected 4 class names.*found 2"):
+        predict(photos, tmp_path / "out.csv", classes=("a", "b"))
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+
+
+def test_impossible_outputs_are_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BadInput, match=r"ends in \.csv or \.parquet, found .*out\.txt"):
+        PredictionFile(tmp_path / "out.txt")
+    with pytest.raises(BadInput, match="there is no folder"):
+        PredictionFile(tmp_path / "none" / "out.csv")
+    with pytest.raises(BadInput, match="there is no folder"):
+        PredictionFile(tmp_path / "out.csv", state=tmp_path / "none" / "kept")
+    (tmp_path / "kept").write_text("what was learned elsewhere")
+    with pytest.raises(BadInput, match="kept exists already"):
+        PredictionFile(tmp_path / "out.csv", state=tmp_path / "kept")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"pip install 'acclimate\[parquet\]'"):
+        PredictionFile(tmp_path / "out.parquet")
+
+
+@pytest.mark.parametrize("classes", [None, CLASSES])
+def test_parquet_holds_what_the_csv_holds(
+    photos: Path, tmp_path: Path, classes: tuple[str, ...] | None
+) -> None:
+    predict(photos, tmp_path / "out.csv", classes=classes)
+    predict(photos, tmp_path / "out.parquet", classes=classes)
+    with (tmp_path / "out.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    table = pq.read_table(tmp_path / "out.parquet").to_pydict()
+    assert list(table) == list(rows[0])
+    assert table["path"] == [row["path"] for row in rows]
+    assert table["label"] == [row["label"] if classes else int(row["label"]) for row in rows]
+    assert table["batch"] == [int(row["batch"]) for row in rows]
+    for name in ("probability", "entropy"):
+        assert table[name] == [float(np.float32(row[name])) for row in rows]
+    names = ["out.csv", "out.parquet", "photos"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
+def test_file_names_that_are_no_text_survive(photos: Path, tmp_path: Path) -> None:
+    first = min(photos.rglob("*.png"))
+    odd = first.with_name(b"\xff\xfe odd\n.png".decode("utf-8", "surrogateescape"))
+    first.rename(odd)
+    with pytest.MonkeyPatch.context() as patch:
+        crash_in_forward(patch, 5)
+        with pytest.raises(Crash):
+            predict(photos, tmp_path / "out.csv")
+    predict(photos, tmp_path / "out.csv", resume=True)
+    assert b"\xff\xfe odd\n.png" in (tmp_path / "out.csv").read_bytes()
+    predict(photos, tmp_path / "out.parquet")
+    paths = pq.read_table(tmp_path / "out.parquet")["path"].to_pylist()
+    assert "day0/�� odd\n.png" in paths
+    odd.rename(odd.with_name("cr\r.png"))
+    with pytest.raises(BadInput, match="line break"):
+        predict(photos, tmp_path / "other.csv")
