@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from acclimate.errors import BadInput
 from acclimate.functional.entropy import entropy
 from acclimate.methods.base import Method
 from acclimate.streams.batch import Batch
@@ -129,4 +130,7 @@ def evaluate(adapted: Method, stream: Iterable[Batch]) -> Result:
     >>> evaluate(adapted, stream).error == wrong / 20
     True
     """
-    return Result(tuple(iter_evaluate(adapted, stream)))
+    records = tuple(iter_evaluate(adapted, stream))
+    if not records:
+        raise BadInput("the stream ended before its first batch: there is nothing to measure.")
+    return Result(records)

@@ -1,0 +1,345 @@
+"""The corruptions against slow oracles and, where it is at hand, the authors' own output."""
+
+from __future__ import annotations
+
+import colorsys
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from acclimate.builtin.render import render
+from acclimate.errors import BadInput
+from acclimate.streams import corruptions
+from acclimate.streams.corruptions import CORRUPTIONS, apply
+
+SEVERITIES = (1, 2, 3, 4, 5)
+RANDOM = ("gaussian_noise", "shot_noise", "impulse_noise", "fog")
+FIXED = ("defocus_blur", "brightness", "contrast", "pixelate", "jpeg_compression")
+JPEG_QUALITY = {1: 80, 2: 65, 3: 58, 4: 50, 5: 40}
+DISKS = {1: (0.3, 0.4), 2: (0.4, 0.5), 3: (0.5, 0.6), 4: (1.0, 0.2), 5: (1.5, 0.1)}
+
+
+@pytest.fixture(scope="module")
+def images() -> npt.NDArray[np.uint8]:
+    return render(60, seed=11)[0]
+
+
+def grey(level: int, n: int = 8) -> npt.NDArray[np.uint8]:
+    return np.full((n, 32, 32, 3), level, dtype=np.uint8)
+
+
+def test_every_corruption_is_random_or_fixed() -> None:
+    assert set(RANDOM) | set(FIXED) == set(CORRUPTIONS)
+    assert all(len(corruption.constants) == 5 for corruption in CORRUPTIONS.values())
+
+
+@given(
+    name=st.sampled_from(sorted(CORRUPTIONS)),
+    severity=st.sampled_from(SEVERITIES),
+    seed=st.integers(-(2**70), 2**70),
+    start=st.integers(0, 10**12),
+    cut=st.integers(0, 6),
+)
+@settings(deadline=None, max_examples=60)
+def test_parts_equal_the_whole(name: str, severity: int, seed: int, start: int, cut: int) -> None:
+    pixels, _ = render(6, seed=5)
+    before = pixels.copy()
+    whole = apply(pixels, name, severity, seed, start)
+    parts = [
+        apply(pixels[:cut], name, severity, seed, start),
+        apply(pixels[cut:], name, severity, seed, start + cut),
+    ]
+    assert whole.dtype == np.uint8
+    assert whole.shape == pixels.shape
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+    np.testing.assert_array_equal(pixels, before)
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_draws_differ_by_image_seed_and_severity(name: str) -> None:
+    same = grey(128)
+    out = apply(same, name, 4, seed=1)
+    assert len(np.unique(out.reshape(len(out), -1), axis=0)) == len(out)
+    assert not np.array_equal(out, apply(same, name, 4, seed=2))
+    assert not np.array_equal(out, apply(same, name, 5, seed=1))
+
+
+def test_random_corruptions_do_not_share_draws() -> None:
+    # The same stream for two severities would make the noise proportional.
+    weak = apply(grey(128, 1), "gaussian_noise", 1).astype(float).ravel()
+    strong = apply(grey(128, 1), "gaussian_noise", 5).astype(float).ravel()
+    assert abs(np.corrcoef(weak, strong)[0, 1]) < 0.1
+
+
+@pytest.mark.parametrize("name", sorted(CORRUPTIONS))
+def test_damage_grows_with_severity(name: str, images: npt.NDArray[np.uint8]) -> None:
+    damage = [
+        np.abs(apply(images, name, severity).astype(float) - images).mean()
+        for severity in SEVERITIES
+    ]
+    assert damage[0] > 0
+    assert np.all(np.diff(damage) > 0), damage
+
+
+@pytest.mark.parametrize(
+    ("severity", "scale"), list(zip(SEVERITIES, (0.04, 0.06, 0.08, 0.09, 0.1), strict=True))
+)
+def test_gaussian_noise_has_the_stated_width(severity: int, scale: float) -> None:
+    noise = apply(grey(128, 50), "gaussian_noise", severity) / 255.0 - 128 / 255
+    assert noise.std() == pytest.approx(scale, rel=0.01)
+    # Truncation takes half a grey level off the mean.
+    assert noise.mean() == pytest.approx(-0.5 / 255, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("severity", "n_photons"), list(zip(SEVERITIES, (500, 250, 100, 75, 50), strict=True))
+)
+def test_shot_noise_has_the_variance_of_counts(severity: int, n_photons: int) -> None:
+    level = 90
+    out = apply(grey(level, 50), "shot_noise", severity) / 255.0
+    assert out.var() == pytest.approx(level / 255 / n_photons, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("severity", "amount"), list(zip(SEVERITIES, (0.01, 0.02, 0.03, 0.05, 0.07), strict=True))
+)
+def test_impulse_noise_is_half_salt_half_pepper(severity: int, amount: float) -> None:
+    out = apply(grey(128, 100), "impulse_noise", severity)
+    tolerance = 5 * np.sqrt(amount / out.size)
+    assert np.mean(out == 255) == pytest.approx(amount / 2, abs=tolerance)
+    assert np.mean(out == 0) == pytest.approx(amount / 2, abs=tolerance)
+    assert set(np.unique(out)) == {0, 128, 255}
+    # Each channel value is hit by itself.
+    hit = out != 128
+    assert np.mean(hit.all(axis=-1)) < 2 * amount**3 + 1e-4
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_brightness_against_colorsys(severity: int, images: npt.NDArray[np.uint8]) -> None:
+    amount = {1: 0.05, 2: 0.1, 3: 0.15, 4: 0.2, 5: 0.3}[severity]
+    pixels = images[:2].copy()
+    pixels[0, 0, :4] = [[0, 0, 0], [255, 255, 255], [7, 7, 7], [255, 0, 0]]
+    expected = np.empty(pixels.shape)
+    for place in np.ndindex(pixels.shape[:3]):
+        hue, saturation, value = colorsys.rgb_to_hsv(*(pixels[place] / 255))
+        expected[place] = colorsys.hsv_to_rgb(hue, saturation, min(value + amount, 1.0))
+    got = apply(pixels, "brightness", severity)
+    # Truncated: never above the exact value, never a whole grey level below (but for rounding).
+    short = expected * 255 - got
+    assert short.min() > -1e-6
+    assert short.max() < 1 + 1e-6
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_contrast_against_a_loop(severity: int, images: npt.NDArray[np.uint8]) -> None:
+    factor = {1: 0.75, 2: 0.5, 3: 0.4, 4: 0.3, 5: 0.15}[severity]
+    got = apply(images, "contrast", severity)
+    for image, out in zip(images, got, strict=True):
+        for channel in range(3):
+            values = image[:, :, channel] / 255
+            mean = sum(values.ravel().tolist()) / values.size
+            short = ((values - mean) * factor + mean) * 255 - out[:, :, channel]
+            assert short.min() > -1e-6
+            assert short.max() < 1 + 1e-6
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_defocus_against_a_pixel_loop(severity: int, images: npt.NDArray[np.uint8]) -> None:
+    radius, sigma = DISKS[severity]
+    inside = {
+        (row, column): 1.0
+        for row in range(-8, 9)
+        for column in range(-8, 9)
+        if row * row + column * column <= radius * radius
+    }
+    bell = {offset: np.exp(-(offset**2) / (2 * sigma**2)) for offset in (-1, 0, 1)}
+    kernel: dict[tuple[int, int], float] = {}
+    for (row, column), weight in inside.items():
+        for down, by_row in bell.items():
+            for right, by_column in bell.items():
+                share = weight / len(inside) * by_row * by_column / sum(bell.values()) ** 2
+                place = (row + down, column + right)
+                kernel[place] = kernel.get(place, 0.0) + share
+
+    def mirrored(place: int) -> int:
+        place = abs(place)
+        return place if place < 32 else 62 - place
+
+    image = images[3]
+    got = apply(images[3:4], "defocus_blur", severity)[0]
+    for row in range(32):
+        for column in range(32):
+            exact = sum(
+                weight * image[mirrored(row + down), mirrored(column + right)]
+                for (down, right), weight in kernel.items()
+            )
+            short = exact - got[row, column]
+            # Weights are single precision, so a grey level may fall to either side.
+            assert np.all(short > -1e-3)
+            assert np.all(short < 1 + 1e-3)
+
+
+def slow_plasma(decay: float, generator: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Diamond-square on a torus, one point at a time."""
+    field = {(0, 0): 0.0}
+    step, wobble = 32, 100.0
+
+    def mean(points: list[tuple[int, int]]) -> float:
+        return sum(field[row % 32, column % 32] for row, column in points) / 4
+
+    while step >= 2:
+        half = step // 2
+        for kind in ("centre", "top", "left"):
+            row_first = 0 if kind == "top" else half
+            column_first = 0 if kind == "left" else half
+            for row in range(row_first, 32, step):
+                for column in range(column_first, 32, step):
+                    sides = [(row - half, column), (row + half, column),
+                             (row, column - half), (row, column + half)]  # fmt: skip
+                    corners = [(row + a, column + b) for a in (-half, half) for b in (-half, half)]
+                    near = mean(corners if kind == "centre" else sides)
+                    field[row, column] = near + wobble * generator.uniform(-wobble, wobble)
+        step, wobble = half, wobble / decay
+    values = np.array([[field[row, column] for column in range(32)] for row in range(32)])
+    return (values - values.min()) / (values.max() - values.min())
+
+
+@pytest.mark.parametrize("decay", [1.75, 3.0])
+def test_plasma_against_a_point_loop(decay: float) -> None:
+    fast = corruptions._plasma(decay, [np.random.default_rng(i) for i in range(3)])
+    slow = [slow_plasma(decay, np.random.default_rng(i)) for i in range(3)]
+    np.testing.assert_allclose(fast, slow, rtol=0, atol=1e-12)
+
+
+def test_fog_dims_to_the_brightest_value() -> None:
+    # All of a grey image lies between no fog and full fog, scaled by max / (max + strength).
+    out = apply(grey(102, 20), "fog", 5) / 255.0
+    low, high = 0.4 * 0.4 / 1.9, (0.4 + 1.5) * 0.4 / 1.9
+    assert out.min() == pytest.approx(low, abs=1 / 255)
+    assert out.max() == pytest.approx(high, abs=1 / 255)
+    assert np.array_equal(out[..., 0], out[..., 2])
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_jpeg_is_pillows(severity: int, images: npt.NDArray[np.uint8]) -> None:
+    got = apply(images, "jpeg_compression", severity)
+    for image, out in zip(images, got, strict=True):
+        file = io.BytesIO()
+        Image.fromarray(image).save(file, format="JPEG", quality=JPEG_QUALITY[severity])
+        np.testing.assert_array_equal(np.asarray(Image.open(file)), out)
+
+
+def test_pixelate_averages_boxes(images: npt.NDArray[np.uint8]) -> None:
+    # int(32 × 0.75) = 24: a small pixel is 4/3 wide and averages those whose centre it covers;
+    # on the way back each pixel takes the small one its own centre lies in.
+    weights = np.zeros((24, 32))
+    for small in range(24):
+        for large in range(32):
+            centre = (small + 0.5) * 4 / 3
+            weights[small, large] = abs(large + 0.5 - centre) <= 2 / 3
+    weights /= weights.sum(axis=1, keepdims=True)
+    back = ((np.arange(32) + 0.5) * 24 / 32).astype(int)
+    small_image = np.einsum("ij,njkc,lk->nilc", weights, images.astype(float), weights)
+    expected = small_image[:, back][:, :, back]
+    difference = np.abs(apply(images, "pixelate", 4) - expected)
+    # Pillow rounds after the rows and after the columns.
+    assert difference.max() <= 1.0
+
+
+def test_no_images_give_no_images() -> None:
+    for name in CORRUPTIONS:
+        assert apply(grey(0, 0), name).shape == (0, 32, 32, 3)
+
+
+@pytest.mark.parametrize("level", [0, 255])
+def test_flat_black_and_white_are_not_divided_by_zero(level: int) -> None:
+    with np.errstate(divide="raise", invalid="raise"):
+        spoiled = {name: apply(grey(level), name).astype(int) for name in CORRUPTIONS}
+    for name in ("defocus_blur", "contrast", "pixelate", "jpeg_compression"):
+        assert np.abs(spoiled[name] - level).max() <= 1, name
+    assert np.all(spoiled["brightness"] == (76 if level == 0 else 255))
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(BadInput, match='Did you mean "gaussian_noise"'):
+        apply(grey(1), "gausian_noise")
+    for severity in (0, 6, -1):
+        with pytest.raises(BadInput, match="severity must be 1, 2, 3, 4 or 5"):
+            apply(grey(1), "fog", severity)
+    with pytest.raises(BadInput, match="uint8 array, got float64"):
+        apply(grey(1) / 255, "fog")  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="uint8 array, got list"):
+        apply([1, 2], "fog")  # type: ignore[arg-type]
+    for shape in ((32, 32, 3), (2, 3, 32, 32), (2, 28, 28, 3), (2, 32, 32, 4)):
+        with pytest.raises(BadInput, match="shape"):
+            apply(np.zeros(shape, dtype=np.uint8), "fog")
+    with pytest.raises(BadInput, match="start"):
+        apply(grey(1), "fog", start=-1)
+
+
+# --- against images made by the authors of the benchmark -------------------------------------
+
+
+@pytest.fixture(scope="module")
+def reference() -> tuple[npt.NDArray[np.uint8], dict[str, npt.NDArray[np.uint8]]]:
+    beside = Path(__file__).resolve().parents[2] / "shared" / "reference"
+    folder = Path(os.environ.get("ACCLIMATE_REFERENCE", beside))
+    clean = folder / "cifar10-test-first500.npy"
+    corrupted = folder / "cifar10c-authors-severity5-first500.npz"
+    if not (clean.is_file() and corrupted.is_file()):
+        pytest.skip(f"no reference images in {folder}; set ACCLIMATE_REFERENCE to their folder")
+    with np.load(corrupted) as file:
+        return np.load(clean), {name: file[name] for name in CORRUPTIONS}
+
+
+def ks_p_value(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
+    """Asymptotic p-value of the two-sample Kolmogorov-Smirnov test."""
+    a, b = np.sort(a), np.sort(b)
+    both = np.concatenate([a, b])
+    below_a = np.searchsorted(a, both, side="right") / len(a)
+    below_b = np.searchsorted(b, both, side="right") / len(b)
+    gap = np.abs(below_a - below_b).max()
+    if gap < 1e-3:  # the series below does not converge there
+        return 1.0
+    size = len(a) * len(b) / (len(a) + len(b))
+    scaled = (np.sqrt(size) + 0.12 + 0.11 / np.sqrt(size)) * gap
+    terms = np.arange(1, 101)
+    series = (-1.0) ** (terms - 1) * np.exp(-2 * terms**2 * scaled**2)
+    return float(np.clip(2 * series.sum(), 0, 1))
+
+
+def test_the_ks_test_can_tell() -> None:
+    generator = np.random.default_rng(0)
+    a, b = generator.normal(size=(2, 500))
+    assert ks_p_value(a, b) > 0.01
+    assert ks_p_value(a, b + 0.3) < 0.001
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_fixed_corruptions_equal_the_authors(name: str, reference) -> None:  # type: ignore[no-untyped-def]
+    clean, corrupted = reference
+    difference = np.abs(apply(clean, name, 5).astype(float) - corrupted[name])
+    assert difference.mean() <= 1.0
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_corruptions_are_distributed_like_the_authors(name: str, reference) -> None:  # type: ignore[no-untyped-def]
+    clean, corrupted = reference
+    ours, theirs = apply(clean, name, 5).astype(float), corrupted[name].astype(float)
+    axes = (1, 2, 3)
+    for statistic in (np.mean, np.std):
+        assert ks_p_value(statistic(ours, axis=axes), statistic(theirs, axis=axes)) > 0.001
+    # What was added says more than the image it was added to: its spread and its roughness.
+    ours, theirs = ours - clean, theirs - clean
+    assert ks_p_value(ours.std(axis=axes), theirs.std(axis=axes)) > 0.001
+    rough_ours, rough_theirs = (
+        np.abs(np.diff(change, axis=1)).mean(axis=axes) for change in (ours, theirs)
+    )
+    assert ks_p_value(rough_ours, rough_theirs) > 0.001
