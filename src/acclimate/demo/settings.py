@@ -1,0 +1,83 @@
+"""What the demonstration runs."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import dataclass, fields
+
+from acclimate.errors import BadInput, did_you_mean
+from acclimate.methods import get_method
+from acclimate.streams.corruptions import CORRUPTIONS
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoSettings:
+    """What to run. The default shifts were fixed in advance, one or two of each family.
+
+    Attributes:
+        methods: Names, in the order of the table.
+        corruptions: Names of the shifts.
+        images: Test images of each shift.
+        batch_size: Images a batch.
+        severity: Of the corruptions, from 1 to 5.
+        seeds: How many; each changes order, corruptions, and the draws of methods and artifact.
+        n_source: Training images the artifact is prepared from.
+        n_penalty: How many of these the penalty is measured on.
+    """
+
+    methods: tuple[str, ...] = ("source", "norm", "tent", "swr_nsp")
+    corruptions: tuple[str, ...] = (
+        "gaussian_noise",
+        "defocus_blur",
+        "fog",
+        "contrast",
+        "pixelate",
+        "jpeg_compression",
+    )
+    images: int = 2000
+    batch_size: int = 200
+    severity: int = 5
+    seeds: int = 1
+    n_source: int = 4096
+    n_penalty: int = 1024
+
+    def __post_init__(self) -> None:
+        for name in self.methods:
+            get_method(name)
+        for name in self.corruptions:
+            if name not in CORRUPTIONS:
+                raise BadInput(
+                    f'there is no corruption "{name}". {did_you_mean(name, CORRUPTIONS)}'
+                )
+        for what in ("methods", "corruptions"):
+            names = getattr(self, what)
+            if not names or len(set(names)) < len(names):
+                found = ", ".join(names) or "none"
+                raise BadInput(f"expected one or more {what}, each once, found: {found}.")
+        for what in ("images", "batch_size", "seeds", "n_source", "n_penalty"):
+            if getattr(self, what) < 1:
+                raise BadInput(f"expected {what} to be at least 1, found {getattr(self, what)}.")
+        if self.severity not in range(1, 6):
+            raise BadInput(f"expected a severity from 1 to 5, found {self.severity}.")
+
+    @property
+    def n_batches(self) -> int:
+        """Batches of one stream: all shifts, one after the other."""
+        return math.ceil(self.images / self.batch_size) * len(self.corruptions)
+
+    @property
+    def command(self) -> str:
+        """The command line that runs this, without the files it writes.
+
+        >>> DemoSettings(seeds=3, methods=("source", "tent")).command
+        'acclimate demo --methods source,tent --seeds 3'
+        """
+        words = ["acclimate", "demo"]
+        for option in fields(self):
+            value = getattr(self, option.name)
+            # What starts with n_ is for programs and has no option.
+            if value != option.default and not option.name.startswith("n_"):
+                text = ",".join(value) if isinstance(value, tuple) else str(value)
+                words += [f"--{option.name.replace('_', '-')}", text]
+        return shlex.join(words)

@@ -1,0 +1,210 @@
+"""The table of a report: errors of every method on every shift, and the finding in one sentence."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from acclimate.errors import BadInput
+from acclimate.evaluation import Result
+from acclimate.report.content import Run
+
+#: The method that never adapts, with which all others are compared.
+BASELINE = "source"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """An error in percent: mean and standard deviation over seeds; no deviation for one seed."""
+
+    mean: float
+    deviation: float | None = None
+
+    def __str__(self) -> str:
+        spread = "" if self.deviation is None else f" ± {self.deviation:.1f}"
+        return f"{self.mean:.1f}{spread}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method of the table.
+
+    Attributes:
+        method: Name of the method.
+        errors: By domain.
+        mean: Over domains.
+        images_per_second: Over all batches of all seeds.
+        ms_per_batch: Median over all batches of all seeds.
+    """
+
+    method: str
+    errors: dict[str, Measure]
+    mean: Measure
+    images_per_second: float
+    ms_per_batch: float
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table: a heading, a number to compare and a text for each row.
+
+    Attributes:
+        name: The heading.
+        values: To compare and sort by, in the order of the rows.
+        texts: To show.
+        best: Which rows show the best value of the column.
+    """
+
+    name: str
+    values: tuple[float, ...]
+    texts: tuple[str, ...]
+    best: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Errors and speed of all methods.
+
+    Attributes:
+        rows: One a method.
+        domains: Names of the shifts, in the order of the stream.
+        n_seeds: Seeds that every number is a mean over.
+        n_images: Images of one shift, for one seed.
+    """
+
+    rows: tuple[Row, ...]
+    domains: tuple[str, ...]
+    n_seeds: int
+    n_images: int
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns after the method's name, with texts and the best of each."""
+        errors = [(name, [row.errors[name] for row in self.rows]) for name in self.domains]
+        errors.append(("mean", [row.mean for row in self.rows]))
+        return (
+            *(
+                _column(name, [m.mean for m in measures], [str(m) for m in measures])
+                for name, measures in errors
+            ),
+            _speed_column("images/s", [row.images_per_second for row in self.rows], max),
+            _speed_column("ms/batch", [row.ms_per_batch for row in self.rows], min),
+        )
+
+    @property
+    def margin(self) -> float:
+        """Half the width, in points, of the widest 95 % interval of one shift's error."""
+        return 1.96 * 50 / math.sqrt(self.n_images)
+
+
+def summarize(runs: Sequence[Run]) -> Table:
+    """Return the table of the runs: means and sample standard deviations over seeds, in percent.
+
+    Raises:
+        BadInput: Methods were not all measured with the same seeds and shifts.
+    """
+    by_method: dict[str, list[Run]] = {}
+    for run in runs:
+        by_method.setdefault(run.method, []).append(run)
+    shapes = {
+        (tuple(run.seed for run in own), *(tuple(run.result.error_by_domain) for run in own))
+        for own in by_method.values()
+    }
+    if len(shapes) != 1:
+        raise BadInput(
+            "expected runs in which every method meets the same seeds and the same shifts in the "
+            f"same order, found {len(shapes)} kinds. Leave out the methods that were not finished."
+        )
+    rows = tuple(_row(method, [run.result for run in own]) for method, own in by_method.items())
+    first = runs[0].result
+    domains = tuple(first.error_by_domain)
+    return Table(rows, domains, len(by_method[runs[0].method]), first.n // len(domains))
+
+
+def find_best(table: Table) -> tuple[Row, ...]:
+    """Return the rows with the lowest mean error, as far as one decimal tells them apart."""
+    lowest = min(round(row.mean.mean, 1) for row in table.rows)
+    return tuple(row for row in table.rows if round(row.mean.mean, 1) == lowest)
+
+
+def describe(table: Table) -> str:
+    """Return what the table shows, in one sentence made of its numbers."""
+    best = find_best(table)
+    names = _join([row.method for row in best])
+    lowest = _percent(best[0])
+    base = next((row for row in table.rows if row.method == BASELINE), None)
+    others = [row for row in table.rows if row not in best and row is not base]
+    rest = _join([f"{row.method} {_percent(row)}" for row in _ranked(others)])
+    if base is None or len(table.rows) == 1:
+        sentence = f"The mean error is lowest with {names}: {lowest}"
+        return f"{sentence}, against {rest}." if rest else f"{sentence}."
+    if base in best:
+        sentence = f"No method lowers the mean error of the source model, {lowest}"
+        same = _join([row.method for row in best if row is not base])
+        sentence += f"; {same} equal{'s' if len(best) == 2 else ''} it" if same else ""
+        return f"{sentence}; the others: {rest}." if rest else f"{sentence}."
+    sentence = f"Adapting online lowers the mean error from {_percent(base)} to {lowest} ({names})"
+    return f"{sentence}; the other methods: {rest}." if rest else f"{sentence}."
+
+
+def count_wins(runs: Sequence[Run]) -> str:
+    """Return in how many seeds the best method was ahead of the next; empty for one seed."""
+    table = summarize(runs)
+    if table.n_seeds < 2 or len(table.rows) < 2:
+        return ""
+    first, second = _ranked(table.rows)[:2]
+    errors = {(run.method, run.seed): run.result.error for run in runs}
+    seeds = {run.seed for run in runs}
+    wins = sum(errors[first.method, seed] < errors[second.method, seed] for seed in seeds)
+    return f"{first.method} was ahead of {second.method} in {wins} of {table.n_seeds} seeds."
+
+
+def _row(method: str, results: Sequence[Result]) -> Row:
+    domains = results[0].error_by_domain
+    pooled = Result(tuple(record for result in results for record in result.records))
+    return Row(
+        method=method,
+        errors={name: _measure([r.error_by_domain[name] for r in results]) for name in domains},
+        mean=_measure([result.error for result in results]),
+        images_per_second=pooled.images_per_second,
+        ms_per_batch=pooled.ms_per_batch,
+    )
+
+
+def _measure(shares: Sequence[float]) -> Measure:
+    values = [100 * share for share in shares]
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return Measure(statistics.fmean(values), deviation)
+
+
+def _column(
+    name: str,
+    values: Sequence[float],
+    texts: Sequence[str],
+    digits: int = 1,
+    choose: Callable[[Iterable[float]], float] = min,
+) -> Column:
+    # Compared as shown: two rows that read the same are equally good.
+    shown = [round(value, digits) for value in values]
+    target = choose(shown)
+    return Column(name, tuple(values), tuple(texts), tuple(value == target for value in shown))
+
+
+def _speed_column(
+    name: str, values: Sequence[float], choose: Callable[[Iterable[float]], float]
+) -> Column:
+    return _column(name, values, [f"{value:.0f}" for value in values], 0, choose)
+
+
+def _ranked(rows: Sequence[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: row.mean.mean)
+
+
+def _percent(row: Row) -> str:
+    return f"{row.mean.mean:.1f} %"
+
+
+def _join(words: Sequence[str]) -> str:
+    return " and ".join([*([", ".join(words[:-1])] if len(words) > 1 else []), *words[-1:]])

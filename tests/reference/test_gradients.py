@@ -1,0 +1,339 @@
+"""Batched gradient cosines against a plain loop: batch size 1, autograd, `cosine_similarity`."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from acclimate.functional.gradient_linear import conv_map, conv_weight, linear_map
+from acclimate.functional.gradients import CosineSum, gradient_cosines
+from tests.reference.gradient_models import (
+    MODELS,
+    N_CLASSES,
+    N_SAMPLES,
+    make_model,
+    make_samples,
+)
+from tests.torchvision_door import import_torchvision
+
+GRANULARITIES = ("tensor", "module", "channel", "parameter")
+# ------------------------------------------------------------------------------------- oracle
+
+
+def oracle(model: nn.Module, samples: tuple[Tensor, ...], granularity: str) -> dict[str, CosineSum]:
+    """Two passes of batch size 1 a sample; nothing is shared with the package."""
+    model = copy.deepcopy(model).requires_grad_(True)
+    named = dict(model.named_parameters())
+    sums: dict[str, list[Any]] = {name: [0, False] for name in named}
+    for x, x_transformed, y in zip(*samples, strict=True):
+        views = []
+        for view in (x, x_transformed):
+            loss = F.cross_entropy(model(view[None]), y[None])
+            found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+            filled = (
+                torch.zeros_like(parameter) if gradient is None else gradient
+                for parameter, gradient in zip(named.values(), found, strict=True)
+            )
+            views.append(dict(zip(named, filled, strict=True)))
+        for name, parameter in named.items():
+            owner = name.rpartition(".")[0]
+            names = [n for n in named if n.rpartition(".")[0] == owner]
+            names = names if granularity == "module" else [name]
+            first, second = (torch.cat([view[n].flatten() for n in names])[None] for view in views)
+            shape: tuple[int, ...] = ()
+            if granularity == "channel" and parameter.dim():
+                shape = (len(parameter),) + (1,) * (parameter.dim() - 1)
+            elif granularity == "parameter":
+                shape = tuple(parameter.shape)
+            n_units = torch.Size(shape).numel()
+            first, second = first.reshape(n_units, -1), second.reshape(n_units, -1)
+            cosine = F.cosine_similarity(first.double(), second.double(), dim=1)
+            both = (first != 0).any(1) & (second != 0).any(1)
+            sums[name][0] = sums[name][0] + cosine.reshape(shape)
+            sums[name][1] = sums[name][1] | both.reshape(shape)
+    return {name: CosineSum(total, seen) for name, (total, seen) in sums.items()}
+
+
+def penalties(sums: dict[str, CosineSum], n_samples: int = N_SAMPLES) -> Tensor:
+    """Min-max over the seen units, squared (paper, eq. 2)."""
+    values = torch.cat([s.total[s.seen].flatten() for s in sums.values()]) / n_samples
+    return ((values - values.min()) / (values.max() - values.min())) ** 2
+
+
+def difference(ours: dict[str, CosineSum], theirs: dict[str, CosineSum]) -> float:
+    """Return the largest difference of mean cosines; all else must be equal."""
+    assert list(ours) == list(theirs)
+    for name in theirs:
+        assert ours[name].total.dtype == torch.float64
+        assert ours[name].total.shape == theirs[name].total.shape
+        assert torch.equal(ours[name].seen, theirs[name].seen), name
+    largest = max((ours[n].total - theirs[n].total).abs().max().item() for n in theirs)
+    return largest / N_SAMPLES
+
+
+# -------------------------------------------------------------------------------------- tests
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("name", MODELS)
+def test_equals_the_loop_in_float64(name: str, granularity: Any) -> None:
+    model, samples = make_model(name), make_samples()
+    ours = gradient_cosines(model, model, *samples, granularity)
+    theirs = oracle(model, samples, granularity)
+    assert difference(ours, theirs) < 1e-10
+    assert (penalties(ours) - penalties(theirs)).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_equals_the_loop_in_float32(name: str) -> None:
+    model, samples = make_model(name, torch.float32), make_samples(torch.float32)
+    ours = penalties(gradient_cosines(model, model, *samples))
+    assert (ours - penalties(oracle(model, samples, "tensor"))).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("name", ["batch norm", "group norm", "instance norm", "vit", "tied"])
+def test_bfloat16_is_near_float64(name: str) -> None:
+    """bfloat16 has 8 bits, so only the neighbourhood can be asked for (an error is far off)."""
+    model, samples = make_model(name), make_samples()
+    exact = oracle(model, samples, "tensor")
+    x, x_transformed, y = make_samples(torch.bfloat16)
+    model = model.to(torch.bfloat16)
+    assert difference(gradient_cosines(model, model, x, x_transformed, y), exact) < 0.1
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("name", ["batch norm", "vit, packed attention", "tied"])
+def test_chunks_change_nothing(name: str, granularity: Any) -> None:
+    model, samples = make_model(name), make_samples()
+    whole = gradient_cosines(model, model, *samples, granularity, chunk=N_SAMPLES)
+    for options in ({"chunk": 1}, {"chunk": 3}, {"memory_budget": 1}, {"chunk": 99}):
+        part = gradient_cosines(model, model, *samples, granularity, **options)
+        assert difference(part, whole) < 1e-12
+
+
+def test_progress_counts_samples() -> None:
+    model, samples, done = make_model("mlp"), make_samples(), []
+    gradient_cosines(model, model, *samples, chunk=2, progress=done.append)
+    assert done == [2, 4, 5]
+
+
+def test_memory_budget_bounds_the_rows_of_a_pass() -> None:
+    model, samples, rows = make_model("batch norm"), make_samples(n=64), []
+
+    def forward(x: Tensor) -> Tensor:
+        rows.append(len(x))
+        return model(x)
+
+    gradient_cosines(forward, model, *samples, memory_budget=2**20)
+    small = max(rows)
+    rows.clear()
+    gradient_cosines(forward, model, *samples, memory_budget=4 * 2**20)
+    assert 2 < small < max(rows) <= 4 * small + 8
+    # The first block alone has two outputs of 4 × 8 × 8 float64 a row.
+    assert small * 2 * 4 * 64 * 8 < 2**20
+
+
+def test_seen_is_false_without_any_gradient() -> None:
+    model, samples = make_model("unused"), make_samples()
+    sums = gradient_cosines(model, model, *samples)
+    seen = {name for name, found in sums.items() if found.seen}
+    assert seen == {"norm.weight", "norm.bias", "head.weight", "head.bias"}
+    model = make_model("dead unit")
+    sums = gradient_cosines(model, model, *samples, "channel")
+    for name in ("1.weight", "1.bias"):
+        assert sums[name].seen.any()
+        assert not sums[name].seen[2]
+        assert sums[name].total[2] == 0
+
+
+def test_resnet50_has_161_units() -> None:
+    models = import_torchvision().models
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = models.resnet50(weights=None, num_classes=N_CLASSES).eval()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(2, 3, 64, 64, generator=generator)
+    samples = (x, 0.5 * x + 0.5 * x.mean(1, keepdim=True), torch.tensor([0, 2]))
+    ours = gradient_cosines(model, model, *samples)
+    assert len(ours) == sum(bool(found.seen) for found in ours.values()) == 161
+    theirs = oracle(model, samples, "tensor")
+    assert (penalties(ours, 2) - penalties(theirs, 2)).abs().max() < 1e-4
+
+
+class Snapshot:
+    """Everything a visitor could leave behind in a model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        self.parameters = {
+            name: (id(p), p.requires_grad, id(p.grad) if p.grad is not None else None)
+            for name, p in model.named_parameters(remove_duplicate=False)
+        }
+        self.modules = [
+            (
+                module.training,
+                list(module._forward_hooks.values()),
+                list(module._forward_pre_hooks),
+                list(module._backward_hooks),
+                sorted(vars(module)),
+            )
+            for module in model.modules()
+        ]
+        self.switches = (
+            torch.is_grad_enabled(),
+            torch.backends.cuda.flash_sdp_enabled(),
+            torch.backends.cuda.mem_efficient_sdp_enabled(),
+        )
+
+    def assert_equal(self, other: Snapshot) -> None:
+        assert self.parameters == other.parameters
+        assert self.modules == other.modules
+        assert self.switches == other.switches
+        for name, tensor in self.state.items():
+            assert torch.equal(tensor, other.state[name])
+
+
+@pytest.mark.parametrize("name", ["batch norm", "vit, packed attention", "two names"])
+@pytest.mark.parametrize("stops_at", [None, 1, 2, 3])
+def test_nothing_is_left_behind(name: str, stops_at: int | None) -> None:
+    """Also if the model fails in the trial (1), in the batched pass (2) or under torch.func (3)."""
+    model, samples, calls = make_model(name), make_samples(), []
+    first, *_, last = model.parameters()
+    first.requires_grad_(False)
+    last.grad = torch.ones_like(last)
+    model.register_forward_hook(lambda module, args, output: None)
+
+    def forward(x: Tensor) -> Tensor:
+        calls.append(len(x))
+        logits = model(x)
+        if len(calls) == stops_at:
+            raise KeyError("stop")
+        return logits
+
+    with torch.no_grad():
+        before = Snapshot(model)
+        if stops_at is None or stops_at > (2 if name == "batch norm" else 3):
+            gradient_cosines(forward, model, *samples)
+        else:
+            with pytest.raises(KeyError):
+                gradient_cosines(forward, model, *samples)
+        before.assert_equal(Snapshot(model))
+    assert torch.equal(last.grad, torch.ones_like(last))
+    assert all(p.grad is None for p in model.parameters() if p is not last)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+@pytest.mark.parametrize("name", ["batch norm", "vit, packed attention"])
+def test_works_in_any_grad_mode_and_with_frozen_parameters(name: str, mode: Any) -> None:
+    model = make_model(name)
+    theirs = oracle(model, make_samples(), "tensor")
+    model.requires_grad_(False)
+    with mode():
+        ours = gradient_cosines(model, model, *make_samples())
+    assert difference(ours, theirs) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("name", "passes"),
+    [("batch norm", [3, 10]), ("tied", [3, 10, 1]), ("conv3d", [3, 10]), ("mlp", [3, 10])],
+)
+def test_rules_spare_the_general_way(name: str, passes: list[int]) -> None:
+    """A trial and one pass over both views; `torch.func` (rows of one) only where it must be."""
+    model, rows = make_model(name), []
+
+    def forward(x: Tensor) -> Tensor:
+        rows.append(len(x))
+        return model(x)
+
+    gradient_cosines(forward, model, *make_samples())
+    assert rows == passes
+
+
+def test_other_hooks_of_the_model_take_part() -> None:
+    """A hook of the user that changes an output is part of the function that is differentiated."""
+    model, samples = make_model("mlp"), make_samples()
+    model[1].register_forward_hook(lambda module, args, output: output.sin())
+    model[3].register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+    assert (
+        difference(gradient_cosines(model, model, *samples), oracle(model, samples, "tensor"))
+        < 1e-10
+    )
+
+
+def test_a_module_whose_forward_was_replaced_has_no_rule() -> None:
+    model, samples = make_model("mlp"), make_samples()
+    layer = model[3]
+    layer.forward = lambda x: F.linear(x, layer.weight**2, layer.bias)
+    theirs = {}
+    named = dict(model.named_parameters())
+    for x, x_transformed, y in zip(*samples, strict=True):
+        first, second = (
+            torch.autograd.grad(F.cross_entropy(model(v[None]), y[None]), list(named.values()))
+            for v in (x, x_transformed)
+        )
+        for name, a, b in zip(named, first, second, strict=True):
+            theirs[name] = theirs.get(name, 0) + F.cosine_similarity(a.flatten(), b.flatten(), 0)
+    ours = gradient_cosines(model, model, *samples)
+    assert max((ours[n].total - theirs[n]).abs().item() for n in named) < 1e-10
+
+
+def test_channels_last_is_the_same() -> None:
+    model, (x, x_transformed, y) = make_model("batch norm"), make_samples()
+    plain = gradient_cosines(model, model, x, x_transformed, y)
+    model = model.to(memory_format=torch.channels_last)
+    x, x_transformed = (v.to(memory_format=torch.channels_last) for v in (x, x_transformed))
+    assert difference(gradient_cosines(model, model, x, x_transformed, y), plain) < 1e-10
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data(), axes=st.integers(1, 2))
+def test_convolution_rules_hold_for_any_window(data: st.DataObject, axes: int) -> None:
+    """Both ways of one layer, each against autograd: gradients, and products without gradients."""
+
+    def draw(low: int, high: int) -> tuple[int, ...]:
+        return tuple(data.draw(st.integers(low, high)) for _ in range(axes))
+
+    groups, kernel, dilation = data.draw(st.integers(1, 3)), draw(1, 4), draw(1, 2)
+    conv = (nn.Conv1d, nn.Conv2d)[axes - 1](
+        2 * groups, 3 * groups, kernel, draw(1, 3), draw(0, 3), dilation, groups
+    ).double()
+    generator = torch.Generator().manual_seed(0)
+    sizes = [
+        d * (k - 1) + 1 + extra for d, k, extra in zip(dilation, kernel, draw(0, 4), strict=True)
+    ]
+    x = torch.randn(4, 2 * groups, *sizes, generator=generator, dtype=torch.float64)
+    delta = torch.randn(conv(x).shape, generator=generator, dtype=torch.float64)
+    wanted = torch.stack(
+        [
+            torch.autograd.grad(conv(row[None]), conv.weight, grad[None])[0]
+            for row, grad in zip(x, delta, strict=True)
+        ]
+    )
+    with torch.no_grad():
+        gradients = conv_weight(conv, x, delta)
+        products = conv_map(conv, x, delta).gram_products(slice(0, 2))
+    torch.testing.assert_close(gradients, wanted, rtol=1e-10, atol=1e-10)
+    first, second = wanted[0::2].flatten(2), wanted[1::2].flatten(2)
+    pairs = ((first, second), (first, first), (second, second))
+    torch.testing.assert_close(
+        products, torch.stack([(a * b).sum(2) for a, b in pairs]), rtol=1e-10, atol=1e-10
+    )
+
+
+def test_the_cheaper_way_is_taken() -> None:
+    """Many positions: the gradients. Few positions and wide layers: Gram matrices."""
+    for width, size, by_gram in ((16, 32, False), (64, 16, False), (128, 8, True), (512, 4, True)):
+        conv = nn.Conv2d(width, width, 3, padding=1)
+        x = torch.empty(2, width, size, size)
+        found = conv_map(conv, x, x)
+        assert (found.gram_cost() < found.direct_cost()) == by_gram
+    x = torch.empty(2, 512)
+    found = linear_map(nn.Linear(512, 512), x, x)
+    assert found.gram_cost() < found.direct_cost() / 100

@@ -1,0 +1,83 @@
+"""The report's charts: what they draw is what they were given."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from acclimate.report.charts import Series, draw_layers, draw_legend, draw_lines, find_ticks
+from tests.report_records import HOSTILE, METHODS, make_report, series_in, walk
+
+
+def test_lines_have_one_series_a_method_with_the_right_points():
+    values = {"source": (80.0, 60.0, 70.0), HOSTILE: (40.0, 0.0, 20.0)}
+    svg = draw_lines("fog", [Series(label, line) for label, line in values.items()], 80)
+    found = series_in(svg)
+    assert list(found) == list(values)
+    # Recover the axis from its own labels: where 0 and 80 are written, and batches 1 and 3.
+    root = ElementTree.fromstring(svg)
+    ticks = {t.text: t.attrib for t in root.iter("text") if t.attrib["class"] == "tick"}
+    zero, top = float(ticks["0"]["y"]), float(ticks["80"]["y"])
+    first, last = float(ticks["1"]["x"]), float(ticks["3"]["x"])
+    for label, line in values.items():
+        for place, value in enumerate(line):
+            x, y = found[label][place]
+            assert x == pytest.approx(first + (last - first) * place / 2, abs=0.11)
+            assert y == pytest.approx(zero + (top - zero) * value / 80, abs=0.11)
+    titles = [title.text for title in root.iter("title")]
+    assert "source, batch 2: 60.0 %" in titles
+    assert len(titles) == 6
+
+
+def test_a_stream_of_one_batch_without_errors_can_be_drawn():
+    found = series_in(draw_lines("fog", [Series("source", (0.0,))], 0.0))
+    assert len(found["source"]) == 1
+
+
+def test_lines_differ_by_more_than_colour():
+    lines = [Series(f"method {i}", (1.0, 2.0)) for i in range(12)]
+    root = ElementTree.fromstring(draw_lines("many", lines, 2))
+    looks = set()
+    for group in root.iter("g"):
+        line = group.find("polyline")
+        marks = [element for element in group if element.attrib.get("class") == "mark"]
+        shape = marks[0].attrib.get("d", "circle")  # all stand at the same place
+        looks.add((shape, line.attrib.get("stroke-dasharray", "")))
+    assert len(looks) == 12
+
+
+def test_layers_are_drawn_at_the_mean_of_their_penalties():
+    layers = make_report().layers
+    root = ElementTree.fromstring(draw_layers(layers))
+    titles = [title.text for title in root.iter("title")]
+    assert titles[0] == "stem.weight (convolution): 0.150"
+    assert titles[2] == f"{HOSTILE} (head, weight): 1.000"
+    ticks = {t.text: t.attrib for t in root.iter("text") if t.get("text-anchor") == "end"}
+    zero, one = float(ticks["0"]["y"]), float(ticks["1"]["y"])
+    groups = [group for group in root.iter("g") if "layer" in group.attrib["class"]]
+    heights = []
+    for group in groups:
+        stem = next(e for e in group if e.attrib["class"] == "stem")
+        base, top = re.fullmatch(r"M[\d.]+ ([\d.]+)V([\d.]+)", stem.attrib["d"]).groups()
+        assert float(base) == pytest.approx(zero, abs=0.11)
+        heights.append((float(top) - zero) / (one - zero))
+    assert heights == pytest.approx([0.15, 0.45, 1.0], abs=0.001)
+
+
+@pytest.mark.parametrize("high", [0.004, 0.83, 1.0, 7, 47, 99.9, 100.0, 12345.0])
+def test_ticks_are_round_and_reach_the_highest_value(high):
+    ticks = find_ticks(high)
+    steps = {round(b - a, 9) for a, b in itertools.pairwise(ticks)}
+    assert ticks[0] == 0
+    assert ticks[-2] < high <= ticks[-1]
+    assert len(steps) == 1
+    assert len(ticks) <= 6
+    assert f"{steps.pop():e}"[0] in "125"
+
+
+def test_legend_names_every_label():
+    walker = walk(draw_legend(METHODS))
+    assert "".join(walker.text) == "".join(METHODS)
