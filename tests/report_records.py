@@ -34,10 +34,12 @@ def make_run(method: str, seed: int, shares: dict[str, float], n_batches: int = 
                     n=n,
                     n_errors=wrong,
                     entropy=0.5,
+                    nll=0.7,
                     ms=draws.uniform(5, 20),
                     n_skipped=0,
                     n_restored=0,
                     predictions=torch.zeros(n, dtype=torch.int64),
+                    by_domain={domain: (n, wrong)},
                 )
             )
     return Run(method, seed, Result(tuple(records)))
@@ -47,7 +49,7 @@ def exact_run(method: str, seed: int, *errors_of_100: int) -> Run:
     """A run of one batch of 100 images for each shift, with that many errors."""
     made = make_run(method, seed, {f"shift{i}": 0.0 for i in range(len(errors_of_100))}, 1)
     records = tuple(
-        dataclasses.replace(record, n=100, n_errors=wrong)
+        dataclasses.replace(record, n=100, n_errors=wrong, by_domain={record.domain: (100, wrong)})
         for record, wrong in zip(made.result.records, errors_of_100, strict=True)
     )
     return Run(method, seed, Result(records))

@@ -223,7 +223,7 @@ def test_wrong_devices_and_types_are_named(model):
     adapted = acclimate.adapt(model, "norm")
     with pytest.raises(BadInput, match=r"torch\.float32, as the model is, found torch\.float64"):
         adapted(X.double())
-    with pytest.raises(BadInput, match="expected a batch on cpu, .*found meta"):
+    with pytest.raises(BadInput, match=r"expected a batch on cpu, .*found meta"):
         adapted(torch.empty(2, 3, 8, 8, device="meta"))
 
 

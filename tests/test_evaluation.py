@@ -70,6 +70,5 @@ def test_streams_that_cannot_be_measured():
         acclimate.evaluate(adapted, [])
     with pytest.raises(BadInput, match="at least 1"):
         list(reset_each(domains(), 0))
-    odd = Domain("odd", torch.rand(4, 3, 8, 8), torch.zeros(3, dtype=torch.long))
     with pytest.raises(BadInput, match="4 samples, but 3 labels"):
-        list(reset_each([odd]))
+        Domain("odd", torch.rand(4, 3, 8, 8), torch.zeros(3, dtype=torch.long))

@@ -46,7 +46,7 @@ _HOMES = {
     "preparation": ["prepare"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("builtin", "functional", "methods", "streams", "testing")
+_MODULES = ("builtin", "data", "functional", "methods", "streams", "testing", "zoo")
 
 __all__ = [
     "AcclimateError",

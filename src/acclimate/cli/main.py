@@ -9,12 +9,14 @@ import typer
 
 from acclimate._version import __version__
 from acclimate.cli.adapt import adapt
+from acclimate.cli.data import app as data
 from acclimate.cli.demo import demo
 from acclimate.cli.doctor import doctor
 from acclimate.cli.inspect import inspect
 from acclimate.cli.methods import app as methods
 from acclimate.cli.prepare import prepare
 from acclimate.cli.terminal import show_error
+from acclimate.cli.zoo import app as zoo
 from acclimate.errors import AcclimateError
 
 app = typer.Typer(
@@ -30,6 +32,8 @@ app.command()(prepare)
 app.command()(adapt)
 app.command()(inspect)
 app.add_typer(methods, name="methods")
+app.add_typer(data, name="data")
+app.add_typer(zoo, name="zoo")
 
 
 def _version(wanted: bool) -> None:

@@ -18,7 +18,8 @@ ModelOption = Annotated[
     typer.Option(
         metavar="PACKAGE.MODULE:FUNCTION",
         help="A function without arguments that returns the model; the current folder is searched "
-        "too. Or `builtin`: the model of the demo.",
+        "too. Or a name of `acclimate zoo list`, `timm:NAME`, `torchvision:NAME`, or `builtin`: "
+        "the model of the demo.",
     ),
 ]
 WeightsOption = Annotated[

@@ -25,9 +25,8 @@ from acclimate.parts.options import PenaltyOptions
 from acclimate.parts.source import Progress
 from acclimate.preparation import prepare
 from acclimate.report import Layer, Run, Sample
-from acclimate.streams.batch import Batch
+from acclimate.streams import Domain, reset_each
 from acclimate.streams.corruptions import Pixels, apply
-from acclimate.streams.scenarios import Domain, reset_each
 
 #: Images of each shift that are kept to be shown.
 N_SAMPLES = 4
@@ -113,19 +112,17 @@ def _stream(
     the time that is left can be told from the batches that are done.
     """
 
-    def stream() -> Iterator[Batch]:
-        return reset_each(domains, settings.batch_size, seed)
-
+    stream = reset_each(domains, settings.batch_size, seed)
     evaluations: dict[str, Iterator[Record]] = {}
     for name in settings.methods:
         # On a processor this layout is half as fast again; the numbers differ by rounding only.
         own = copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         adapted = adapt(own, name, artifact, seed=seed)
         # The first call of all is slow; the stream starts with a reset, which undoes it.
-        adapted(next(stream()).x)
-        evaluations[name] = iter_evaluate(adapted, stream())
+        adapted(next(iter(stream)).x)
+        evaluations[name] = iter_evaluate(adapted, stream)
     records: dict[str, list[Record]] = {name: [] for name in settings.methods}
-    for _ in stream():
+    for _ in stream:
         for name, evaluation in evaluations.items():
             records[name].append(next(evaluation))
             count()

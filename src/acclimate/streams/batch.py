@@ -1,10 +1,57 @@
-"""One batch of a stream."""
+"""Domains, batches and streams: what an evaluation runs over."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
+
+from acclimate.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Domain:
+    """One kind of shift: a name, and all samples that show it.
+
+    Attributes:
+        name: What tables call it.
+        x: Inputs: a tensor, or an array of 8-bit images (n, height, width, 3), which may be mapped
+            from a file; it is turned into tensors in [0, 1] batch by batch.
+        y: Class numbers.
+    """
+
+    name: str
+    x: Any
+    y: Any
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise BadInput(f"{self.name}: {len(self.x)} samples, but {len(self.y)} labels.")
+        if not isinstance(self.x, Tensor) and getattr(self.x, "dtype", None) != np.uint8:
+            raise BadInput(
+                f"{self.name}: expected a tensor or an array of 8-bit images, found "
+                f"{type(self.x).__name__}."
+            )
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def labels(self) -> Tensor:
+        """All labels."""
+        return torch.as_tensor(np.asarray(self.y)).long()
+
+    def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return these samples and their labels."""
+        y = self.labels[indices]
+        if isinstance(self.x, Tensor):
+            return self.x[indices], y
+        chosen = np.ascontiguousarray(self.x[indices.numpy()].transpose(0, 3, 1, 2))
+        return torch.from_numpy(chosen).float() / 255, y
 
 
 @dataclass(frozen=True)
@@ -14,11 +61,38 @@ class Batch:
     Attributes:
         x: Inputs.
         y: Class numbers, for the evaluation only.
-        domain: Name of the shift.
+        domain: Name of the shift; of several in one batch, their names are in `domains`.
         reset: Whether the method is to be reset before this batch.
+        learns: Whether the method may learn from it; a probe is only predicted.
+        domains: The shift of each sample, where a batch mixes them.
+        n_new: How many samples, from the end, count; the others were in an earlier batch already.
+        epoch: Which pass over the stream this is, from 1.
     """
 
     x: Tensor
     y: Tensor
     domain: str
     reset: bool = False
+    learns: bool = True
+    domains: tuple[str, ...] = ()
+    n_new: int | None = None
+    epoch: int = 1
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Batches in order, as often as they are asked for, and the protocol they follow.
+
+    Attributes:
+        protocol: One line that says what was done: scenario, domains, order, batch size, resets.
+        make: Returns the batches from the start.
+    """
+
+    protocol: str
+    make: Callable[[], Iterator[Batch]]
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.make()
+
+    def __str__(self) -> str:
+        return self.protocol

@@ -1,47 +1,273 @@
-"""Scenarios: pure functions from domains to a stream of batches."""
+"""Scenarios: pure functions from domains to a stream of batches.
+
+All of them are reproducible from a seed, and each says in one line what it did. One's own stream is
+any iterable of `Batch`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from acclimate.errors import BadInput
-from acclimate.streams.batch import Batch
+from acclimate.streams.batch import Batch, Domain, Stream
+
+#: A place in a list of domains: numbers of domains, and of samples within them.
+Order = tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True)
-class Domain:
-    """One kind of shift: a name, and all samples that show it."""
-
-    name: str
-    x: Tensor
-    y: Tensor
-
-
-def reset_each(
-    domains: Sequence[Domain], batch_size: int = 200, seed: int | None = None
-) -> Iterator[Batch]:
-    """Yield every domain in turn, with a reset before its first batch.
+def reset_each(domains: Sequence[Domain], batch_size: int = 200, seed: int | None = None) -> Stream:
+    """Every domain in turn, with a reset before its first batch.
 
     Args:
         domains: In the order in which they come.
         batch_size: Samples a batch; the last of a domain may be smaller.
         seed: Of the order of samples within a domain; None keeps their own order.
     """
+    _check(domains, batch_size)
+
+    def make() -> Iterator[Batch]:
+        for domain in domains:
+            yield from _cut(domain, _shuffled(len(domain), seed), batch_size, reset_first=True)
+
+    return Stream(_line("reset before each domain", domains, batch_size, seed), make)
+
+
+def continual(
+    domains: Sequence[Domain], batch_size: int = 200, seed: int | None = None, times: int = 1
+) -> Stream:
+    """Every domain in turn, without a reset between them; `times` rounds of them."""
+    _check(domains, batch_size, times=times)
+
+    def make() -> Iterator[Batch]:
+        first = True
+        for _ in range(times):
+            for domain in domains:
+                yield from _cut(domain, _shuffled(len(domain), seed), batch_size, first)
+                first = False
+
+    name = "continual, no reset" if times == 1 else f"recurring {times} times, no reset"
+    return Stream(_line(name, domains, batch_size, seed), make)
+
+
+def recurring(
+    domains: Sequence[Domain], times: int, batch_size: int = 200, seed: int | None = None
+) -> Stream:
+    """The cycle of all domains, several times, without a reset."""
+    return continual(domains, batch_size, seed, times)
+
+
+def gradual(
+    severities: Mapping[str, Sequence[Domain]], batch_size: int = 200, seed: int | None = None
+) -> Stream:
+    """Every corruption rising from its lowest severity to its highest and falling again.
+
+    Args:
+        severities: By corruption, its domains from mild to severe.
+        batch_size: Samples a batch.
+        seed: Of the order within a domain.
+    """
+    climbs = [
+        domain for domains in severities.values() for domain in [*domains, *list(domains)[-2::-1]]
+    ]
+    stream = continual(climbs, batch_size, seed)
+    levels = len(next(iter(severities.values()), ()))
+    name = f"gradual, severities 1…{levels}…1, no reset"
+    flat = [domain for domains in severities.values() for domain in domains]
+    return Stream(_line(name, flat, batch_size, seed), stream.make)
+
+
+def mixed(domains: Sequence[Domain], batch_size: int = 200, seed: int = 0) -> Stream:
+    """All samples of all domains shuffled into one stream; a batch shows several domains."""
+    _check(domains, batch_size)
+
+    def make() -> Iterator[Batch]:
+        which = torch.cat([torch.full((len(d),), i) for i, d in enumerate(domains)])
+        sample = torch.cat([torch.arange(len(d)) for d in domains])
+        order = torch.randperm(len(which), generator=torch.Generator().manual_seed(seed))
+        yield from _gather(domains, (which[order], sample[order]), batch_size)
+
+    return Stream(_line("mixed domains, no reset", domains, batch_size, seed), make)
+
+
+def label_sorted(domains: Sequence[Domain], batch_size: int = 200, seed: int = 0) -> Stream:
+    """Continual, with the samples of a domain sorted by label (and shuffled within a label)."""
+    _check(domains, batch_size)
+
+    def make() -> Iterator[Batch]:
+        for number, domain in enumerate(domains):
+            order = _shuffled(len(domain), seed)
+            order = order[torch.argsort(domain.labels[order], stable=True)]
+            yield from _cut(domain, order, batch_size, number == 0)
+
+    return Stream(_line("continual, sorted by label, no reset", domains, batch_size, seed), make)
+
+
+def dirichlet(
+    domains: Sequence[Domain], delta: float = 0.1, batch_size: int = 64, seed: int = 0
+) -> Stream:
+    """Continual, with labels correlated in time.
+
+    Time is cut into min(classes, 100) slots; each class spreads its samples over them by shares
+    drawn from a Dirichlet distribution. The smaller `delta`, the stronger the correlation.
+    """
+    _check(domains, batch_size)
+    if delta <= 0:
+        raise BadInput(f"expected a positive concentration, found {delta}.")
+
+    def make() -> Iterator[Batch]:
+        for number, domain in enumerate(domains):
+            order = _dirichlet_order(domain.labels, delta, seed + number)
+            yield from _cut(domain, order, batch_size, number == 0)
+
+    name = f"continual, Dirichlet({delta:g}) labels, no reset"
+    return Stream(_line(name, domains, batch_size, seed), make)
+
+
+def imbalanced(
+    domains: Sequence[Domain], ratio: float = 100.0, batch_size: int = 64, seed: int = 0
+) -> Stream:
+    """Continual, with one class after the other dominating.
+
+    A domain passes through one phase a class. In its phase a class is `ratio` times as likely to
+    be drawn as any other; every sample comes once.
+    """
+    _check(domains, batch_size)
+    if ratio < 1:
+        raise BadInput(f"expected an imbalance ratio of at least 1, found {ratio}.")
+
+    def make() -> Iterator[Batch]:
+        for number, domain in enumerate(domains):
+            order = _imbalanced_order(domain.labels, ratio, seed + number)
+            yield from _cut(domain, order, batch_size, number == 0)
+
+    name = f"continual, label shift of ratio {ratio:g}, no reset"
+    return Stream(_line(name, domains, batch_size, seed), make)
+
+
+def source_mixture(
+    domains: Sequence[Domain],
+    clean: Domain,
+    share: float,
+    batch_size: int = 200,
+    seed: int = 0,
+) -> Stream:
+    """Continual, with a share of clean samples in every batch (drawn anew for every domain)."""
+    _check(domains, batch_size)
+    n_clean = round(share * batch_size)
+    if not 0 < n_clean < batch_size:
+        raise BadInput(f"expected a share between 0 and 1 of {batch_size} samples, found {share}.")
+
+    def make() -> Iterator[Batch]:
+        for number, domain in enumerate(domains):
+            order = _shuffled(len(domain), seed)
+            spare = _shuffled(len(clean), seed + number)
+            for index, part in enumerate(torch.split(order, batch_size - n_clean)):
+                own = spare[torch.arange(index * n_clean, (index + 1) * n_clean) % len(spare)]
+                which = torch.cat([torch.zeros(len(part)), torch.ones(len(own))]).long()
+                sample = torch.cat([part, own])
+                mixing = torch.Generator().manual_seed(seed + 7919 * (number + 1) + index)
+                shuffle = torch.randperm(len(which), generator=mixing)
+                pair = [domain, clean]
+                batch = next(_gather(pair, (which[shuffle], sample[shuffle]), len(which)))
+                first = number == 0 and index == 0
+                yield Batch(batch.x, batch.y, domain.name, first, domains=batch.domains)
+
+    name = f"continual, {100 * share:.0f} % clean samples in each batch, no reset"
+    return Stream(_line(name, domains, batch_size, seed), make)
+
+
+def _check(domains: Sequence[Domain], batch_size: int, times: int = 1) -> None:
     if batch_size < 1:
         raise BadInput(f"expected a batch size of at least 1, found {batch_size}.")
-    for domain in domains:
-        n = len(domain.x)
-        if len(domain.y) != n:
-            raise BadInput(f"{domain.name}: {n} samples, but {len(domain.y)} labels.")
-        order = (
-            torch.arange(n)
-            if seed is None
-            else torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    if times < 1:
+        raise BadInput(f"expected at least 1 round, found {times}.")
+    empty = [domain.name for domain in domains if len(domain) == 0]
+    if not domains or empty:
+        raise BadInput(
+            f"expected domains with samples, found none{' in ' if empty else ''}{', '.join(empty)}."
         )
-        for start in range(0, n, batch_size):
-            chosen = order[start : start + batch_size]
-            yield Batch(domain.x[chosen], domain.y[chosen], domain.name, reset=start == 0)
+
+
+def _line(name: str, domains: Sequence[Domain], batch_size: int, seed: int | None) -> str:
+    counts = {len(domain) for domain in domains}
+    n = (
+        f"{counts.pop()} samples each"
+        if len(counts) == 1
+        else (f"{sum(len(domain) for domain in domains)} samples in all")
+    )
+    order = "own order" if seed is None else f"order by seed {seed}"
+    kinds = "domain" if len(domains) == 1 else "domains"
+    return f"{name}; {len(domains)} {kinds}, {n}; {order}; batches of {batch_size}"
+
+
+def _shuffled(n: int, seed: int | None) -> Tensor:
+    if seed is None:
+        return torch.arange(n)
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+
+
+def _cut(domain: Domain, order: Tensor, batch_size: int, reset_first: bool) -> Iterator[Batch]:
+    for index, part in enumerate(torch.split(order, batch_size)):
+        x, y = domain.take(part)
+        yield Batch(x, y, domain.name, reset=reset_first and index == 0)
+
+
+def _gather(domains: Sequence[Domain], order: Order, batch_size: int) -> Iterator[Batch]:
+    """Cut an order over several domains into batches that name the domain of each sample."""
+    which, sample = order
+    for start in range(0, len(which), batch_size):
+        part = slice(start, start + batch_size)
+        owners, inside = which[part], sample[part]
+        x: Tensor | None = None
+        y = torch.empty(len(owners), dtype=torch.long)
+        for number in sorted(set(owners.tolist())):
+            places = (owners == number).nonzero().flatten()
+            own_x, own_y = domains[number].take(inside[places])
+            x = own_x.new_empty(len(owners), *own_x.shape[1:]) if x is None else x
+            x[places], y[places] = own_x, own_y
+        if x is not None:
+            names = tuple(domains[number].name for number in owners.tolist())
+            yield Batch(x, y, "mixed", reset=start == 0, domains=names)
+
+
+def _dirichlet_order(labels: Tensor, delta: float, seed: int) -> Tensor:
+    draws = torch.Generator().manual_seed(seed)
+    classes = sorted(set(labels.tolist()))
+    n_slots = min(len(classes), 100)
+    slots: list[list[Tensor]] = [[] for _ in range(n_slots)]
+    for label in classes:
+        members = (labels == label).nonzero().flatten()
+        members = members[torch.randperm(len(members), generator=draws)]
+        # Shares from Gamma variates: torch's Dirichlet takes no generator.
+        gamma = torch._standard_gamma(torch.full((n_slots,), delta).double(), generator=draws)
+        shares = gamma / gamma.sum() if gamma.sum() > 0 else torch.full_like(gamma, 1 / n_slots)
+        ends = (shares.cumsum(0) * len(members)).round().long().clamp(max=len(members))
+        ends[-1] = len(members)
+        starts = torch.cat([ends.new_zeros(1), ends[:-1]])
+        for slot, start, end in zip(slots, starts.tolist(), ends.tolist(), strict=True):
+            slot.append(members[start:end])
+    ordered = []
+    for slot in slots:
+        together = torch.cat(slot)
+        ordered.append(together[torch.randperm(len(together), generator=draws)])
+    return torch.cat(ordered)
+
+
+def _imbalanced_order(labels: Tensor, ratio: float, seed: int) -> Tensor:
+    draws = torch.Generator().manual_seed(seed)
+    classes = sorted(set(labels.tolist()))
+    left = torch.ones(len(labels), dtype=torch.bool)
+    phases = torch.tensor_split(torch.arange(len(labels)), len(classes))
+    ordered = []
+    for label, phase in zip(classes, phases, strict=True):
+        weights = torch.where(labels == label, ratio, 1.0).double()
+        # Without replacement, by exponential keys: the smallest keys win.
+        uniform = torch.rand(len(labels), generator=draws, dtype=torch.float64).clamp_min(1e-300)
+        keys = torch.where(left, -uniform.log() / weights, torch.inf)
+        chosen = keys.argsort()[: len(phase)]
+        left[chosen] = False
+        ordered.append(chosen[torch.randperm(len(chosen), generator=draws)])
+    return torch.cat(ordered)

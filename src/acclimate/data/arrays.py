@@ -1,0 +1,131 @@
+"""Labelled images as arrays on disk: written whole, read memory-mapped, checked on opening."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from acclimate.errors import CorruptFile
+
+Pixels = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int64]
+
+CARD = "card.json"
+
+_CHUNK = 1 << 22
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """Images with their labels, and where they came from.
+
+    Attributes:
+        images: Shape (n, height, width, 3); memory-mapped where it lies on disk.
+        labels: Class numbers.
+        classes: Names in the order of the class numbers.
+        description: What a result must say of its data; can be written as JSON.
+    """
+
+    images: Pixels
+    labels: Labels
+    classes: tuple[str, ...]
+    description: dict[str, Any]
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.images)
+
+
+def array_sha256(array: npt.NDArray[Any]) -> str:
+    """Return the SHA-256 of an array's bytes in row-major order, a part at a time.
+
+    >>> array_sha256(np.zeros((0, 32, 32, 3), np.uint8))[:8]
+    'e3b0c442'
+    """
+    state = hashlib.sha256()
+    n_rows = max(1, _CHUNK // max(1, array[:1].nbytes))
+    for start in range(0, len(array), n_rows):
+        state.update(np.ascontiguousarray(array[start : start + n_rows]).tobytes())
+    return state.hexdigest()
+
+
+def write_array(path: Path, array: npt.NDArray[Any]) -> None:
+    """Write an array as .npy and force it to the disk."""
+    with path.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def open_array(path: Path, remedy: str) -> npt.NDArray[Any]:
+    """Return an array memory-mapped, read-only.
+
+    Args:
+        path: A .npy file.
+        remedy: What to do if it is damaged, for the message.
+
+    Raises:
+        CorruptFile: There is no such file, or it is cut off, or it is not an array.
+    """
+    if not path.is_file():
+        raise CorruptFile(f"{path} is missing. {remedy}")
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise CorruptFile(
+            f"{path} is not a whole NumPy array ({path.stat().st_size} bytes: {error}). It was cut "
+            f"off or altered. {remedy}"
+        ) from error
+    if not isinstance(array, np.ndarray):
+        raise CorruptFile(f"{path} is an archive of arrays, expected one array. {remedy}")
+    return array
+
+
+def open_pair(images: Path, labels: Path, remedy: str) -> tuple[Pixels, Labels]:
+    """Return images memory-mapped and labels, when they belong together.
+
+    Raises:
+        CorruptFile: Either is damaged, of another kind, or of another length than the other.
+    """
+    x, y = open_array(images, remedy), open_array(labels, remedy)
+    if x.dtype != np.uint8 or x.ndim != 4 or x.shape[3] != 3:
+        raise CorruptFile(
+            f"expected uint8 images of shape (n, height, width, 3) in {images}, found {x.dtype} "
+            f"{x.shape}. {remedy}"
+        )
+    if y.ndim != 1 or y.dtype.kind not in "iu":
+        raise CorruptFile(
+            f"expected a row of whole numbers in {labels}, found {y.dtype} {y.shape}. {remedy}"
+        )
+    if len(x) != len(y):
+        raise CorruptFile(f"{images} has {len(x)} images, but {labels} has {len(y)}. {remedy}")
+    return x, np.asarray(y, dtype=np.int64)
+
+
+def write_card(folder: Path, card: Mapping[str, Any]) -> None:
+    """Write what is known of a set beside it."""
+    from acclimate.storage import write_atomically
+
+    write_atomically(folder / CARD, (json.dumps(card, indent=2) + "\n").encode())
+
+
+def read_card(path: Path, remedy: str, *keys: str) -> dict[str, Any]:
+    """Return a JSON object written beside a set, which must have these keys."""
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CorruptFile(f"{path} is missing. {remedy}") from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CorruptFile(f"{path} is not JSON ({error}). {remedy}") from error
+    missing = [key for key in keys if key not in card] if isinstance(card, dict) else list(keys)
+    if missing or not isinstance(card, dict):
+        raise CorruptFile(f"{path} lacks {', '.join(missing)}: it was altered. {remedy}")
+    return card

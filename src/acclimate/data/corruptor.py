@@ -1,0 +1,95 @@
+"""The one place that knows which module makes corruptions; imported by worker processes too."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from acclimate.errors import BadInput, did_you_mean
+
+Pixels = npt.NDArray[np.uint8]
+
+SEVERITIES = (1, 2, 3, 4, 5)
+
+
+def list_corruptions() -> list[str]:
+    """Return the names of all corruptions that can be made here."""
+    from acclimate.streams.corruptions import CORRUPTIONS
+
+    return list(CORRUPTIONS)
+
+
+def check_request(names: Sequence[str], severities: Sequence[int]) -> None:
+    """Refuse corruptions and severities that do not exist.
+
+    Raises:
+        BadInput: Any of them is unknown, or there are none.
+    """
+    known = list_corruptions()
+    for name in names:
+        if name not in known:
+            raise BadInput(f'no corruption "{name}". {did_you_mean(name, known)}')
+    if not names:
+        raise BadInput(f"expected at least one corruption, found none. Known: {', '.join(known)}.")
+    wrong = [severity for severity in severities if severity not in SEVERITIES]
+    if wrong or not severities:
+        raise BadInput(f"expected severities from 1 to 5, found {wrong or 'none'}.")
+
+
+def corrupt_block(images: Pixels, name: str, severity: int, seed: int, start: int) -> Pixels:
+    """Return corrupted copies of images that stand at `start` and after it in their set."""
+    from acclimate.streams.corruptions import apply
+
+    return apply(images, name, severity, seed, start)
+
+
+def find_recipe(name: str, severity: int, shape: tuple[int, ...]) -> str:
+    """Return a digest of what the corruption does to one fixed image of that shape.
+
+    It changes when the code does, or anything the code relies on, so that copies made before and
+    after can be told apart whatever the version says.
+    """
+    draws = np.random.Generator(np.random.Philox(0)).integers(0, 256, (1, *shape))
+    spoiled = corrupt_block(draws.astype(np.uint8), name, severity, 0, 0)
+    return hashlib.sha256(spoiled.tobytes()).hexdigest()[:16]
+
+
+def corrupt_file(
+    source: Path, target: Path, name: str, severity: int, seed: int, start: int, size: int | None
+) -> str | None:
+    """Write a corrupted copy of an image file as PNG; return the reason if it cannot be read.
+
+    Args:
+        source: Any image file.
+        target: Ends in .png; its folder is made.
+        name: Of the corruption.
+        severity: 1 to 5.
+        seed: Of the random draws.
+        start: Place of the image in its set.
+        size: Shorter side to bring it to, then the centre is cut out; None keeps it as it is.
+    """
+    from PIL import Image
+
+    from acclimate.streams.images import common_size, try_read
+
+    try:
+        shape = common_size([source]) if size is None else (size, size)
+    except BadInput as error:
+        return str(error)
+    pixels = try_read(source, shape)
+    if isinstance(pixels, str):
+        return pixels
+    spoiled = corrupt_block(pixels[None], name, severity, seed, start)[0]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    neighbour = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        Image.fromarray(spoiled).save(neighbour, "PNG")
+        neighbour.replace(target)
+    finally:
+        neighbour.unlink(missing_ok=True)
+    return None

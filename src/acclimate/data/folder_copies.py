@@ -1,0 +1,136 @@
+"""Corrupted copies of image folders, in the layout of ImageNet-C, resumable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from acclimate._version import __version__
+from acclimate.data.arrays import read_card
+from acclimate.data.corruptor import check_request, corrupt_file
+from acclimate.data.generate import LEDGER, open_pool
+from acclimate.data.places import Notify, Progress, hold_lock, make_folder
+from acclimate.errors import BadInput
+from acclimate.streams.images import list_images
+
+_Job = tuple[Path, Path, str, int, int, int, int | None]
+
+
+@dataclass
+class FolderCounts:
+    """How many corrupted images were written or there already; the reason for each left out."""
+
+    n_written: int = 0
+    n_present: int = 0
+    unreadable: dict[Path, str] = field(default_factory=dict)
+
+
+def corrupt_folder(
+    source: Path,
+    out: Path,
+    names: Sequence[str],
+    severities: Sequence[int],
+    seed: int = 0,
+    size: int | None = None,
+    workers: int = 1,
+    progress: Progress | None = None,
+    notify: Notify | None = None,
+) -> FolderCounts:
+    """Write corrupted copies of all images of a folder to `out/<corruption>/<severity>/…`, as PNG.
+
+    An image that is there already is kept, so that a cut run goes on where it was.
+
+    Args:
+        source: Any nesting, which the copies keep.
+        out: Not inside `source`.
+        names: Corruptions.
+        severities: From 1 to 5.
+        seed: Of the random draws; those of an image depend on its place in the sorted listing.
+        size: Shorter side to bring images to, then the centre is cut out; None keeps them.
+        workers: Processes; 1 computes in this one.
+        progress: Is told of images.
+        notify: Is told when another process works on the same folder.
+
+    Raises:
+        BadInput: A name or severity is unknown; `out` holds copies of something else.
+    """
+    check_request(names, severities)
+    paths = list_images(source)
+    if out.resolve().is_relative_to(source.resolve()):
+        raise BadInput(f"{out} is inside {source}: the copies would be copied. Give another --out.")
+    targets = [path.relative_to(source).with_suffix(".png") for path in paths]
+    twice = len(targets) - len(set(targets))
+    if twice:
+        raise BadInput(
+            f"{twice} images in {source} differ only in the ending of their names, so that their "
+            "copies, all .png, would take each other's place. Rename them."
+        )
+    counts = FolderCounts()
+    make_folder(out)
+    with hold_lock(out, "generate", notify), open_pool(workers) as pool:
+        _claim(out, source, targets, seed, size)
+        for name in dict.fromkeys(names):
+            for severity in sorted(set(severities)):
+                jobs = [
+                    (path, out / name / str(severity) / target, name, severity, seed, place, size)
+                    for place, (path, target) in enumerate(zip(paths, targets, strict=True))
+                ]
+                left = [job for job in jobs if not job[1].exists()]
+                counts.n_present += len(jobs) - len(left)
+                for n_done, (path, reason) in enumerate(
+                    _run(left, pool), len(jobs) - len(left) + 1
+                ):
+                    if reason is None:
+                        counts.n_written += 1
+                    else:
+                        counts.unreadable[path] = reason
+                    if progress is not None:
+                        progress(f"{name}, severity {severity}", n_done, len(jobs))
+    return counts
+
+
+def _run(
+    jobs: Sequence[_Job], pool: ProcessPoolExecutor | None
+) -> Iterator[tuple[Path, str | None]]:
+    """Yield the image of each job, with the reason if it cannot be read, as they are finished."""
+    if pool is None:
+        for job in jobs:
+            yield job[0], corrupt_file(*job)
+        return
+    tasks = {pool.submit(corrupt_file, *job): job[0] for job in jobs}
+    for task in as_completed(tasks):
+        yield tasks[task], task.result()
+
+
+def _claim(out: Path, source: Path, targets: Sequence[Path], seed: int, size: int | None) -> None:
+    """Record what the copies are of, or refuse if the folder holds copies of something else."""
+    from acclimate.storage import write_atomically
+
+    listing = "\n".join(target.as_posix() for target in targets)
+    claim = {
+        "source": str(source.resolve()),
+        "listing_sha256": hashlib.sha256(listing.encode("utf-8", "surrogateescape")).hexdigest(),
+        "seed": seed,
+        "size": size,
+    }
+    path = out / LEDGER
+    if path.is_file():
+        held = read_card(path, f"Remove {out}.", *claim)
+        differing = [key for key, value in claim.items() if key != "source" and held[key] != value]
+        if differing:
+            raise BadInput(
+                f"{out} holds copies made with another {', '.join(differing)}. Give another --out, "
+                "or remove that folder."
+            )
+        return
+    foreign = sorted(entry.name for entry in out.iterdir() if not entry.name.startswith("."))
+    if foreign:
+        raise BadInput(
+            f"{out} holds {foreign[0]} and is no folder of copies made here. Give another "
+            "--out, so that the two are not mixed."
+        )
+    write_atomically(path, json.dumps({**claim, "version": __version__}, indent=2).encode())

@@ -1,0 +1,97 @@
+"""Where data lies, and how it gets there: one root, locks, folders that appear in one step."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from acclimate.errors import BadInput
+
+#: Takes a stage, the count done and the count to do.
+Progress = Callable[[str, int, int | None], None]
+#: Takes one line for the user, such as why a mirror was given up.
+Notify = Callable[[str], None]
+
+VARIABLE = "ACCLIMATE_DATA"
+
+
+def data_root(explicit: str | Path | None = None) -> Path:
+    """Return the folder all sets are kept in; it need not exist yet.
+
+    Args:
+        explicit: Takes precedence over the environment variable `ACCLIMATE_DATA`, which takes
+            precedence over the user's cache folder.
+    """
+    if explicit is not None:
+        return Path(explicit).expanduser()
+    named = os.environ.get(VARIABLE)
+    return Path(named).expanduser() if named else _cache_folder() / "acclimate"
+
+
+def _cache_folder() -> Path:
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+def make_folder(folder: Path) -> Path:
+    """Return the folder, made with its parents if it was not there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(
+            f"cannot make the folder {folder} ({error.strerror}). Give another place by --data-dir "
+            f"or the environment variable {VARIABLE}."
+        ) from error
+    return folder
+
+
+@contextmanager
+def hold_lock(root: Path, name: str, notify: Notify | None = None) -> Iterator[None]:
+    """Keep other processes from working on the same thing under this root."""
+    # The file stays: removing it would let two waiting processes lock two different files.
+    lock = FileLock(make_folder(root / ".locks") / f"{name}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        if notify is not None:
+            notify(f"another process is at work on {name}; waiting for it.")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def staged_folder(target: Path) -> Iterator[Path]:
+    """Give an empty neighbour to fill, which takes the target's place when the block ends well.
+
+    To be used under a lock: what an interrupted process left behind is cleared away.
+    """
+    make_folder(target.parent)
+    for stale in target.parent.glob(f".{target.name}.*.part"):
+        shutil.rmtree(stale)
+    neighbour = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    neighbour.mkdir()
+    try:
+        yield neighbour
+        if target.exists():
+            old = target.with_name(f".{target.name}.old.part")
+            target.rename(old)
+            neighbour.rename(target)
+            shutil.rmtree(old)
+        else:
+            neighbour.rename(target)
+    except BaseException:
+        shutil.rmtree(neighbour, ignore_errors=True)
+        raise

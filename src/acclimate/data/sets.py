@@ -1,0 +1,217 @@
+"""The verbs for a set by its name: get it, load it, corrupt it, say what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from acclimate.data.arrays import CARD, LabelledImages, array_sha256, read_card
+from acclimate.data.catalog import SETS, WEIGHTS, DataSet, get_set
+from acclimate.data.cifar import get_cifar, load_cifar, make_remedy
+from acclimate.data.cifar_c import (
+    generated_folder,
+    get_cifar_c,
+    load_cifar_c,
+    published_folder,
+)
+from acclimate.data.corruptor import list_corruptions
+from acclimate.data.generate import generate, read_ledger
+from acclimate.data.places import Notify, Progress, data_root
+from acclimate.data.weights import get_weights, weights_folder
+from acclimate.errors import BadInput, did_you_mean
+
+if TYPE_CHECKING:
+    from acclimate.data.folders import LabelledFolder
+
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "cifar": (),
+    "cifar10_1": (),
+    "cifar_c": ("corruption", "severity", "seed", "workers", "progress"),
+    "made": ("n", "start"),
+}
+
+
+def get(
+    name: str,
+    root: str | Path | None = None,
+    source: str | Path | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+    notify: Notify | None = None,
+) -> Path:
+    """Return where a set or a file of weights is, fetched and checked if it was not there.
+
+    Args:
+        name: A key of `SETS` or `WEIGHTS`.
+        root: Of all data; see `data_root`.
+        source: An archive, folder or file that was brought here by other means.
+        force: Fetch it even if it is there.
+        progress: Is told of megabytes.
+        notify: Is told of each mirror that failed.
+
+    Raises:
+        BadInput: There is no such set, or it cannot be fetched by a program.
+        DownloadFailed: No mirror gave it.
+        CorruptFile: What came, or was given, is not the published set.
+    """
+    place = data_root(root)
+    given = None if source is None else Path(source)
+    if name in WEIGHTS:
+        return get_weights(name, place, given, force, progress, notify)
+    if name not in SETS:
+        raise BadInput(f'no data set "{name}". {did_you_mean(name, [*SETS, *WEIGHTS])}')
+    entry = SETS[name]
+    if entry.kind == "cifar_c":
+        return get_cifar_c(entry, place, given, force, progress, notify)
+    if entry.kind in ("cifar", "cifar10_1"):
+        return get_cifar(entry, place, given, force, progress, notify)
+    raise BadInput(f"{name} is not fetched. {entry.placing.replace('{root}', str(place))}")
+
+
+def load(
+    name: str, split: str = "test", root: str | Path | None = None, **options: Any
+) -> LabelledImages:
+    """Return a set as arrays, memory-mapped where it lies on disk.
+
+    Args:
+        name: A key of `SETS` that is no folder.
+        split: Such as `train` or `test`.
+        root: Of all data; see `data_root`.
+        **options: Of a corrupted set: `corruption` and `severity` (5), and where it has to be made
+            `seed` (0), `workers` (1) and `progress`. Of `builtin`: `n` (2000) and `start` (0).
+
+    Raises:
+        BadInput: There is no such set, split or option, or it is not on disk.
+        CorruptFile: What is on disk is damaged.
+
+    >>> images = load("builtin", n=10)
+    >>> images.images.shape, images.description["n"]
+    ((10, 32, 32, 3), 10)
+    """
+    entry, place = get_set(name), data_root(root)
+    if entry.kind == "folder":
+        raise BadInput(f'{name} is a folder of files: use acclimate.data.load_folder("{name}").')
+    known = _OPTIONS[entry.kind]
+    for option in options:
+        if option not in known:
+            raise BadInput(f'{name} has no option "{option}". {did_you_mean(option, known)}')
+    if entry.kind == "made":
+        return _load_builtin(split, **options)
+    if entry.kind == "cifar_c":
+        if split != "test":
+            raise BadInput(f'{name} has only a test split, found "{split}".')
+        if "corruption" not in options:
+            raise BadInput(f'{name} needs a corruption, such as load("{name}", corruption="fog").')
+        return load_cifar_c(entry, place, **options)
+    return load_cifar(entry, place, split)
+
+
+def load_folder(
+    name: str, split: str = "val", root: str | Path | None = None, **options: Any
+) -> LabelledFolder:
+    """Return a set of image files as batches `(x, y)`, to be gone through as often as needed.
+
+    Args:
+        name: `imagenet`, `imagenetc` or `image-folder`.
+        split: Sub-folder, if there is one of that name.
+        root: Of all data; see `data_root`.
+        **options: Of `acclimate.data.folders.load_folder`: `path`, `corruption`, `severity`,
+            `size`, `batch_size`, `normalization`, `seed`, `classes`.
+
+    Raises:
+        BadInput: There is no such set, or it is not on disk.
+    """
+    from acclimate.data import folders
+
+    entry = get_set(name)
+    if entry.kind != "folder":
+        raise BadInput(f'{name} is no folder of files: use acclimate.data.load("{name}").')
+    return folders.load_folder(entry, data_root(root), split, **options)
+
+
+def corrupt(
+    name: str,
+    names: Sequence[str] | None = None,
+    severities: Sequence[int] = (5,),
+    root: str | Path | None = None,
+    out: str | Path | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    progress: Progress | None = None,
+    notify: Notify | None = None,
+) -> Path:
+    """Make corrupted copies of the test split of a set of arrays; return the folder.
+
+    Args:
+        name: `cifar10`, `cifar100`, or another set of arrays if `out` is given.
+        names: Corruptions; None makes all.
+        severities: From 1 to 5.
+        root: Of all data; see `data_root`.
+        out: Where to; None for the place where `load` looks.
+        seed: Of the random draws.
+        workers: Processes; 1 computes in this one.
+        progress: Is told of images.
+        notify: Is told when another process works on the same folder.
+
+    Raises:
+        BadInput: The set is not on disk or cannot be corrupted; a name or severity is unknown.
+    """
+    place = data_root(root)
+    spoiled = [entry for entry in SETS.values() if entry.clean == name]
+    if out is None and not spoiled:
+        raise BadInput(f"there is no usual place for corrupted copies of {name}: give --out.")
+    folder = generated_folder(spoiled[0], place) if out is None else Path(out)
+    wanted = list_corruptions() if names is None else names
+    generate(load(name, root=place), folder, wanted, severities, seed, workers, progress, notify)
+    return folder
+
+
+def find_state(name: str, root: str | Path | None = None) -> str:
+    """Return in a few words what of a set or of weights is on disk; empty if nothing."""
+    place = data_root(root)
+    if name in WEIGHTS:
+        return "on disk" if (weights_folder(place) / WEIGHTS[name].name).is_file() else ""
+    entry = get_set(name)
+    if entry.kind == "made":
+        return "made by code"
+    if entry.kind == "cifar_c":
+        return _find_corrupted(entry, place)
+    if entry.kind == "folder":
+        there = [place / entry.name, place / f"{entry.name}-generated"]
+        return "folder" if any(folder.is_dir() for folder in there) else ""
+    card = place / entry.name / CARD
+    return (
+        str(read_card(card, make_remedy(entry, place), "source")["source"])
+        if card.is_file()
+        else ""
+    )
+
+
+def _find_corrupted(entry: DataSet, root: Path) -> str:
+    folder = published_folder(entry, root)
+    if folder is not None:
+        n = sum((folder / f"{name}.npy").is_file() for name in entry.md5) - 1
+        return f"{'official' if (folder / CARD).is_file() else 'unchecked'}, {n} corruptions"
+    ledger = read_ledger(generated_folder(entry, root))
+    if ledger is None:
+        return ""
+    n_blocks = sum(len(blocks) for blocks in ledger["blocks"].values())
+    return f"generated, {len(ledger['blocks'])} corruptions, {n_blocks} blocks"
+
+
+def _load_builtin(split: str, n: int = 2000, start: int = 0) -> LabelledImages:
+    from acclimate.builtin import CLASSES, SPLITS, render
+
+    if split not in SPLITS:
+        raise BadInput(f'builtin has no split "{split}". {did_you_mean(split, SPLITS)}')
+    images, labels = render(n, SPLITS[split], start)
+    description = {
+        "name": "builtin",
+        "split": split,
+        "source": "made by code",
+        "sha256": array_sha256(images),
+        "n": n,
+        "start": start,
+    }
+    return LabelledImages(images, labels, CLASSES, description)

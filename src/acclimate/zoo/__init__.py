@@ -1,0 +1,226 @@
+"""Source models: published architectures and their weights, under one name each.
+
+All take images in [0, 1] and normalise inside.
+
+>>> from acclimate import zoo
+>>> zoo.get_spec("resnet20-cifar10").accuracy
+91.73
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from acclimate.data.places import Notify, Progress, data_root, make_folder
+from acclimate.errors import AcclimateWarning, ArtifactMismatch, BadInput
+from acclimate.storage import read_file, write_file
+from acclimate.zoo.catalog import CATALOG, get_spec
+from acclimate.zoo.external import NormalizedModel, build_external
+from acclimate.zoo.readers import content_digest, fit, read_tensors, sha256_of
+from acclimate.zoo.spec import ModelSpec
+
+__all__ = [
+    "ModelSpec",
+    "build",
+    "download",
+    "fit",
+    "get_spec",
+    "import_checkpoint",
+    "list_models",
+    "load",
+    "read_tensors",
+    "weights_path",
+]
+
+_KIND = "zoo"
+
+
+def list_models() -> list[str]:
+    """Return the names in the zoo, sorted."""
+    return sorted(CATALOG)
+
+
+def load(
+    name: str,
+    weights: str | Path | None = None,
+    n_classes: int | None = None,
+    *,
+    check_hash: bool = True,
+    root: str | Path | None = None,
+) -> nn.Module:
+    """Return a model with its weights, in evaluation mode, for images in [0, 1].
+
+    Args:
+        name: a name in the zoo, `timm:NAME`, `torchvision:NAME` or `package.module:function`.
+        weights: a safetensors file or a PyTorch checkpoint with the published names or ours; None
+            takes what `import_checkpoint` imported, or what the library or function comes with.
+        n_classes: number of logits, if not that of the published weights.
+        check_hash: whether the weights of a name of the zoo must be the published ones, where
+            their SHA-256 is known. Others that were imported on purpose are taken with a warning.
+        root: folder of all data; the default is that of `acclimate.data`.
+
+    Raises:
+        BadInput: when there is no such model or file.
+        ArtifactMismatch: when the weights are of another architecture or not the published ones.
+        CorruptFile: when the file is damaged, or could execute code.
+        MissingExtra: when the library of the model is not installed.
+    """
+    path = None if weights is None else Path(weights)
+    if ":" in name:
+        model = build_external(name, n_classes, pretrained=path is None)
+        if path is not None:
+            inner = model.model if isinstance(model, NormalizedModel) else model
+            fit(inner, read_tensors(path), None, path)
+        return model.eval()
+    spec = get_spec(name)
+    path = weights_path(name, root) if path is None else path
+    if weights is None and not path.is_file():
+        raise BadInput(_no_weights(spec, path))
+    tensors, sha256, is_imported = _read(spec, path)
+    model = spec.build(n_classes)
+    fit(model, tensors, spec.layout, path)
+    fault = _find_fault(spec, path, sha256, model) if check_hash else ""
+    if fault and is_imported:  # whoever imported it decided to take it
+        warnings.warn(fault, AcclimateWarning, stacklevel=2)
+    elif fault:
+        raise ArtifactMismatch(fault)
+    return model.eval()
+
+
+def build(name: str, n_classes: int | None = None) -> nn.Module:
+    """Return a model with fresh weights, in training mode. Arguments as for `load`."""
+    if ":" in name:
+        return build_external(name, n_classes, pretrained=False)
+    return get_spec(name).build(n_classes)
+
+
+def weights_path(name: str, root: str | Path | None = None) -> Path:
+    """Return where the imported weights of a model lie, or would lie."""
+    return data_root(root) / "zoo" / f"{get_spec(name).name}.safetensors"
+
+
+def import_checkpoint(
+    name: str, file: str | Path, *, check_hash: bool = True, root: str | Path | None = None
+) -> Path:
+    """Read a published checkpoint into the zoo, so that `load(name)` finds it; return where.
+
+    What is written depends on the file alone: our names for its tensors, and a card with its
+    SHA-256 and what it held besides the model. Arguments and errors as for `load`.
+    """
+    spec, file = get_spec(name), Path(file)
+    tensors, sha256, _ = _read(spec, file)
+    model = spec.build()
+    left_out = fit(model, tensors, spec.layout, file)
+    fault = _find_fault(spec, file, sha256, model) if check_hash else ""
+    if fault:
+        raise ArtifactMismatch(fault)
+    card = {
+        "name": spec.name,
+        "architecture": spec.architecture,
+        "n_classes": spec.n_classes,
+        "source_sha256": sha256,
+        "address": spec.address,
+        "licence": spec.licence,
+        "left_out": left_out,
+    }
+    target = weights_path(name, root)
+    make_folder(target.parent)
+    write_file(target, _KIND, model.state_dict(), card)
+    return target
+
+
+def download(
+    name: str,
+    *,
+    check_hash: bool = True,
+    root: str | Path | None = None,
+    progress: Progress | None = None,
+    notify: Notify | None = None,
+) -> Path:
+    """Fetch the published weights of a model and import them; return where they are then.
+
+    Args:
+        name: a name in the zoo.
+        check_hash: as for `load`.
+        root: folder of all data; the default is that of `acclimate.data`.
+        progress: is told of megabytes.
+        notify: is told what went wrong on the way.
+
+    Raises:
+        BadInput: when no weights of that model are published.
+        AcclimateError: when they cannot be had; see `acclimate.data.download.fetch`.
+    """
+    from acclimate.data.download import RemoteFile, fetch
+
+    spec = get_spec(name)
+    if not spec.address:
+        raise BadInput(_no_weights(spec, weights_path(name, root)))
+    whole = len(spec.sha256) == 64
+    checksum = f"sha256:{spec.sha256}" if check_hash and whole else None
+    remote = RemoteFile(f"{name}.pt", (spec.address,), checksum=checksum)
+    fetched = fetch(remote, data_root(root) / ".downloads", progress, notify)
+    path = import_checkpoint(name, fetched, check_hash=check_hash, root=root)
+    fetched.unlink()  # all of it that matters is in the zoo now
+    return path
+
+
+def _read(spec: ModelSpec, path: Path) -> tuple[dict[str, Tensor], str, bool]:
+    """Return tensors, the SHA-256 of the published file, and whether it was imported before."""
+    if not _is_ours(path):
+        return read_tensors(path), sha256_of(path), False
+    tensors, card = read_file(path, _KIND)
+    if card["name"] != spec.name:
+        raise ArtifactMismatch(
+            f"expected weights of {spec.name}, but {path} holds those of {card['name']}. "
+            f"Give another file, or load {card['name']}."
+        )
+    return tensors, card["source_sha256"], True
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether `import_checkpoint`, or another part of acclimate, wrote the file."""
+    if path.suffix != ".safetensors" or not path.is_file():
+        return False
+    try:
+        with safe_open(path, framework="pt") as file:
+            return "acclimate" in (file.metadata() or {})
+    except SafetensorError:
+        return False  # the reader says what is wrong with it
+
+
+def _find_fault(spec: ModelSpec, path: Path, sha256: str, model: nn.Module) -> str:
+    """Return what is wrong with weights that are not the known ones, or nothing."""
+    if not (spec.sha256 or spec.content_sha256) or (spec.sha256 and sha256.startswith(spec.sha256)):
+        return ""
+    content = content_digest(model)
+    if content == spec.content_sha256:
+        return ""
+    lines = [
+        f"SHA-256 of {what}: expected {expected}, found {found}"
+        for what, expected, found in (
+            ("the file", spec.sha256, sha256),
+            ("the weights in it", spec.content_sha256, content),
+        )
+        if expected
+    ]
+    return (
+        f"{path} does not hold the weights known as {spec.name}:\n  " + "\n  ".join(lines) + "\n"
+        "Give the published file, or, for weights of your own in the same architecture, say "
+        "check_hash=False (on the command line --no-check-hash)."
+    )
+
+
+def _no_weights(spec: ModelSpec, path: Path) -> str:
+    if not spec.address:
+        return (
+            f"no weights of {spec.name} are published. Give a file of your own, or take "
+            f'zoo.build("{spec.name}") and train it.'
+        )
+    return (
+        f"the weights of {spec.name} are not at {path}. Get them: acclimate zoo get {spec.name} "
+        f"(with --from FILE if you have downloaded {spec.address})."
+    )

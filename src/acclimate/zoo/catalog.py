@@ -1,0 +1,202 @@
+"""The source models that have a name here: architecture, normalisation, and where weights are."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from acclimate.builtin.model import WideResNet
+from acclimate.errors import BadInput, did_you_mean
+from acclimate.zoo.resnet import CifarResNet, PreactivationResNet, SmallStemResNet, WideStemResNet
+from acclimate.zoo.spec import Channels, ModelSpec
+
+
+def get_spec(name: str) -> ModelSpec:
+    """Return what is known of the model of that name.
+
+    Raises:
+        BadInput: when there is none.
+    """
+    if name not in CATALOG:
+        raise BadInput(
+            f'no model "{name}" in the zoo. {did_you_mean(name, CATALOG)} Other models are given '
+            "as timm:NAME, torchvision:NAME or package.module:function."
+        )
+    return CATALOG[name]
+
+
+_IMAGENET: tuple[Channels, Channels] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_HALF: tuple[Channels, Channels] = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+_DRIVE = "https://drive.google.com/uc?export=download&confirm=t&id="
+_AKAMASTER = "https://github.com/akamaster/pytorch_resnet_cifar10/raw/master/pretrained_models/"
+_DISTILLER = "https://github.com/karanchahal/distiller/raw/master/pretrained/"
+_RESNET18 = partial(SmallStemResNet, n_blocks=(2, 2, 2, 2), bottleneck=False)
+_RESNET50 = partial(SmallStemResNet, n_blocks=(3, 4, 6, 3), bottleneck=True)
+# What TTT++ normalises with; not the statistics of the sets in `functional.normalization`.
+_TTT_PLUS_PLUS: dict[int, tuple[Channels, Channels]] = {
+    10: ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    100: ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+}
+
+
+def _wide(depth: int, width: int, n_classes: int, **known: Any) -> ModelSpec:
+    mean, std = _HALF if width == 2 else ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+    return ModelSpec(
+        name=f"wrn{depth}-{width}-cifar{n_classes}",
+        data=f"CIFAR-{n_classes}",
+        architecture=f"WRN-{depth}-{width}",
+        factory=partial(WideResNet, depth=depth, width=width),
+        n_classes=n_classes,
+        mean=mean,
+        std=std,
+        layout="robustbench",
+        publisher="RobustBench",
+        licence="MIT",
+        **known,
+    )
+
+
+def _thin(depth: int, **known: Any) -> ModelSpec:
+    return ModelSpec(
+        name=f"resnet{depth}-cifar10",
+        data="CIFAR-10",
+        architecture=f"ResNet-{depth}",
+        factory=partial(CifarResNet, depth=depth),
+        n_classes=10,
+        mean=_IMAGENET[0],
+        std=_IMAGENET[1],
+        layout="cifar_resnet",
+        description="The CIFAR form of the ResNet paper, option-A shortcuts.",
+        publisher="Y. Idelbayev",
+        licence="BSD-2-Clause",
+        **known,
+    )
+
+
+def _wide_stem(depth: int, **known: Any) -> ModelSpec:
+    return ModelSpec(
+        name=f"resnet{depth}-cifar100",
+        data="CIFAR-100",
+        architecture=f"ResNet-{depth}, stem of 64 channels",
+        factory=partial(WideStemResNet, depth=depth),
+        n_classes=100,
+        mean=(0.507, 0.487, 0.441),
+        std=(0.267, 0.256, 0.276),
+        layout="cifar_resnet",
+        description="A variant: ReLU after stages instead of blocks, 256 features.",
+        publisher="distiller",
+        address=f"{_DISTILLER}resnet{depth}_cifar100.pth",
+        licence="not stated",
+        **known,
+    )
+
+
+def _ttt_plus_plus(depth: int, n_classes: int, address: str = "") -> ModelSpec:
+    mean, std = _TTT_PLUS_PLUS[n_classes]
+    used = "trained with a contrastive loss beside" if address else "as in TTT++, no weights known"
+    return ModelSpec(
+        name=f"resnet{depth}-cifar{n_classes}",
+        data=f"CIFAR-{n_classes}",
+        architecture=f"ResNet-{depth}, 3×3 stem",
+        factory=_RESNET50 if depth == 50 else _RESNET18,
+        n_classes=n_classes,
+        mean=mean,
+        std=std,
+        layout="ttt_plus_plus",
+        description=f"The ImageNet form with a 3×3 stem and no pooling after it, {used}.",
+        publisher="TTT++" if address else "",
+        address=address,
+        licence="not stated" if address else "",
+    )
+
+
+def _preactivation(name: str, n_groups: int, description: str, **known: Any) -> ModelSpec:
+    norm = f"group normalisation ({n_groups})" if n_groups else "batch normalisation"
+    return ModelSpec(
+        name=name,
+        data="CIFAR-10",
+        architecture=f"ResNet-26, pre-activation, {norm}",
+        factory=partial(PreactivationResNet, depth=26, n_groups=n_groups),
+        n_classes=10,
+        mean=_HALF[0],
+        std=_HALF[1],
+        layout="ttt",
+        description=description,
+        **known,
+    )
+
+
+_SPECS = (
+    _wide(
+        28,
+        10,
+        10,
+        description='"Standard" of RobustBench: plain training, inputs not normalised.',
+        address=f"{_DRIVE}1t98aEuzeTL8P7Kpd5DIrCoCL21BNZUhC",
+        accuracy=94.78,
+        sha256="6ed1c75dad63e8ebdbef365020dd1a7eee5e79cf8a1438bd3bdc3b9c7aab3d44",
+    ),
+    _wide(
+        40,
+        2,
+        10,
+        description='"Hendrycks2020AugMix_WRN" of RobustBench: trained with AugMix.',
+        address=f"{_DRIVE}1wy7gSRsUZzCzj8QhmTbcnwmES_2kkNph",
+        accuracy=95.08,
+    ),
+    _wide(
+        40,
+        2,
+        100,
+        description='"Hendrycks2020AugMix_WRN" of RobustBench: trained with AugMix.',
+        address=f"{_DRIVE}1XpFFdCdU9LcDtcyNfo6_BV1RZHKKkBVE",
+        accuracy=76.28,
+    ),
+    _thin(
+        20,
+        address=f"{_AKAMASTER}resnet20-12fca82f.th",
+        accuracy=91.73,
+        sha256="12fca82f0bebc4135bf1f32f6e3710e61d5108578464b84fd6d7f5c1b04036c8",
+        content_sha256="d448f6c614fd8866d88e6e41d24fef52b190de51ef30672ddcaa759aebe14968",
+    ),
+    _thin(
+        32,
+        address=f"{_AKAMASTER}resnet32-d509ac18.th",
+        accuracy=92.63,
+        sha256="d509ac1820d7f25398913559d7e81a13229b1e7adc5648e3bfa5e22dc137f850",
+    ),
+    _thin(44, address=f"{_AKAMASTER}resnet44-014dd654.th", accuracy=93.10, sha256="014dd654"),
+    _thin(
+        56,
+        address=f"{_AKAMASTER}resnet56-4bfd9763.th",
+        accuracy=93.39,
+        sha256="4bfd97631478d6b638d2764fd2baff3edb1d7d82252d54439343b6596b9b5367",
+        content_sha256="55666d480b78f0ea1b816738c8e9cb72a1759c400beb153530108320f665cd4f",
+    ),
+    _wide_stem(
+        20,
+        accuracy=69.69,
+        content_sha256="965e1df41677ed0718cf905b41d444c6a068b6c4694554d9a9c8944bec5b9c77",
+    ),
+    _wide_stem(
+        32,
+        accuracy=71.70,
+        content_sha256="30c092486aa49983f8f17215d122903b3bcfdd47e683087b4bedc2613a7ec407",
+    ),
+    _preactivation("resnet26-cifar10", 0, "The network of TTT; no weights known."),
+    _preactivation(
+        "resnet26-gn-cifar10",
+        8,
+        "The network of MEMO.",
+        publisher="MEMO",
+        address="https://github.com/zhangmarvin/memo/raw/main/cifar-10-exps/results/"
+        "cifar10_rn26_gn/ckpt.pth",
+        licence="MIT",
+    ),
+    _ttt_plus_plus(18, 10),
+    _ttt_plus_plus(18, 100),
+    _ttt_plus_plus(50, 10, f"{_DRIVE}1TWiFJY_q5uKvNr9x3Z4CiK2w9Giqk9Dx"),
+    _ttt_plus_plus(50, 100, f"{_DRIVE}1-8KNUXXVzJIPvao-GxMp2DiArYU9NBRs"),
+)
+
+CATALOG: dict[str, ModelSpec] = {spec.name: spec for spec in _SPECS}

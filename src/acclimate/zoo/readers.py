@@ -1,0 +1,231 @@
+"""Published checkpoints: reading the file, and finding our names for its tensors.
+
+Nothing that is read can execute code, and a tensor is never left out silently: what a layout is
+known to carry besides the model is listed by `fit`, everything else must be there and fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from acclimate.errors import ArtifactMismatch, BadInput, CorruptFile
+from acclimate.storage import digest
+from acclimate.zoo.layouts import LAYOUTS, Layout
+
+_SHOWN = 12
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
+_PREFIXES = ("module.", "model.")  # what DataParallel and wrappers put before every name
+_NORMALIZATION = ("mean", "std")
+_COUNT = ".num_batches_tracked"
+
+# Training scripts put their options and NumPy figures beside the weights. These types hold plain
+# values only; PyTorch's restricted reader refuses them unless they are named.
+_HARMLESS: list[Any] = [
+    argparse.Namespace,
+    np.dtype,
+    *(type(np.dtype(kind)) for kind in (np.float64, np.float32, np.int64, np.bool_)),
+    *(
+        (np.float64(0).__reduce__()[0], f"numpy.{core}.multiarray.scalar")
+        for core in ("core", "_core")
+    ),
+]
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def content_digest(model: nn.Module) -> str:
+    """Return a SHA-256 over the weights and running statistics of a model, by our names.
+
+    The normalisation of inputs and the counts of batches are left out: some files lack them.
+    """
+    return digest(
+        {
+            name: tensor
+            for name, tensor in model.state_dict().items()
+            if name not in _NORMALIZATION and not name.endswith(_COUNT)
+        }
+    )
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file or of a PyTorch checkpoint, by name.
+
+    A state dict may lie inside a training checkpoint, under one of the usual keys.
+
+    Raises:
+        BadInput: when there is no such file.
+        CorruptFile: when it is damaged, holds something else, or could execute code.
+    """
+    if not path.is_file():
+        raise BadInput(f"there is no file {path}. Give the weights of the model.")
+    if path.suffix == ".safetensors":
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise CorruptFile(
+                f"{path} cannot be read as safetensors ({error}). Copy it again."
+            ) from error
+    return _unwrap(path, _load(path))
+
+
+def fit(
+    model: nn.Module, tensors: Mapping[str, Tensor], layout: str | None, origin: str | Path
+) -> list[str]:
+    """Load tensors into a model; return the names of those that are known to be no part of it.
+
+    With a layout the file may have the published names or ours. It need not have the normalisation
+    of inputs, which is checked where it is there; without a layout the names must be the model's.
+
+    Raises:
+        ArtifactMismatch: when tensors are missing, too many or of another shape, or the file
+            normalises differently; all are listed.
+    """
+    own = dict(model.state_dict())
+    given = _strip_prefixes(tensors, own)
+    rules = Layout() if layout is None else LAYOUTS[layout]
+    if {name for name, _ in model.named_parameters()} <= given.keys():
+        rules = Layout()
+    left_out = [name for name in given if rules.is_extra(name)]
+    sources = {name: rules.rename(name) for name in given if name not in left_out}
+    state = {ours: given[theirs] for theirs, ours in sources.items()}
+    lines = _twice(sources)
+    if layout is not None:
+        lines += _check_normalization(own, state)
+        state = {**{name: own[name] for name in _NORMALIZATION}, **state}
+    for name in own:
+        # Files from before PyTorch 0.4.1 have no such count; nothing but its growth is used.
+        if name.endswith(_COUNT):
+            state.setdefault(name, own[name])
+    lines += _differences(own, state, {ours: theirs for theirs, ours in sources.items()})
+    if lines:
+        more = f"\n  (+ {len(lines) - _SHOWN} more)" if len(lines) > _SHOWN else ""
+        raise ArtifactMismatch(
+            f"{origin} does not fit the model, {len(lines)} difference(s):\n  "
+            + "\n  ".join(lines[:_SHOWN])
+            + f"{more}\nGive the weights of exactly this architecture."
+        )
+    model.load_state_dict(state)
+    return sorted(left_out)
+
+
+def _load(path: Path) -> Any:
+    try:
+        with torch.serialization.safe_globals(_HARMLESS):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if "global" in str(error).lower():
+            raise CorruptFile(
+                f"{path} holds Python objects besides tensors, and loading those could execute "
+                "code; such files are refused. Where the model is, save a state dict: "
+                "torch.save(model.state_dict(), file), or as .safetensors."
+            ) from error
+        raise CorruptFile(f"{path} is not a PyTorch file. Give a state dict.") from error
+    except Exception as error:  # a damaged file can make the reader fail in any way
+        raise CorruptFile(
+            f"{path} cannot be read as a PyTorch state dict ({type(error).__name__}: {error}). "
+            "Copy it again, or save a state dict anew."
+        ) from error
+
+
+def _unwrap(path: Path, loaded: Any) -> dict[str, Tensor]:
+    """Return the state dict in what was loaded."""
+    while isinstance(loaded, Mapping):
+        inner = [loaded[key] for key in _WRAPPERS if isinstance(loaded.get(key), Mapping)]
+        if not inner:
+            break
+        loaded = inner[0]
+    if not isinstance(loaded, Mapping):
+        raise CorruptFile(
+            f"expected a state dict in {path}, tensors by name; found {type(loaded).__name__}. "
+            "Save model.state_dict()."
+        )
+    others = [str(key) for key, value in loaded.items() if not isinstance(value, Tensor)]
+    if others or not loaded:
+        found = f"no tensors under {', '.join(others[:_SHOWN])}" if others else "nothing in it"
+        raise CorruptFile(
+            f"expected a state dict in {path}, tensors by name; found {found}. "
+            "Save model.state_dict()."
+        )
+    return {str(key): value for key, value in loaded.items()}
+
+
+def _strip_prefixes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors without what wrappers put before all names, unless the model has it."""
+    given = dict(tensors)
+    for prefix in _PREFIXES:
+        if any(name.startswith(prefix) for name in own):
+            continue
+        if given and all(name.startswith(prefix) for name in given):
+            given = {name.removeprefix(prefix): tensor for name, tensor in given.items()}
+    return given
+
+
+def _twice(sources: Mapping[str, str]) -> list[str]:
+    """Return a line for each name of ours that several tensors of the file would get."""
+    theirs_by_ours: dict[str, list[str]] = {}
+    for theirs, ours in sources.items():
+        theirs_by_ours.setdefault(ours, []).append(theirs)
+    return [
+        f"{ours}: several tensors in the file ({', '.join(theirs)})"
+        for ours, theirs in sorted(theirs_by_ours.items())
+        if len(theirs) > 1
+    ]
+
+
+def _check_normalization(own: Mapping[str, Tensor], state: dict[str, Tensor]) -> list[str]:
+    """Take the normalisation out of the state; return a line for each that is not the model's."""
+    lines = []
+    for name in _NORMALIZATION:
+        found = state.pop(name, None)
+        if found is None:
+            continue
+        expected, given = own[name].flatten(), found.flatten().to(own[name].dtype)
+        if expected.shape != given.shape or not torch.allclose(expected, given, rtol=0, atol=1e-6):
+            lines.append(
+                f"{name} of the inputs: {_numbers(expected)} in the model, "
+                f"{_numbers(given)} in the file"
+            )
+    return lines
+
+
+def _numbers(values: Tensor) -> str:
+    return ", ".join(f"{value:.6g}" for value in values.tolist())
+
+
+def _differences(
+    own: Mapping[str, Tensor], given: Mapping[str, Tensor], theirs: Mapping[str, str]
+) -> list[str]:
+    def shape(tensor: Tensor) -> str:
+        return str(tuple(tensor.shape))
+
+    def renamed(name: str) -> str:
+        return f" as {theirs[name]}" if theirs.get(name, name) != name else ""
+
+    other = [
+        f"{name}: {shape(own[name])} in the model, {shape(given[name])} in the file{renamed(name)}"
+        for name in own.keys() & given.keys()
+        if own[name].shape != given[name].shape
+    ]
+    missing = [
+        f"{name}: {shape(own[name])} in the model, not in the file" for name in own.keys() - given
+    ]
+    extra = [
+        f"{theirs.get(name, name)}: {shape(given[name])} in the file, not in the model"
+        for name in given.keys() - own
+    ]
+    return sorted(other) + sorted(missing) + sorted(extra)

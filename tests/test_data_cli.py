@@ -1,0 +1,97 @@
+"""`acclimate data`: what each command prints and refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from acclimate import data
+from acclimate.cli.data import app
+from acclimate.data.catalog import SETS
+from acclimate.data.places import VARIABLE
+from acclimate.errors import BadInput
+from tests.data_samples import binary_files, tiny_corrupted_entry, tiny_entry, write_tar
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SETS, "cifar10", tiny_entry("cifar10"))
+    monkeypatch.setitem(SETS, "cifar10c", tiny_corrupted_entry())
+
+
+def run(*arguments: str | Path) -> Result:
+    """Run a command in this process; a failure is the error itself."""
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(part) for part in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_from_archive_to_corrupted_set(tmp_path, monkeypatch):
+    archive = write_tar(tmp_path / "cifar-10-binary.tar.gz", binary_files("cifar10"))
+    root = tmp_path / "root"
+    monkeypatch.setenv(VARIABLE, str(root))
+    result = run("get", "cifar10", "--from", archive)
+    assert result.exit_code == 0
+    assert str(root / "cifar10") in result.stdout
+    assert "official" in result.stdout
+    assert run("check", "cifar10").exit_code == 0
+    result = run("corrupt", "cifar10", "--name", "fog", "--severity", "5", "--workers", "1")
+    assert "generated" in result.stdout
+    rows = {line.split()[0]: line for line in run("list").stdout.splitlines() if line.strip()}
+    assert "official" in rows["cifar10"]
+    assert "generated, 1 corruptions, 1 blocks" in rows["cifar10c"]
+    assert "–" in rows["cifar100"]
+    assert set(SETS) | set(data.WEIGHTS) <= set(rows)
+    other = run("list", "--data-dir", tmp_path / "empty").stdout
+    assert "official" not in other
+    assert str(tmp_path / "empty") in other
+
+
+def test_check_reports_and_exits_with_one(tmp_path):
+    archive = write_tar(tmp_path / "a.tar.gz", binary_files("cifar10"))
+    run("get", "cifar10", "--from", archive, "--data-dir", tmp_path)
+    (tmp_path / "cifar10" / "test" / "labels.npy").unlink()
+    result = run("check", "cifar10", "--data-dir", tmp_path)
+    assert result.exit_code == 1
+    assert "1 problem(s):" in result.stdout
+    assert "labels.npy is missing" in result.stdout
+
+
+def test_folders(tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number in range(3):
+        pixels = np.full((32, 32, 3), 40 * number, np.uint8)
+        Image.fromarray(pixels).save(photos / f"{number}.png")
+    for number in range(12):
+        (photos / f"torn{number}.jpg").write_bytes(b"no image")
+    result = run("check", "image-folder", "--dir", photos)
+    assert result.exit_code == 1
+    assert "12 problem(s):" in result.stdout
+    assert "(+ 2 more)" in result.stdout
+    options = ("--name", "brightness", "--severity", "1", "--severity", "2", "--workers", "1")
+    result = run("corrupt", photos, "--out", tmp_path / "out", *options)
+    assert result.exit_code == 0
+    assert "12 unreadable image(s) left out" in result.stderr
+    found = sorted(path.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("*.png"))
+    wanted = [f"brightness/{severity}/{number}.png" for severity in (1, 2) for number in range(3)]
+    assert [path.as_posix() for path in found] == wanted
+
+
+def test_mistakes_are_explained(tmp_path):
+    for arguments, words in (
+        (("get", "cifar"), "Did you mean"),
+        (("get", "imagenetc", "--data-dir", tmp_path), "zenodo.org/records/2235448"),
+        (("corrupt", tmp_path / "absent"), "neither a set"),
+        (("corrupt", tmp_path), "by --out"),
+        (("corrupt", "imagenet", "--data-dir", tmp_path), "image-net.org"),
+        (("corrupt", "cifar10", "--size", "32"), "--size is for folders"),
+    ):
+        with pytest.raises(BadInput) as caught:
+            run(*arguments)
+        assert words in str(caught.value)

@@ -1,0 +1,393 @@
+"""CIFAR-10-C and what stands in for it: published files, copies made here, folders of images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from acclimate import data
+from acclimate.data import corruptor, folders, generate
+from acclimate.data.catalog import SETS
+from acclimate.data.check import check
+from acclimate.data.folder_copies import corrupt_folder
+from acclimate.errors import AcclimateWarning, BadInput, CorruptFile
+from tests.data_samples import (
+    N_BATCH,
+    as_npy,
+    binary_files,
+    corrupted_files,
+    make_pair,
+    sha256,
+    tiny_corrupted_entry,
+    tiny_entry,
+    write_files,
+    write_tar,
+)
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SETS, "cifar10", tiny_entry("cifar10"))
+    monkeypatch.setitem(SETS, "cifar10c", tiny_corrupted_entry())
+    monkeypatch.setattr(generate, "_BLOCK", 4)
+
+
+def unpack(name: str, severity: int) -> np.ndarray:
+    """Return a block of the published stand-in, by counting bytes."""
+    n = N_BATCH * 3072
+    content = corrupted_files()[f"{name}.npy"][-5 * n :]
+    part = content[(severity - 1) * n : severity * n]
+    return np.frombuffer(part, np.uint8).reshape(N_BATCH, 32, 32, 3)
+
+
+class TestPublished:
+    @pytest.mark.parametrize("packed", [True, False])
+    def test_blocks_are_severities(self, packed, tmp_path):
+        files = corrupted_files()
+        place = tmp_path / "given"
+        source = write_tar(tmp_path / "a.tar", files) if packed else write_files(place, files)
+        data.get("cifar10c", tmp_path, source)
+        _, labels = make_pair("cifar10", "test")
+        for severity in (1, 3, 5):
+            fog = data.load("cifar10c", root=tmp_path, corruption="fog", severity=severity)
+            assert isinstance(fog.images, np.memmap)
+            assert np.array_equal(fog.images, unpack("fog", severity))
+            assert np.array_equal(fog.labels, labels)
+            assert fog.description == {
+                "name": "cifar10c",
+                "split": "test",
+                "n": N_BATCH,
+                "source": "official",
+                "sha256": sha256(unpack("fog", severity)),
+                "corruption": "fog",
+                "severity": severity,
+            }
+        assert check("cifar10c", tmp_path).problems == []
+        assert data.find_state("cifar10c", tmp_path) == "official, 2 corruptions"
+
+    def test_a_folder_put_there_by_hand_is_unchecked_until_checked(self, tmp_path):
+        write_files(tmp_path / "CIFAR-10-C", corrupted_files())
+
+        def source() -> str:
+            loaded = data.load("cifar10c", root=tmp_path, corruption="fog")
+            return str(loaded.description["source"])
+
+        assert source() == "unchecked"
+        assert check("cifar10c", tmp_path).problems == []
+        assert source() == "official"
+
+    def test_a_file_that_is_not_the_published_one_is_refused(self, tmp_path):
+        files = {**corrupted_files(), "fog.npy": as_npy(np.zeros((30, 32, 32, 3), np.uint8))}
+        with pytest.raises(CorruptFile, match=r"fog\.npy .* is not the published file"):
+            data.get("cifar10c", tmp_path / "root", write_tar(tmp_path / "a.tar", files))
+        assert [path.name for path in (tmp_path / "root").iterdir()] == [".locks"]
+        with pytest.raises(BadInput, match="does not hold CIFAR-10-C"):
+            data.get("cifar10c", tmp_path / "root", write_files(tmp_path / "other", {"a": b""}))
+
+    def test_missing_files_are_told_and_an_error_when_needed(self, tmp_path):
+        files = corrupted_files()
+        del files["fog.npy"]
+        notes: list[str] = []
+        source = write_files(tmp_path / "given", files)
+        data.get("cifar10c", tmp_path, source, notify=notes.append)
+        assert notes == ["1 of 3 files are missing: fog.npy."]
+        data.load("cifar10c", root=tmp_path, corruption="brightness")
+        with pytest.raises(CorruptFile, match=r"fog\.npy is missing"):
+            data.load("cifar10c", root=tmp_path, corruption="fog")
+        assert len(check("cifar10c", tmp_path).problems) == 1
+
+    def test_damage_is_found(self, tmp_path):
+        files = corrupted_files()
+        folder = write_files(tmp_path / "cifar10c", files)
+        (folder / "fog.npy").write_bytes(files["fog.npy"][:-1])
+        with pytest.raises(CorruptFile, match="not a whole NumPy array"):
+            data.load("cifar10c", root=tmp_path, corruption="fog")
+        assert len(check("cifar10c", tmp_path).problems) == 1
+        (folder / "fog.npy").write_bytes(files["fog.npy"][:-1] + b"!")
+        assert "MD5 differs" in check("cifar10c", tmp_path).problems[0]
+        (folder / "labels.npy").write_bytes(as_npy(np.zeros(29, np.uint8)))
+        with pytest.raises(CorruptFile, match=r"has 30 images, but .* has 29"):
+            data.load("cifar10c", root=tmp_path, corruption="fog")
+        (folder / "fog.npy").write_bytes(as_npy(np.zeros((29, 32, 32, 3), np.uint8)))
+        with pytest.raises(CorruptFile, match="expected five blocks of one length"):
+            data.load("cifar10c", root=tmp_path, corruption="fog")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    data.get("cifar10", tmp_path, write_files(tmp_path / "given", binary_files("cifar10")))
+    return tmp_path
+
+
+def expected(name: str, severity: int, seed: int = 0) -> np.ndarray:
+    """Return the whole test set corrupted at once."""
+    return corruptor.corrupt_block(make_pair("cifar10", "test")[0], name, severity, seed, 0)
+
+
+def ledger(root: Path) -> dict:
+    return json.loads((root / "cifar10c-generated" / "generated.json").read_text())
+
+
+class TestGenerated:
+    def test_what_is_not_on_disk_is_made_and_says_so(self, root):
+        fog = data.load("cifar10c", root=root, corruption="fog", severity=2, seed=3)
+        assert np.array_equal(fog.images, expected("fog", 2, 3))
+        assert isinstance(fog.images, np.memmap)
+        assert np.array_equal(fog.labels, make_pair("cifar10", "test")[1])
+        said = fog.description
+        assert (said["source"], said["seed"], said["severity"]) == ("generated", 3, 2)
+        assert said["sha256"] == sha256(expected("fog", 2, 3))
+        assert said["clean"]["source"] == "official"
+        assert list(ledger(root)["blocks"]) == ["fog"]
+        assert list(ledger(root)["blocks"]["fog"]) == ["2"]
+        assert check("cifar10c", root).problems == []
+
+    def test_the_layout_is_the_published_one(self, root):
+        folder = data.corrupt("cifar10", ["fog"], [1, 2, 3, 4, 5], root)
+        array = np.load(folder / "fog.npy")
+        assert array.shape == (5 * N_BATCH, 32, 32, 3)
+        whole = np.concatenate([expected("fog", severity) for severity in (1, 2, 3, 4, 5)])
+        assert np.array_equal(array, whole)
+        assert (folder / "labels.npy").read_bytes() == corrupted_files()["labels.npy"]
+
+    def test_a_published_set_comes_first(self, root):
+        data.load("cifar10c", root=root, corruption="fog")
+        write_files(root / "cifar10c", corrupted_files())
+        fog = data.load("cifar10c", root=root, corruption="fog")
+        assert np.array_equal(fog.images, unpack("fog", 5))
+
+    def test_a_cut_run_goes_on_where_it_was(self, root, monkeypatch):
+        calls: list[tuple[str, int, int]] = []
+
+        def counted(images, name, severity, seed, start):
+            calls.append((name, severity, start))
+            if (severity, start) == (3, 4) and len(calls) == 4:
+                raise KeyboardInterrupt
+            return corruptor.corrupt_block(images, name, severity, seed, start)
+
+        monkeypatch.setattr(generate, "corrupt_block", counted)
+        with pytest.raises(KeyboardInterrupt):
+            data.corrupt("cifar10", ["fog", "brightness"], [1, 3], root)
+        folder = root / "cifar10c-generated"
+        names = sorted(path.name for path in folder.iterdir() if path.name != ".locks")
+        assert names == ["fog.npy.part", "generated.json", "labels.npy"]
+        assert list(ledger(root)["blocks"]["fog"]) == ["1"]
+        calls.clear()
+        data.corrupt("cifar10", ["fog", "brightness"], [1, 3], root)
+        again = [("fog", 3), ("brightness", 1), ("brightness", 3)]
+        assert calls == [(*block, start) for block in again for start in (0, 4)]
+        calls.clear()
+        data.corrupt("cifar10", ["fog", "brightness"], [3, 1], root)
+        assert calls == []
+        for name, severity in again:
+            loaded = data.load("cifar10c", root=root, corruption=name, severity=severity)
+            assert np.array_equal(loaded.images, expected(name, severity))
+        data.load("cifar10c", root=root, corruption="fog", severity=5)
+        assert calls == [("fog", 5, 0), ("fog", 5, 4)]
+        assert np.array_equal(
+            np.load(folder / "fog.npy")[2 * N_BATCH :][:N_BATCH], expected("fog", 3)
+        )
+
+    def test_a_part_that_was_cut_itself_is_begun_anew(self, root):
+        data.corrupt("cifar10", ["fog"], [1], root)
+        file = root / "cifar10c-generated" / "fog.npy"
+        file.write_bytes(file.read_bytes()[:1000])
+        data.corrupt("cifar10", ["fog"], [5], root)
+        assert list(ledger(root)["blocks"]["fog"]) == ["5"]
+        loaded = data.load("cifar10c", root=root, corruption="fog", severity=1)
+        assert np.array_equal(loaded.images, expected("fog", 1))
+
+    def test_processes_give_the_same(self, root):
+        told = []
+        folder = data.corrupt(
+            "cifar10", ["fog"], [4], root, workers=2, progress=lambda *step: told.append(step)
+        )
+        block = np.load(folder / "fog.npy")[3 * N_BATCH :][:N_BATCH]
+        assert np.array_equal(block, expected("fog", 4))
+        assert told[-1] == ("fog, severity 4", N_BATCH, N_BATCH)
+
+    def test_blocks_of_another_version_are_told_and_made_anew(self, root, monkeypatch):
+        data.load("cifar10c", root=root, corruption="fog")
+
+        def darker(images, name, severity, seed, start):
+            return images // 2
+
+        for module in (generate, corruptor):
+            monkeypatch.setattr(module, "corrupt_block", darker)
+        with pytest.warns(AcclimateWarning, match="another version of the corruption"):
+            data.load("cifar10c", root=root, corruption="fog")
+        notes: list[str] = []
+        data.corrupt("cifar10", ["fog"], root=root, notify=notes.append)
+        assert len(notes) == 1
+        loaded = data.load("cifar10c", root=root, corruption="fog")
+        assert np.array_equal(loaded.images, make_pair("cifar10", "test")[0] // 2)
+
+    def test_damage_is_found(self, root):
+        folder = data.corrupt("cifar10", ["fog"], [5], root)
+        content = bytearray((folder / "fog.npy").read_bytes())
+        content[-1] ^= 1
+        (folder / "fog.npy").write_bytes(content)
+        assert "severity 5: its SHA-256 differs" in check("cifar10c", root).problems[0]
+        (folder / "fog.npy").unlink()
+        assert "fog.npy is missing" in check("cifar10c", root).problems[0]
+
+    def test_mistakes_are_explained(self, root, tmp_path):
+        data.corrupt("cifar10", ["fog"], [5], root)
+        foreign = write_files(tmp_path / "foreign", corrupted_files())
+        cases = (
+            (lambda: data.corrupt("cifar10", ["frog"], root=root), 'Did you mean "fog"'),
+            (
+                lambda: data.corrupt("cifar10", ["fog"], [6], root),
+                "severities from 1 to 5, found [6]",
+            ),
+            (
+                lambda: data.corrupt("cifar10", ["fog"], [], root),
+                "severities from 1 to 5, found none",
+            ),
+            (lambda: data.corrupt("cifar10", [], [5], root), "at least one corruption"),
+            (lambda: data.corrupt("cifar10", ["fog"], root=root, workers=0), "at least 1 worker"),
+            (lambda: data.corrupt("cifar10", ["fog"], root=root, seed=1), "from seed 0, asked for"),
+            (
+                lambda: data.corrupt("cifar10", ["fog"], root=root, out=foreign),
+                "not generated here",
+            ),
+            (lambda: data.corrupt("builtin", ["fog"], root=root), "give --out"),
+            (lambda: data.load("cifar10c", root=root), "needs a corruption"),
+            (lambda: data.load("cifar10c", "train", root, corruption="fog"), "only a test split"),
+            (lambda: data.load("cifar10c", root=root, corruption="frog"), 'Did you mean "fog"'),
+            (lambda: data.load("cifar10c", root=root, corruption="fog", severity=0), "from 1 to 5"),
+            (
+                lambda: data.load("cifar10c", root=tmp_path / "no", corruption="fog"),
+                "Run: acclimate data get cifar10",
+            ),
+            (lambda: check("cifar10c", tmp_path / "no"), "make it: acclimate data corrupt cifar10"),
+        )
+        for call, words in cases:
+            with pytest.raises(BadInput) as caught:
+                call()
+            assert words in str(caught.value)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    draws = np.random.default_rng(0)
+    for number in range(6):
+        path = tmp_path / "photos" / ("cat", "dog")[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draws.integers(0, 256, (32, 32, 3)).astype(np.uint8)).save(path)
+    return tmp_path / "photos"
+
+
+class TestFolders:
+    def test_copies_keep_the_layout_and_go_on(self, photos, tmp_path):
+        (photos / "cat" / "torn.jpg").write_bytes(b"no image")
+        out = tmp_path / "out"
+        counts = corrupt_folder(photos, out, ["fog"], [2], seed=1)
+        assert (counts.n_written, counts.n_present) == (6, 0)
+        assert list(counts.unreadable) == [photos / "cat" / "torn.jpg"]
+        listed = sorted(photos.rglob("*.*"), key=lambda path: path.relative_to(photos).as_posix())
+        for place, path in enumerate(listed):
+            if path.suffix == ".png":
+                copy = out / "fog" / "2" / path.relative_to(photos)
+                clean = np.asarray(Image.open(path))[None]
+                wanted = corruptor.corrupt_block(clean, "fog", 2, 1, place)[0]
+                assert np.array_equal(np.asarray(Image.open(copy)), wanted)
+        (out / "fog" / "2" / "dog" / "1.png").unlink()
+        counts = corrupt_folder(photos, out, ["fog"], [2], seed=1, workers=2)
+        assert (counts.n_written, counts.n_present, len(counts.unreadable)) == (1, 5, 1)
+        assert not list(out.rglob("*.part"))
+
+    def test_mixtures_are_refused(self, photos, tmp_path):
+        corrupt_folder(photos, tmp_path / "out", ["brightness"], [1])
+        (tmp_path / "full").mkdir()
+        (tmp_path / "full" / "a.txt").write_text("")
+        (photos / "cat" / "0.jpg").write_bytes((photos / "cat" / "0.png").read_bytes())
+        cases = [
+            (tmp_path / "other", 0, "differ only in the ending"),
+        ]
+        for out, seed, words in cases:
+            with pytest.raises(BadInput, match=words):
+                corrupt_folder(photos, out, ["brightness"], [1], seed)
+        (photos / "cat" / "0.jpg").unlink()
+        for out, seed, words in (
+            (tmp_path / "out", 1, "made with another seed"),
+            (tmp_path / "full", 0, "no folder of copies"),
+            (photos / "copies", 0, "is inside"),
+        ):
+            with pytest.raises(BadInput, match=words):
+                corrupt_folder(photos, out, ["brightness"], [1], seed)
+        (photos / "cat" / "0.png").unlink()
+        with pytest.raises(BadInput, match="made with another listing"):
+            corrupt_folder(photos, tmp_path / "out", ["brightness"], [1])
+
+    def test_a_folder_is_gone_through_in_one_order(self, photos, tmp_path):
+        loaded = data.load_folder("image-folder", path=photos, batch_size=4)
+        assert loaded.description["n"] == 6
+        assert loaded.description["source"] == "folder"
+        passes = [list(loaded), list(loaded)]
+        for first, second in zip(*passes, strict=True):
+            assert torch.equal(first[0], second[0])
+            assert torch.equal(first[1], second[1])
+        assert torch.cat([y for _, y in passes[0]]).tolist() == [0, 0, 0, 1, 1, 1]
+        first = torch.from_numpy(np.asarray(Image.open(photos / "cat" / "0.png")) / np.float32(255))
+        assert torch.equal(passes[0][0][0][0], first.permute(2, 0, 1))
+        mixed = data.load_folder("image-folder", path=photos, seed=1)
+        labels = [y.tolist() for _, y in mixed]
+        assert labels != [[0, 0, 0, 1, 1, 1]]
+        assert sorted(labels[0]) == [0, 0, 0, 1, 1, 1]
+        assert labels == [y.tolist() for _, y in mixed]
+
+    def test_imagenet_layouts(self, photos, tmp_path, monkeypatch):
+        monkeypatch.setattr(folders, "_N_IMAGENET", 2)
+        place = tmp_path / "imagenet" / "val"
+        place.parent.mkdir()
+        photos.rename(place)
+        assert data.load_folder("imagenet", root=tmp_path).classes == ["cat", "dog"]
+        corrupt_folder(place, tmp_path / "imagenetc-generated", ["fog"], [5])
+        made = data.load_folder("imagenetc", root=tmp_path, corruption="fog", severity=5)
+        assert made.description["source"] == "generated"
+        assert len(made.paths) == 6
+        (tmp_path / "imagenetc-generated" / "generated.json").unlink()
+        (tmp_path / "imagenetc-generated").rename(tmp_path / "imagenetc")
+        found = data.load_folder("imagenetc", root=tmp_path, corruption="fog", severity=5)
+        assert found.description["source"] == "folder"
+        report = check("imagenetc", tmp_path)
+        assert report.facts["fog"] == "severity 5"
+        assert report.problems == []
+        monkeypatch.setattr(folders, "_N_IMAGENET", 1000)
+        with pytest.raises(BadInput, match="expected 1000 class folders"):
+            data.load_folder("imagenet", root=tmp_path)
+        named = data.load_folder("imagenet", root=tmp_path, classes=["ant", "cat", "dog"])
+        assert sorted({label for _, y in named for label in y.tolist()}) == [1, 2]
+
+    def test_unreadable_images_are_counted(self, photos, tmp_path):
+        (photos / "cat" / "torn.png").write_bytes((photos / "cat" / "0.png").read_bytes()[:200])
+        (photos / "dog" / "text.jpg").write_text("no image")
+        report = check("image-folder", path=photos)
+        assert report.facts["images"] == "8"
+        assert report.facts["unreadable"] == "2"
+        assert len(report.problems) == 2
+
+    def test_mistakes_are_explained(self, tmp_path):
+        for call, words in (
+            (lambda: data.load_folder("image-folder"), "give it as path="),
+            (
+                lambda: data.load_folder("imagenetc", root=tmp_path),
+                "needs a corruption and a severity",
+            ),
+            (lambda: data.load_folder("imagenet", root=tmp_path), "image-net.org"),
+            (
+                lambda: data.load_folder("imagenetc", root=tmp_path, corruption="fog", severity=1),
+                "zenodo.org/records/2235448",
+            ),
+            (lambda: check("imagenet", tmp_path), "image-net.org"),
+            (lambda: check("image-folder", tmp_path), "give it by --dir"),
+        ):
+            with pytest.raises(BadInput) as caught:
+                call()
+            assert words in str(caught.value)

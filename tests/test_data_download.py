@@ -1,0 +1,235 @@
+"""Downloads: faults of a server, mirrors, resuming, two processes at once."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from acclimate.data import download, npm
+from acclimate.data.download import DownloadFailed, RemoteFile, fetch
+from acclimate.errors import MissingExtra
+from tests.data_server import Server, serve
+
+CONTENT = random.Random(0).randbytes(20 * download._CHUNK)
+MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(download, "_PAUSE", 0.0)
+    # A proxy of the machine must not stand between the tests and their own server.
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with serve(CONTENT) as running:
+        yield running
+
+
+def remote(
+    server: Server, *paths: str, size: int | None = len(CONTENT), checksum=MD5
+) -> RemoteFile:
+    return RemoteFile(
+        "file.bin", tuple(f"{server.address}/{path}" for path in paths), size, checksum
+    )
+
+
+def visible(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != ".locks")
+
+
+def test_a_file_is_fetched_once_with_progress(server, tmp_path):
+    told = []
+    path = fetch(remote(server, "good"), tmp_path / "new", lambda *step: told.append(step))
+    assert path.read_bytes() == CONTENT
+    assert told[-1] == ("file.bin (MB)", 0, 1)
+    assert fetch(remote(server, "good"), tmp_path / "new") == path
+    assert server.requests == [("/good", "")]
+    assert visible(tmp_path / "new") == ["file.bin"]
+
+
+def test_a_cut_connection_is_resumed_from_where_it_broke(server, tmp_path):
+    path = fetch(remote(server, "cut"), tmp_path)
+    assert path.read_bytes() == CONTENT
+    half, quarter = len(CONTENT) // 2, len(CONTENT) // 4
+    asked = [asked for _, asked in server.requests]
+    assert asked[:3] == ["", f"bytes={half}-", f"bytes={half + quarter}-"]
+
+
+def test_a_cut_without_a_length_is_noticed_by_the_size(server, tmp_path):
+    path = fetch(remote(server, "cut-silent", "good"), tmp_path)
+    assert path.read_bytes() == CONTENT
+    assert server.requests[-1] == ("/good", f"bytes={len(CONTENT) // 2}-")
+
+
+def test_a_server_without_ranges_begins_anew(server, tmp_path):
+    (tmp_path / "file.bin.part").write_bytes(CONTENT[:1000])
+    path = fetch(remote(server, "plain"), tmp_path)
+    assert path.read_bytes() == CONTENT
+    assert server.requests == [("/plain", "bytes=1000-")]
+
+
+def test_what_came_is_kept_for_the_next_run(server, tmp_path):
+    with pytest.raises(
+        DownloadFailed, match=r"cut after 163,840 of 327,680[\s\S]*163,840 bytes are"
+    ):
+        fetch(remote(server, "cut-plain"), tmp_path)
+    assert visible(tmp_path) == ["file.bin.part"]
+    assert fetch(remote(server, "good"), tmp_path).read_bytes() == CONTENT
+    assert server.requests[-1] == ("/good", "bytes=163840-")
+    assert visible(tmp_path) == ["file.bin"]
+
+
+def test_without_a_checksum_nothing_is_kept_or_continued(server, tmp_path):
+    (tmp_path / "file.bin.part").write_bytes(b"of another file")
+    file = remote(server, "good", size=None, checksum=None)
+    assert fetch(file, tmp_path).read_bytes() == CONTENT
+    assert server.requests == [("/good", "")]
+    with pytest.raises(DownloadFailed):
+        fetch(remote(server, "cut-plain", size=None, checksum=None), tmp_path / "other")
+    assert visible(tmp_path / "other") == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("wrong", "wrong checksum: md5 "),
+        ("longer", "the server has 327,684 bytes, expected 327,680"),
+        ("missing", "HTTP 404 Not Found"),
+        ("page", "instead of the file; Google Drive does so"),
+        ("page-in-disguise", 'a web page titled "Google Drive - Quota exceeded"'),
+    ],
+)
+def test_a_fault_is_told_and_the_next_mirror_is_tried(server, tmp_path, fault, reason):
+    notes: list[str] = []
+    path = fetch(remote(server, fault, "good"), tmp_path, notify=notes.append)
+    assert path.read_bytes() == CONTENT
+    assert len(notes) == 1
+    assert reason in notes[0]
+    assert server.requests == [(f"/{fault}", ""), ("/good", "")]
+    with pytest.raises(DownloadFailed) as caught:
+        fetch(remote(server, fault), tmp_path / "alone")
+    assert reason in str(caught.value)
+    assert visible(tmp_path / "alone") == []
+
+
+def test_every_mirror_is_named_when_all_fail(server, tmp_path):
+    dead = RemoteFile("file.bin", ("http://127.0.0.1:9/x", f"{server.address}/missing"), 1, MD5)
+    began = time.monotonic()
+    with pytest.raises(DownloadFailed) as caught:
+        fetch(dead, tmp_path)
+    assert "127.0.0.1:9: cannot be reached\n" in str(caught.value)
+    assert "HTTP 404" in str(caught.value)
+    assert time.monotonic() - began < 3
+
+
+def test_a_server_that_says_nothing_is_given_up(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "_TIMEOUT", (1.0, 0.3))
+    notes: list[str] = []
+    fetch(remote(server, "stuck", "good"), tmp_path, notify=notes.append)
+    assert len(notes) == 1
+    assert "cannot be reached" in notes[0] or "no answer" in notes[0]
+
+
+def test_a_redirect_is_followed(server, tmp_path):
+    assert fetch(remote(server, "away"), tmp_path).read_bytes() == CONTENT
+    assert server.requests == [("/away", ""), ("/good", "")]
+
+
+@pytest.mark.parametrize("path", ["off", "good"])
+def test_a_part_that_does_not_fit_is_begun_anew(server, tmp_path, path):
+    """Of another place than asked for; or longer than the server's file, whose size is unknown."""
+    extra = b"" if path == "off" else b"too long"
+    (tmp_path / "file.bin.part").write_bytes((CONTENT + extra)[: -5 if path == "off" else None])
+    size = len(CONTENT) if path == "off" else None
+    assert fetch(remote(server, path, size=size), tmp_path).read_bytes() == CONTENT
+    assert server.requests[-1] == (f"/{path}", "")
+
+
+def test_a_damaged_file_in_place_is_fetched_again(server, tmp_path):
+    (tmp_path / "file.bin").write_bytes(CONTENT[:-1])
+    assert fetch(remote(server, "good"), tmp_path).read_bytes() == CONTENT
+
+
+CHILD = """
+import sys
+from acclimate.data.download import RemoteFile, fetch
+address, folder, size, checksum = sys.argv[1:]
+fetch(RemoteFile("file.bin", (address,), int(size), checksum), __import__("pathlib").Path(folder),
+      notify=print)
+"""
+
+
+def start_child(server: Server, folder: Path) -> subprocess.Popen[str]:
+    arguments = [f"{server.address}/gated", str(folder), str(len(CONTENT)), MD5]
+    command = [sys.executable, "-u", "-c", CHILD, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_part(folder: Path) -> Path:
+    part = folder / "file.bin.part"
+    deadline = time.monotonic() + 60
+    while not (part.exists() and part.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return part
+
+
+def test_two_processes_fetch_once(server, tmp_path):
+    first = start_child(server, tmp_path)
+    wait_for_part(tmp_path)
+    second = start_child(server, tmp_path)
+    assert second.stdout is not None
+    assert second.stdout.readline() == "another process is at work on file.bin; waiting for it.\n"
+    server.gate.set()
+    outputs = [child.communicate(timeout=60) for child in (first, second)]
+    assert [first.returncode, second.returncode] == [0, 0], outputs
+    assert server.requests == [("/gated", "")]
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
+def test_a_killed_process_leaves_a_part_that_is_continued(server, tmp_path):
+    child = start_child(server, tmp_path)
+    part = wait_for_part(tmp_path)
+    child.kill()
+    child.communicate()
+    server.gate.set()
+    n = part.stat().st_size
+    assert 0 < n < len(CONTENT)
+    assert fetch(remote(server, "good"), tmp_path).read_bytes() == CONTENT
+    assert server.requests[-1] == ("/good", f"bytes={n}-")
+
+
+def test_the_extra_is_named_when_it_is_missing(server, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'acclimate\[data\]'"):
+        fetch(remote(server, "good"), tmp_path)
+    assert visible(tmp_path) == []
+
+
+def fake_npm(folder: Path, script: str) -> Path:
+    folder.mkdir()
+    (folder / "npm").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "npm").chmod(0o755)
+    return folder
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the stand-in for npm is a shell script")
+def test_npm_client(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(fake_npm(tmp_path / "bin", 'echo "$*" > "$4/asked-1.0.0.tgz"')))
+    (tmp_path / "out").mkdir()
+    path = npm.fetch_package("asked@1.0.0", tmp_path / "out")
+    assert path.read_text().startswith(f"pack asked@1.0.0 --pack-destination {tmp_path / 'out'}")
+
+    script = "echo 'npm error code E404' >&2; exit 1"
+    monkeypatch.setenv("PATH", str(fake_npm(tmp_path / "broken", script)))
+    (tmp_path / "none").mkdir()
+    with pytest.raises(DownloadFailed, match=r"asked@1\.0\.0 from npm: npm error code E404"):
+        npm.fetch_package("asked@1.0.0", tmp_path / "none")
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DownloadFailed, match="the npm client is not installed"):
+        npm.fetch_package("asked@1.0.0", tmp_path / "none")

@@ -1,0 +1,229 @@
+"""Models of libraries and of the user: what they are given, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from urllib.error import URLError
+
+import pytest
+import torch
+from torch import nn
+
+from acclimate import zoo
+from acclimate.errors import (
+    ArtifactMismatch,
+    BadInput,
+    MissingExtra,
+    UnsuitableModel,
+)
+from acclimate.zoo import torchvision_door
+from acclimate.zoo.torchvision_door import import_torchvision
+from tests.cli_models import tiny_cnn
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+# torchvision ----------------------------------------------------------------------------------
+
+
+def make_images(size: int = 64) -> torch.Tensor:
+    return torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(2))
+
+
+def test_torchvision_models_take_images_that_are_not_normalised(tmp_path: Path) -> None:
+    models = import_torchvision().models
+    torch.manual_seed(0)
+    plain = models.get_model("squeezenet1_1", num_classes=5).eval()
+    torch.save({"state_dict": plain.state_dict()}, tmp_path / "weights.pt")
+    model = zoo.load("torchvision:squeezenet1_1", tmp_path / "weights.pt", 5)
+    x = make_images()
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in IMAGENET)
+    with torch.no_grad():
+        got, expected = model(x), plain((x - mean) / std)
+    assert not model.training
+    assert torch.equal(got, expected)
+    with pytest.raises(ArtifactMismatch, match=r"classifier\.1\.weight: \(7, 512, 1, 1\) in the"):
+        zoo.load("torchvision:squeezenet1_1", tmp_path / "weights.pt", 7)
+
+
+def test_torchvision_weights_come_from_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = import_torchvision().models
+    state = models.get_model("squeezenet1_1").state_dict()
+    asked = []
+
+    def hand_over(address: str, *_: Any, **__: Any) -> Any:
+        asked.append(address)
+        return state
+
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", hand_over)
+    model = zoo.load("torchvision:squeezenet1_1", n_classes=1000)
+    assert asked == [models.get_model_weights("squeezenet1_1").DEFAULT.url]
+    assert all(torch.equal(model.state_dict()[f"model.{key}"], state[key]) for key in state)
+    with pytest.raises(BadInput, match="have 1000 classes, but n_classes=10 was asked"):
+        zoo.load("torchvision:squeezenet1_1", n_classes=10)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise URLError("no route")
+
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", refuse)
+    with pytest.raises(BadInput, match=r"cannot be downloaded .*no route"):
+        zoo.load("torchvision:squeezenet1_1")
+
+
+def test_torchvision_names_are_checked() -> None:
+    with pytest.raises(BadInput, match=r'no model "squeezenet1_2"\. Did you mean "squeezenet1_'):
+        zoo.build("torchvision:squeezenet1_2")
+    with pytest.raises(UnsuitableModel, match="no normalisation"):
+        zoo.build("torchvision:raft_small")
+
+
+def test_without_torchvision_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'acclimate\[torchvision\]'"):
+        zoo.build("torchvision:squeezenet1_1")
+
+
+class Loader:
+    """Stands for importlib: fails with the given errors, one a call, then gives a module."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+
+    def import_module(self, name: str) -> ModuleType:
+        if self.errors:
+            raise self.errors.pop(0)
+        return ModuleType(name)
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Return a function that goes through the door and tells what was declared."""
+
+    def go(*errors: Exception) -> list[str]:
+        declared: list[str] = []
+        library = SimpleNamespace(define=declared.append)
+        left_over = {"torchvision": None, "torchvision.ops": None, "torch": torch}
+        monkeypatch.setattr(torchvision_door, "importlib", Loader(*errors))
+        monkeypatch.setattr(torchvision_door, "sys", SimpleNamespace(modules=left_over))
+        monkeypatch.setattr(torchvision_door, "_declared", [])
+        monkeypatch.setattr(torch.library, "Library", lambda *_: library)
+        assert import_torchvision().__name__ == "torchvision"
+        assert ("torchvision" in left_over) == (not declared)
+        assert "torch" in left_over
+        return declared
+
+    return go
+
+
+def test_the_door_does_nothing_where_builds_match(door: Callable[..., list[str]]) -> None:
+    assert door() == []
+
+
+def test_the_door_declares_what_the_import_lacks(door: Callable[..., list[str]]) -> None:
+    declared = door(RuntimeError("operator torchvision::nms does not exist"))
+    assert [schema.split("(")[0] for schema in declared] == ["nms", "qnms"]
+
+
+def test_the_door_hides_no_other_failure(door: Callable[..., list[str]]) -> None:
+    for error in (RuntimeError("out of memory"), ModuleNotFoundError("no PIL", name="PIL")):
+        with pytest.raises(type(error), match=str(error)):
+            door(error)
+
+
+# timm -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def timm(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Put a stand-in for timm in its place; return the list of what it is asked to make."""
+    asked: list[dict[str, Any]] = []
+
+    def create_model(name: str, pretrained: bool = False, **options: Any) -> nn.Module:
+        asked.append({"name": name, "pretrained": pretrained, **options})
+        model = nn.Sequential(nn.Flatten(), nn.Linear(12, options.get("num_classes", 1000)))
+        known = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.25, 0.5), "num_classes": 1000}
+        model.pretrained_cfg = known  # type: ignore[assignment]
+        return model
+
+    module = ModuleType("timm")
+    vars(module).update(
+        create_model=create_model,
+        is_model=lambda name: name.split(".")[0] == "tinynet",
+        list_models=lambda: ["tinynet"],
+    )
+    monkeypatch.setitem(sys.modules, "timm", module)
+    return asked
+
+
+def test_timm_models_are_normalised_as_timm_says(
+    timm: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    model = zoo.load("timm:tinynet.in1k")
+    assert timm == [{"name": "tinynet.in1k", "pretrained": True}]
+    x = make_images(2)
+    by_hand = (x - torch.tensor((0.5, 0.4, 0.3)).view(3, 1, 1)) / torch.tensor(
+        (0.2, 0.25, 0.5)
+    ).view(3, 1, 1)
+    assert torch.equal(model(x), model.get_submodule("model")(by_hand))
+    with pytest.raises(BadInput, match="1000 classes, but n_classes=4"):
+        zoo.load("timm:tinynet", n_classes=4)
+    state = {"1.weight": torch.ones(4, 12), "1.bias": torch.arange(4.0)}
+    torch.save(state, tmp_path / "weights.pt")
+    loaded = zoo.load("timm:tinynet", tmp_path / "weights.pt", 4)
+    assert timm[-1] == {"name": "tinynet", "pretrained": False, "num_classes": 4}
+    assert torch.equal(loaded.state_dict()["model.1.bias"], state["1.bias"])
+    with pytest.raises(BadInput, match=r'timm has no model "tinynett"\. Did you mean "tinynet"'):
+        zoo.load("timm:tinynett")
+
+
+def test_without_timm_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'acclimate\[timm\]'"):
+        zoo.load("timm:resnet50")
+
+
+# Functions --------------------------------------------------------------------------------------
+
+
+def test_a_function_gives_the_model(tmp_path: Path) -> None:
+    model = zoo.load("tests.cli_models:tiny_cnn")
+    assert not model.training
+    state = {name: tensor + 1 for name, tensor in tiny_cnn().state_dict().items()}
+    torch.save(state, tmp_path / "weights.pt")
+    loaded = zoo.load("tests.cli_models:tiny_cnn", tmp_path / "weights.pt").state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
+    with pytest.raises(BadInput, match="called without arguments"):
+        zoo.load("tests.cli_models:tiny_cnn", n_classes=3)
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("tests.cli_models:", r"package\.module:function"),
+        (":tiny_cnn", r"package\.module:function"),
+        ("tests.nowhere:tiny", r'no module "tests\.nowhere" was found.* tests/nowhere\.py'),
+        ("tests.cli_models:tiny_cmm", 'Did you mean "tiny_cnn"'),
+        ("tests.cli_models:NUMBER", "found a int"),
+        ("tests.cli_models:needs_argument", r"TypeError.*without arguments"),
+        ("tests.cli_models:fails", r"RuntimeError: the licence has expired .*cli_models\.py, line"),
+        ("tests.cli_models:not_a_model", r"torch\.nn\.Module, found str"),
+    ],
+)
+def test_a_model_that_cannot_be_had_is_explained(spec: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        zoo.load(spec)
+
+
+def test_modules_that_fail_are_told_from_modules_that_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    (tmp_path / "needy_zoo_models.py").write_text("import not_installed_anywhere")
+    with pytest.raises(BadInput, match='needs the module "not_installed_anywhere"'):
+        zoo.load("needy_zoo_models:f")
+    (tmp_path / "wrong_zoo_models.py").write_text("1 / 0")
+    with pytest.raises(BadInput, match=r"ZeroDivisionError.*wrong_zoo_models\.py, line 1"):
+        zoo.load("wrong_zoo_models:f")
