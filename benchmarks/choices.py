@@ -26,8 +26,8 @@ import acclimate
 from acclimate import PenaltyOptions, PrototypeOptions
 from acclimate.artifact import versions
 from acclimate.builtin import SPLITS, load_model, load_split, render
+from acclimate.corruptions import apply
 from acclimate.streams import Domain, reset_each
-from acclimate.streams.corruptions import apply
 
 SHIFTS = ("gaussian_noise", "fog", "pixelate")  # one of each family
 N_SOURCE = 2048

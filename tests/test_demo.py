@@ -22,11 +22,11 @@ import acclimate
 from acclimate.builtin import CLASSES, SPLITS, load_model, load_split, render
 from acclimate.cli.demo import demo, show_table
 from acclimate.cli.main import app
+from acclimate.corruptions import apply
 from acclimate.demo import DemoSettings, run_demo
 from acclimate.errors import BadInput, UnknownMethod
 from acclimate.report import render_page
 from acclimate.report.table import Measure
-from acclimate.streams.corruptions import apply
 
 SETTINGS = DemoSettings(
     corruptions=("gaussian_noise", "contrast"),

@@ -59,13 +59,13 @@ def load_model() -> WideResNet:
     """Return the source model with the weights that come with the package, in evaluation mode.
 
     Raises:
-        CorruptFile: when the weights are damaged or belong to another architecture.
+        CorruptFile: when the weights are missing, damaged, or of another architecture.
     """
     model = untrained_model()
     with as_file(_WEIGHTS) as path:
         try:
             model.load_state_dict(load_file(path), strict=True)
-        except (safetensors.SafetensorError, RuntimeError) as error:
+        except (safetensors.SafetensorError, RuntimeError, FileNotFoundError) as error:
             raise CorruptFile(
                 f"the weights of the built-in model at {path} cannot be used: {error}. "
                 "Install acclimate again."

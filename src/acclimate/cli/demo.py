@@ -27,7 +27,7 @@ def demo(
     corruptions: Annotated[
         str, typer.Option(help="Shifts, separated by commas.")
     ] = "gaussian_noise,defocus_blur,fog,contrast,pixelate,jpeg_compression",
-    images: Annotated[int, typer.Option(help="Test images of each shift.")] = 2000,
+    images: Annotated[int, typer.Option(help="Test images of each shift.")] = 1400,
     batch_size: Annotated[int, typer.Option(help="Images a batch.")] = 200,
     severity: Annotated[int, typer.Option(help="Of the shifts, from 1 to 5.")] = 5,
     seeds: Annotated[int, typer.Option(help="How many seeds; with several, mean ± spread.")] = 1,

@@ -19,7 +19,7 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 def list_corruptions() -> list[str]:
     """Return the names of all corruptions that can be made here."""
-    from acclimate.streams.corruptions import CORRUPTIONS
+    from acclimate.corruptions import CORRUPTIONS
 
     return list(CORRUPTIONS)
 
@@ -43,7 +43,7 @@ def check_request(names: Sequence[str], severities: Sequence[int]) -> None:
 
 def corrupt_block(images: Pixels, name: str, severity: int, seed: int, start: int) -> Pixels:
     """Return corrupted copies of images that stand at `start` and after it in their set."""
-    from acclimate.streams.corruptions import apply
+    from acclimate.corruptions import apply
 
     return apply(images, name, severity, seed, start)
 

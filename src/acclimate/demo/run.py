@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact, versions
 from acclimate.builtin import CLASSES, SPLITS, load_model, load_split, render
+from acclimate.corruptions import Pixels, apply
 from acclimate.demo.result import DemoResult
 from acclimate.demo.settings import DemoSettings
 from acclimate.evaluation import Record, Result, evaluate, iter_evaluate
@@ -26,7 +27,6 @@ from acclimate.parts.source import Progress
 from acclimate.preparation import prepare
 from acclimate.report import Layer, Run, Sample
 from acclimate.streams import Domain, reset_each
-from acclimate.streams.corruptions import Pixels, apply
 
 #: Images of each shift that are kept to be shown.
 N_SAMPLES = 4

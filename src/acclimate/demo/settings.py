@@ -6,9 +6,9 @@ import math
 import shlex
 from dataclasses import dataclass, fields
 
+from acclimate.corruptions import CORRUPTIONS
 from acclimate.errors import BadInput, did_you_mean
 from acclimate.methods import get_method
-from acclimate.streams.corruptions import CORRUPTIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class DemoSettings:
         "pixelate",
         "jpeg_compression",
     )
-    images: int = 2000
+    images: int = 1400
     batch_size: int = 200
     severity: int = 5
     seeds: int = 1

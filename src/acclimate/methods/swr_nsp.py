@@ -20,7 +20,11 @@ from acclimate.terms.swr import Swr
 
 @dataclass(frozen=True, kw_only=True)
 class SwrNspConfig(GradientConfig):
-    """Options of `swr_nsp`; the defaults are the paper's."""
+    """Options of `swr_nsp`; the defaults are the paper's.
+
+    The paper is silent on `detach_target` and `projector_statistics`; the reasons for their
+    defaults stand in `acclimate.terms.Nsp`.
+    """
 
     main_confidence: float = hp(
         0.2, search=uniform(0.1, 1.0), help="weight of the mean entropy, main task (λ_m1)"

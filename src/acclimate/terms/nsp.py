@@ -25,7 +25,9 @@ class Nsp(nn.Module):
             eq. 9. The formula shows no stop-gradient; the figure's caption and the text say that
             the transformed projection is pulled to the target of the original one, which is what
             a fixed target does.
-        statistics: BatchNorm statistics inside the projector, `"source"` or `"batch"`.
+        statistics: BatchNorm statistics inside the projector, `"source"` or `"batch"`. The paper
+            says only that it uses batch statistics on test data; the prototypes were made with
+            batch statistics too, so the batch's put both on one footing.
     """
 
     prototypes: Tensor

@@ -1,0 +1,53 @@
+"""What all corruptions share: kinds of arrays, the way between grey levels and [0, 1], extras."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from acclimate.errors import MissingExtra
+
+Pixels = npt.NDArray[np.uint8]
+Values = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
+Generators = Sequence[np.random.Generator]
+
+
+def to_pixels(x: npt.NDArray[Any]) -> Pixels:
+    """Return values in [0, 1] as grey levels: clipped, then truncated as in the published data."""
+    return (np.clip(x, 0, 1) * 255).astype(np.uint8)
+
+
+def draw_uniform(shape: tuple[int, ...], generators: Generators) -> Values:
+    """Return numbers in [0, 1), an array of that shape from each generator."""
+    draws = np.empty((len(generators), *shape))
+    for row, generator in zip(draws, generators, strict=True):
+        generator.random(out=row)
+    return draws
+
+
+def draw_normal(shape: tuple[int, ...], generators: Generators) -> Values:
+    """Return standard normal numbers, an array of that shape from each generator."""
+    draws = np.empty((len(generators), *shape))
+    for row, generator in zip(draws, generators, strict=True):
+        generator.standard_normal(out=row)
+    return draws
+
+
+def load_extra(module: str, name: str) -> Any:
+    """Return a module of the extra `corruptions`.
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtra(
+            f"{name} needs {module.partition('.')[0]}, which cannot be imported ({error}). "
+            "Run: pip install 'acclimate[corruptions]'"
+        ) from error

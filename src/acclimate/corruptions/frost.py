@@ -1,0 +1,129 @@
+"""The pictures of frost: photographs where there are any, a computed texture where there are none.
+
+The photographs are not part of this package. They are read from the files of an installed
+`imagecorruptions`, which need not be importable, or from `<data root>/frost/`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import warnings
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from acclimate.corruptions.arrays import Pixels
+from acclimate.errors import AcclimateWarning
+
+#: There is a sixth photograph, which the published program never draws.
+PHOTOGRAPHS = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
+
+_SHAPE = (600, 900)
+
+
+def find_photographs() -> Path | None:
+    """Return the folder that holds all five photographs, or None."""
+    for folder in _folders():
+        if all((folder / name).is_file() for name in PHOTOGRAPHS):
+            return folder
+    return None
+
+
+def describe_frost() -> str:
+    """Return where the pictures of frost come from, such as "frost: procedural"."""
+    folder = find_photographs()
+    return "frost: procedural" if folder is None else f"frost: photographs in {folder}"
+
+
+def _folders() -> list[Path]:
+    spec = importlib.util.find_spec("imagecorruptions")
+    places = [] if spec is None else spec.submodule_search_locations or []
+    named = os.environ.get("ACCLIMATE_DATA")
+    root = Path(named).expanduser() if named else _cache_folder() / "acclimate"
+    return [*(Path(place) / "frost" for place in places), root / "frost"]
+
+
+def _cache_folder() -> Path:
+    # As for data sets, whose module stands above this one and cannot be asked.
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+def warn_if_procedural() -> None:
+    """Warn, once in a process, when there are no photographs."""
+    if find_photographs() is None:
+        _warn()
+
+
+@lru_cache(maxsize=1)
+def _warn() -> None:
+    warnings.warn(
+        "the frost photographs were not found, a computed texture stands in: the result is not "
+        f"comparable with the benchmark. Put {', '.join(PHOTOGRAPHS)} into {_folders()[-1]}, or "
+        "run: pip install imagecorruptions-imaug",
+        AcclimateWarning,
+        stacklevel=4,
+    )
+
+
+def load_textures(scale: float, height: int, width: int) -> tuple[Pixels, ...]:
+    """Return all pictures of frost, scaled, and larger than the given size.
+
+    Args:
+        scale: What to multiply their sides by; more where they would be too small.
+        height: To be exceeded by all of them.
+        width: Likewise.
+    """
+    return _load(find_photographs(), scale, height, width)
+
+
+@lru_cache(maxsize=4)
+def _load(folder: Path | None, scale: float, height: int, width: int) -> tuple[Pixels, ...]:
+    if folder is None:
+        pictures = [make_texture(seed) for seed in range(len(PHOTOGRAPHS))]
+    else:
+        pictures = [_read(folder / name) for name in PHOTOGRAPHS]
+    return tuple(_scale(picture, scale, height, width) for picture in pictures)
+
+
+def _read(path: Path) -> Pixels:
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def _scale(picture: Pixels, scale: float, height: int, width: int) -> Pixels:
+    needed = max((height + 1) / picture.shape[0], (width + 1) / picture.shape[1])
+    if scale == 1 and needed <= 1:
+        return picture
+    if scale == 0.2 and needed <= 0.2:
+        # Linear interpolation at a fifth of the size reads every fifth pixel, and nothing between.
+        rows, columns = (round(side * 0.2) for side in picture.shape[:2])
+        return np.ascontiguousarray(picture[2::5, 2::5][:rows, :columns])
+    factor = max(scale, needed)
+    size = (max(width + 1, round(picture.shape[1] * factor)),
+            max(height + 1, round(picture.shape[0] * factor)))  # fmt: skip
+    return np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.BICUBIC))
+
+
+def make_texture(seed: int) -> Pixels:
+    """Return a picture that resembles frost: bright veins and feathers on a dark bluish ground."""
+    generator = np.random.Generator(np.random.Philox(key=seed))
+    rows, columns = (np.fft.fftfreq(side) for side in _SHAPE)
+    frequency = np.hypot(rows[:, None], columns[None, :])
+    frequency[0, 0] = 1
+    frost = np.zeros(_SHAPE)
+    for slope, weight in ((1.6, 0.7), (1.1, 0.5)):
+        spectrum = np.fft.fft2(generator.standard_normal(_SHAPE)) / frequency**slope
+        spectrum[0, 0] = 0
+        field = np.fft.ifft2(spectrum).real
+        # Bright where a smooth field passes through zero: thin branching lines.
+        frost += weight * np.exp(-np.abs(field) / (0.5 * field.std()))
+    level = 255 * np.clip(frost[..., None] * [0.85, 0.95, 1.0] + [0.02, 0.06, 0.12], 0, 1)
+    return level.astype(np.uint8)
