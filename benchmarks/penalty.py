@@ -142,7 +142,7 @@ def measure_times(name: str, n_samples: int, repeats: int) -> dict[str, Any]:
     short = tuple(tensor[:4] for tensor in samples)
     seconds: dict[str, Any] = {who: {"cpu": [], "wall": []} for who in CONTENDERS}
     vectors = {}
-    for run in CONTENDERS.values():
+    for run in CONTENDERS.values():  # the first run pays for what torch sets up once
         run(model, *short)
     for _ in range(repeats):
         for who, run in CONTENDERS.items():
@@ -202,11 +202,10 @@ def show(results: dict[str, Any]) -> None:
     print(f"{'net':10} {'':8} {'CPU s':>22} {'wall s':>22} {'extra MB':>9}")
     for net, found in results.items():
         for who in CONTENDERS:
-            cells = []
-            for clock in ("cpu", "wall"):
-                times = found["seconds"][who][clock]
-                middle = statistics.median(times)
-                cells.append(f"{middle:7.2f} ({min(times):.2f}–{max(times):.2f})")
+            cells = [
+                f"{statistics.median(times):7.2f} ({min(times):.2f}–{max(times):.2f})"
+                for times in found["seconds"][who].values()
+            ]
             print(f"{net:10} {who:8} {cells[0]:>22} {cells[1]:>22} {found['extra_mb'][who]:9.0f}")
         cpu, wall = found["loop_over_batched_cpu"], found["batched_over_loop_wall"]
         print(

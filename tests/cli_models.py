@@ -69,3 +69,24 @@ def not_a_model() -> str:
 
 
 NUMBER = 7
+
+
+def low_precision_cnn() -> nn.Module:
+    """Return the tiny network with 16-bit weights."""
+    return tiny_cnn().bfloat16()
+
+
+class TwoOutputs(nn.Module):
+    """Returns features and logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = tiny_cnn()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.flatten(1), self.net(x)
+
+
+def two_outputs() -> nn.Module:
+    """Return a network whose second output are the logits."""
+    return TwoOutputs()

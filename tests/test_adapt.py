@@ -68,6 +68,7 @@ def test_unknown_names_are_answered_with_the_nearest(model):
         {"lr": -1.0},
         {"lr": "fast"},
         {"lr": float("nan")},
+        {"lr": float("inf")},
         {"optimizer": "lion"},
         {"statistics": "mean"},
         {"nesterov": 1},
@@ -256,11 +257,111 @@ def test_other_precisions(dtype):
     assert adapted.counts.updates == 3
 
 
-def test_autocast(model):
-    adapted = acclimate.adapt(model, "swr_nsp", tiny_artifact("batch_norm"))
+def test_learning_shows_inside_one_long_autocast(model):
+    """Autocast caches low-precision weights; learning and reset() must get through to it."""
+    adapted = acclimate.adapt(model, "swr_nsp", tiny_artifact("batch_norm"), lr=0.05, seed=1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert adapted(X).isfinite().all()
-    assert adapted.counts.updates == 1
+        logits = [adapted(X) for _ in range(3)]
+        adapted.reset()
+        again = adapted(X)
+    assert not torch.equal(logits[0], logits[1])
+    assert not torch.equal(logits[1], logits[2])
+    assert torch.equal(again, logits[0])
+
+
+@pytest.mark.parametrize("statistics", ["batch", "running", "source"])
+@pytest.mark.parametrize("name", ["batch_norm", "group_norm"])
+def test_single_images_with_a_projector(name, statistics):
+    artifact = tiny_artifact(name, depth=2)
+    adapted = acclimate.adapt(tiny_model(name), "swr_nsp", artifact, statistics=statistics)
+    adapted(X)
+    assert adapted(X[:1]).isfinite().all()
+    assert adapted.counts.skipped == {"single": 1}
+
+
+def test_pixels_out_of_range_are_refused_wherever_the_range_is_known(model):
+    adapted = acclimate.adapt(model, "tent", tiny_artifact("batch_norm"))
+    with pytest.raises(BadInput, match="expected pixels in"):
+        adapted(X * 255)
+    with adapted.paused(), pytest.raises(BadInput, match="expected pixels in"):
+        adapted(X * 255)
+    adapted.unwrap()
+    with pytest.raises(BadInput, match="normalised"):
+        acclimate.adapt(model, "tent", normalization="imagenet")(X * 255)
+
+
+def test_a_forward_that_fails_changes_nothing(model):
+    adapted = acclimate.adapt(model, "swr_nsp", tiny_artifact("batch_norm"))
+    adapted(X)
+    twin = copy.deepcopy(adapted)
+    calls = []
+
+    def fails_second(module, inputs):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    hook = model.register_forward_pre_hook(fails_second)
+    with pytest.raises(KeyboardInterrupt):
+        adapted(X)
+    hook.remove()
+    assert adapted.counts == twin.counts
+    assert torch.equal(adapted(X), twin(X))
+    assert torch.equal(adapted(X), twin(X))
+
+
+def test_half_precision_that_cannot_be_trained_is_refused(model):
+    with pytest.raises(UnsuitableModel, match="bfloat16"):
+        acclimate.adapt(model.half(), "tent")
+
+
+def test_states_with_other_moving_parameters_are_refused(model, tmp_path):
+    path = tmp_path / "s.safetensors"
+    acclimate.adapt(model, "tent").save(path)
+    other = tiny_model("batch_norm")
+    other.norm.requires_grad_(False)
+    adapted = acclimate.adapt(other, "tent")
+    before = {k: v.clone() for k, v in other.state_dict().items()}
+    with pytest.raises(ArtifactMismatch, match="moves"):
+        adapted.load(path)
+    assert all(torch.equal(v, before[k]) for k, v in other.state_dict().items())
+
+
+def test_state_dicts_of_other_things_are_refused(model):
+    state = acclimate.adapt(model, "tent").state_dict()
+    other = acclimate.adapt(tiny_model("batch_norm"), "norm")
+    with pytest.raises(ArtifactMismatch, match="method"):
+        other.load_state_dict(state)
+    with pytest.raises(NotAdapted, match="assign"):
+        other.load_state_dict(other.state_dict(), assign=True)
+
+
+def test_another_precision_in_mid_stream(model):
+    adapted = acclimate.adapt(model, "swr_nsp", tiny_artifact("batch_norm"))
+    adapted(X)
+    snapshot = adapted.snapshot()
+    adapted.to(torch.float64)
+    adapted.restore(snapshot)
+    assert adapted(X.double()).isfinite().all()
+    steps = [s["step"] for s in adapted.optimizer.state.values()]
+    assert all(step.dtype == torch.float32 for step in steps)
+
+
+@pytest.mark.parametrize("guard", [1, "yes"])
+def test_guards_that_are_none(model, guard):
+    with pytest.raises(InvalidConfig, match="True, False or a Guard"):
+        acclimate.adapt(model, "tent", tiny_artifact("batch_norm"), guard=guard)
+
+
+def test_another_head_than_the_artifact_s_is_refused(model):
+    with pytest.raises(InvalidConfig, match='prepared with, "head"'):
+        acclimate.adapt(model, "swr_nsp", tiny_artifact("batch_norm"), head="stem")
+
+
+def test_lazy_models_are_refused_until_they_have_run():
+    lazy = nn.Sequential(nn.Flatten(), nn.LazyLinear(8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+    with pytest.raises(UnsuitableModel, match="Run it once"):
+        acclimate.adapt(lazy, "tent")
 
 
 @settings(deadline=None, max_examples=25)

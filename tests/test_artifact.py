@@ -145,6 +145,23 @@ def test_newer_fields_warn_and_newer_major_is_refused(artifact, tmp_path, monkey
         Artifact.load(path)
 
 
+def test_a_later_format_is_refused_whatever_it_is_signed_with(tmp_path):
+    card = json.dumps({"kind": "artifact", "format": [2, 0], "sha512": "…"})
+    save_file({"a": torch.ones(1)}, tmp_path / "new", {"acclimate": card})
+    with pytest.raises(ArtifactVersion, match=r"format 2\.0"):
+        Artifact.load(tmp_path / "new")
+
+
+def test_newer_fields_inside_known_ones_are_left_out(artifact):
+    anatomy = {**artifact.card["anatomy"], "pooling": "mean"}
+    assert Artifact(artifact.tensors, {**artifact.card, "anatomy": anatomy}).anatomy.head == "head"
+
+
+def test_a_folder_is_no_place_for_a_file(artifact, tmp_path):
+    with pytest.raises(BadInput, match="is a folder"):
+        artifact.save(tmp_path)
+
+
 def test_the_right_model_passes(artifact):
     artifact.check(tiny_model("batch_norm"))
 

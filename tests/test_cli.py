@@ -327,6 +327,16 @@ def test_prepare_does_not_overwrite_and_tells_of_unreadable_images(
         run("prepare", source, *MODEL, "--out", tmp_path / "none" / "x.acclimate")
 
 
+def test_models_in_half_precision_and_with_several_outputs(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    common = ["adapt", photos, "--device", "cpu", "--method", "norm", "--out", out]
+    run(*common, "--model", "tests.cli_models:low_precision_cnn")
+    assert len(out.read_text().splitlines()) == 27
+    run(*common, "--model", "tests.cli_models:two_outputs", "--logits-at", "1", "--force")
+    with pytest.raises(BadInput, match="cannot both be"):
+        run(*common, *MODEL, "--state", out, "--force")
+
+
 # Adapt ----------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 
 import acclimate
-from acclimate.errors import ArtifactMissing
+from acclimate import Guard
+from acclimate.errors import ArtifactMissing, InvalidConfig
+from acclimate.methods.state import Counts
 from acclimate.testing.models import tiny_batches, tiny_model
 
 # Plain entropy minimisation at a rate far too high, without the help of batch statistics.
@@ -92,3 +94,48 @@ def test_the_guard_s_state_is_saved_too(tmp_path):
 def test_the_guard_needs_the_source_s_predictions():
     with pytest.raises(ArtifactMissing, match="guard compares"):
         acclimate.adapt(tiny_model("batch_norm"), "tent", guard=True)
+
+
+@pytest.mark.parametrize(("n_classes", "batch_size"), [(1000, 64), (1000, 200), (100, 16)])
+def test_many_classes_are_no_collapse(n_classes, batch_size):
+    """A batch cannot show more classes than it has samples."""
+    guard = Guard(artifact_of(n_classes))
+    method = Watched()
+    draws = torch.Generator().manual_seed(0)
+    for _ in range(100):
+        y = torch.randint(n_classes, (batch_size,), generator=draws)
+        guard.watch(method, 20.0 * F.one_hot(y, n_classes).float())
+    assert method.counts.restored == 0
+    for _ in range(200):
+        guard.watch(method, 30.0 * F.one_hot(y * 0, n_classes).float())
+    assert method.counts.restored >= 1
+
+
+class Watched:
+    """As much of a method as the guard looks at."""
+
+    def __init__(self):
+        self.counts = Counts()
+
+    def initial(self):
+        return {}
+
+    def learned(self):
+        return {}
+
+    def load_learned(self, tree):
+        pass
+
+
+def artifact_of(n_classes):
+    tensors = {
+        "predictions/mean": torch.full((n_classes,), 1 / n_classes),
+        "predictions/entropy": torch.tensor(0.1),
+    }
+    return acclimate.Artifact(tensors, {"parts": {"features": {}}})
+
+
+@pytest.mark.parametrize("options", [{"patience": 0}, {"narrow": -3}, {"decay": 1.0}])
+def test_illegal_options(options):
+    with pytest.raises(InvalidConfig, match=next(iter(options))):
+        Guard(artifact_of(4), **options)

@@ -234,6 +234,10 @@ def test_unusable_sources(model, source, message):
     ("kind", "options"),
     [
         (PenaltyOptions, {"n_samples": 0}),
+        (PenaltyOptions, {"n_samples": 10.5}),
+        (PenaltyOptions, {"exponent": "2"}),
+        (PrototypeOptions, {"lr": float("inf")}),
+        (PrototypeOptions, {"hidden": 1.5}),
         (PenaltyOptions, {"granularity": "layer"}),
         (PenaltyOptions, {"exponent": -1}),
         (PenaltyOptions, {"views": "swrr"}),
@@ -252,6 +256,15 @@ def test_unusable_options(kind, options):
 def test_unknown_parts_are_answered_with_the_nearest(model):
     with pytest.raises(InvalidConfig, match='Did you mean "penalty"'):
         prepare(model, tiny_batches(2), parts=("penlty",))
+
+
+def test_batches_of_one_cannot_train_a_projector(model):
+    x, y = tiny_batches(1, 40)[0]
+    singles = list(zip(x.split(1), y.split(1), strict=True))
+    options = PrototypeOptions(depth=2, width=4, epochs=1)
+    with pytest.raises(BadInput, match="more than one sample"):
+        prepare(model, singles, prototypes=options, parts=("prototypes",))
+    prepare(model, [(x, y), *singles[:1]], prototypes=options, parts=("prototypes",))
 
 
 def test_automatic_depth():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -67,6 +68,45 @@ def test_post_processed_logits_take_the_last_linear_layer():
             return self.top(self.body(x.flatten(1)).relu()) / 2
 
     assert find_anatomy(Scaled(), X).head == "top"
+
+
+def test_several_layers_of_the_right_width_are_ambiguous():
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Linear(192, 4), nn.Linear(192, 4)
+
+        def forward(self, x):
+            return self.one(x.flatten(1)) + self.two(x.flatten(1))
+
+    with pytest.raises(UnsuitableModel, match=r"one: \(2, 4\)\n  two"):
+        find_anatomy(Sum(), X)
+    assert find_anatomy(Sum(), X, head="one").head == "one"
+
+
+def test_no_graph_leaks_through_nested_outputs():
+    hidden = torch.ones(2, 3, requires_grad=True) * 2
+    output = {"logits": hidden, "states": (hidden, [hidden]), "more": {"deep": hidden}}
+    found = replace_logits(output, hidden.detach())
+    assert not found["states"][0].requires_grad
+    assert not found["states"][1][0].requires_grad
+    assert not found["more"]["deep"].requires_grad
+
+
+@dataclass(slots=True)
+class Slotted:
+    logits: torch.Tensor
+    other: torch.Tensor
+
+
+def test_objects_with_slots():
+    output = Slotted(
+        torch.ones(2, 3, requires_grad=True) * 1, torch.ones(1, requires_grad=True) * 1
+    )
+    found = replace_logits(output, torch.zeros(2, 3))
+    assert type(found) is Slotted
+    assert found.logits.sum() == 0
+    assert not found.other.requires_grad
 
 
 def test_without_linear_layers_the_head_must_be_named():

@@ -76,6 +76,8 @@ def adapt(
             f"{'was not given' if artifact is None else 'has not got it'}. "
             "Make one where the source data is: acclimate.prepare(model, source)."
         )
+    if not isinstance(guard, bool | Guard):
+        raise InvalidConfig(f"expected guard to be True, False or a Guard, found {guard!r}.")
     if guard is True:
         if artifact is None or "features" not in artifact.parts:
             raise ArtifactMissing(
@@ -84,7 +86,12 @@ def adapt(
             )
         guard = Guard(artifact)
     if artifact is not None:
-        head = artifact.anatomy.head if head is None else head
+        if head is not None and head != artifact.anatomy.head:
+            raise InvalidConfig(
+                f'expected the head the artifact was prepared with, "{artifact.anatomy.head}", '
+                f'found "{head}". Leave it out, or prepare again.'
+            )
+        head = artifact.anatomy.head
         logits_at = artifact.anatomy.logits_at if logits_at is None else logits_at
     if head is not None:
         get_head(model, head)

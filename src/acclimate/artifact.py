@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -62,7 +62,8 @@ class Artifact:
     @property
     def anatomy(self) -> Anatomy:
         """Head, place of the logits, number of classes and width of the features."""
-        return Anatomy(**self.card["anatomy"])
+        known = {spec.name for spec in fields(Anatomy)}
+        return Anatomy(**{k: v for k, v in self.card["anatomy"].items() if k in known})
 
     @property
     def classes(self) -> list[str] | None:

@@ -6,13 +6,14 @@ in the package is kept, copied, saved and compared in this one shape.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
+from acclimate.errors import UnsuitableModel
 from acclimate.storage import digest
 
 Tree = Any
@@ -83,9 +84,12 @@ def load_tensors(model: nn.Module, tensors: dict[str, Tensor]) -> None:
 def fingerprint(model: nn.Module) -> dict[str, Any]:
     """Return what identifies a model: names and shapes of its tensors, a hash of its weights."""
     tensors = model_tensors(model)
+    if any(is_lazy(tensor) for tensor in tensors.values()):
+        raise UnsuitableModel(
+            "the model has lazy layers that have not seen an input yet. Run it once first."
+        )
     layout = {name: [str(t.dtype).removeprefix("torch."), *t.shape] for name, t in tensors.items()}
     return {
         "layout": layout,
-        "layout_sha256": hashlib.sha256(repr(sorted(layout.items())).encode()).hexdigest(),
         "weights_sha256": digest(tensors),
     }

@@ -63,6 +63,8 @@ def write_atomically(path: str | Path, content: bytes) -> None:
         raise BadInput(
             f"cannot write {path}: the folder {path.parent} does not exist. Create it first."
         )
+    if path.is_dir():
+        raise BadInput(f"cannot write {path}: it is a folder. Give the name of a file.")
     neighbour = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with neighbour.open("wb") as file:
@@ -115,17 +117,17 @@ def read_file(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str,
             f"{path} is a safetensors file, but has no acclimate card in its metadata. {_NOT_OURS}"
         )
     card = _open_card(metadata["acclimate"])
+    version = card.get("format", [0, 0])
+    if version[0] > FORMAT[0]:  # first: a later format may be signed in another way
+        raise ArtifactVersion(
+            f"{path} has format {version[0]}.{version[1]}; this acclimate reads up to "
+            f"{FORMAT[0]}.x. Upgrade acclimate, or make the file anew with this version."
+        )
     sha256 = card.pop("sha256", None)
     if digest(tensors, json.dumps(card)) != sha256:
         raise CorruptFile(
             f"{path} does not have the content it was written with (its SHA-256 differs). "
             "It was altered or damaged: copy it again or make it anew."
-        )
-    major, minor = card["format"]
-    if major > FORMAT[0]:
-        raise ArtifactVersion(
-            f"{path} has format {major}.{minor}; this acclimate reads up to {FORMAT[0]}.x. "
-            "Upgrade acclimate, or make the file anew with this version."
         )
     if card["kind"] != kind:
         raise ArtifactMismatch(

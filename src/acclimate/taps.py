@@ -99,8 +99,8 @@ def replace_logits(output: Any, logits: Tensor, at: LogitsAt = None) -> Any:
     elif isinstance(result, Mapping):
         return {**{name: _detach(value) for name, value in output.items()}, key: logits}
     else:
-        for name, value in vars(result).items():
-            object.__setattr__(result, name, _detach(value))
+        for name in _attributes(output):
+            object.__setattr__(result, name, _detach(getattr(output, name)))
         object.__setattr__(result, key, logits)
     return result
 
@@ -214,7 +214,7 @@ def _dry_run(model: nn.Module, x: Tensor, watched: list[nn.Linear]) -> tuple[Any
     try:
         with use_statistics(model, "source"), torch.no_grad():
             return model(x), ran
-    except (RuntimeError, ValueError, IndexError) as error:
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
         raise BadInput(
             f"the model cannot take a batch of shape {tuple(x.shape)}: {error}. "
             "Give inputs of the size and with the channels it was trained with."
@@ -239,7 +239,13 @@ def _choose_head(output: Any, ran: _Ran, names: dict[int, str], at: LogitsAt) ->
     if direct:
         return direct[0]
     width = get_logits(output, at).shape[1]
-    if ran and ran[-1][1].shape[-1] == width:
+    fitting = {id(layer): layer for layer, result in ran if result.shape[-1] == width}
+    if len(fitting) > 1:
+        raise UnsuitableModel(
+            f"several layers have the width of the {width} logits, and the head cannot be told. "
+            f"Name it: head=<name>. Candidates, in the order they ran:{listing}"
+        )
+    if ran and id(ran[-1][0]) in fitting:
         return ran[-1][0]
     raise UnsuitableModel(
         f"no linear layer makes the {width} logits of this model. "
@@ -273,7 +279,21 @@ def _tensors(output: Any) -> list[Tensor]:
 
 
 def _detach(value: Any) -> Any:
-    return value.detach() if isinstance(value, Tensor) else value
+    """Return a value whose tensors, also in nested containers, carry no graph."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+        return type(value)(_detach(item) for item in value)
+    if type(value) is dict:
+        return {key: _detach(item) for key, item in value.items()}
+    return value
+
+
+def _attributes(output: Any) -> list[str]:
+    """Return the names of an object's own attributes, in slots or in its dictionary."""
+    slots = [name for kind in type(output).__mro__ for name in getattr(kind, "__slots__", ())]
+    own = [name for name in slots if hasattr(output, name) and not name.startswith("__")]
+    return [*own, *getattr(output, "__dict__", {})]
 
 
 def _describe(output: Any) -> str:

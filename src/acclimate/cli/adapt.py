@@ -11,12 +11,14 @@ from acclimate.cli.models import load_model
 from acclimate.cli.options import (
     DeviceOption,
     HeadOption,
+    LogitsAtOption,
     MeanOption,
     ModelOption,
     NormalizationOption,
     SizeOption,
     StdOption,
     WeightsOption,
+    get_logits_at,
     get_normalization,
     get_size,
 )
@@ -59,6 +61,7 @@ def adapt(
     mean: MeanOption = None,
     std: StdOption = None,
     head: HeadOption = None,
+    logits_at: LogitsAtOption = None,
     classes: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Class names, one a line; default: the artifact's."),
@@ -112,6 +115,7 @@ def adapt(
             prepared,
             config=config,
             head=head,
+            logits_at=get_logits_at(logits_at),
             normalization=normal,
             seed=seed,
             guard=guard,

@@ -11,12 +11,14 @@ from acclimate.cli.models import load_model
 from acclimate.cli.options import (
     DeviceOption,
     HeadOption,
+    LogitsAtOption,
     MeanOption,
     ModelOption,
     NormalizationOption,
     SizeOption,
     StdOption,
     WeightsOption,
+    get_logits_at,
     get_normalization,
     get_size,
 )
@@ -51,6 +53,7 @@ def doctor(
     mean: MeanOption = None,
     std: StdOption = None,
     head: HeadOption = None,
+    logits_at: LogitsAtOption = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Look at a model and a batch, and say what would happen; nothing is changed.
@@ -83,7 +86,9 @@ def doctor(
                 "expected something to look at: --images DIR, --input-shape C,H,W or --artifact."
             )
         net = load_model(model, weights, device)
-        diagnosis = diagnose(net, x, prepared, normal, head=head)
+        diagnosis = diagnose(
+            net, x, prepared, normal, head=head, logits_at=get_logits_at(logits_at)
+        )
     _show(diagnosis, is_random=images is None)
     if diagnosis.problems:
         raise typer.Exit(1)

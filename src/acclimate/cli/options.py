@@ -47,6 +47,17 @@ HeadOption = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="The module that makes the logits, if it is not found."),
 ]
+LogitsAtOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY", help="Where the logits are in the output: a key, attribute or position."
+    ),
+]
+
+
+def get_logits_at(text: str | None) -> str | int | None:
+    """Return a place in a model's output; digits are a position."""
+    return int(text) if text is not None and text.lstrip("-").isdecimal() else text
 
 
 def get_normalization(name: str | None, mean: str | None, std: str | None) -> Normalization | None:

@@ -13,12 +13,14 @@ from acclimate.cli.models import load_model
 from acclimate.cli.options import (
     DeviceOption,
     HeadOption,
+    LogitsAtOption,
     MeanOption,
     ModelOption,
     NormalizationOption,
     SizeOption,
     StdOption,
     WeightsOption,
+    get_logits_at,
     get_normalization,
 )
 from acclimate.cli.terminal import (
@@ -54,6 +56,7 @@ def prepare(
         ),
     ] = None,
     head: HeadOption = None,
+    logits_at: LogitsAtOption = None,
     samples: Annotated[int, typer.Option(help="Source images the penalty is measured on.")] = 1024,
     granularity: Annotated[
         str, typer.Option(help="What one penalty is for: tensor, module, channel or parameter.")
@@ -95,6 +98,7 @@ def prepare(
             data,
             normalization=normal,
             head=head,
+            logits_at=get_logits_at(logits_at),
             penalty=penalty,
             prototypes=prototypes,
             classes=data.classes,

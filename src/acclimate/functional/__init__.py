@@ -9,13 +9,13 @@ from acclimate.functional.entropy import (
 )
 from acclimate.functional.gradients import gradient_cosines
 from acclimate.functional.norm import batch_norm_layers, norm_parameters, use_statistics
-from acclimate.functional.penalty import add_penalty_gradient_, penalties, penalty_term
+from acclimate.functional.penalty import add_penalty_gradient, penalties, penalty_term
 from acclimate.functional.prototypes import move_prototypes, prototype_logits
 from acclimate.functional.views import VIEW_SETS, apply_views, get_views
 
 __all__ = [
     "VIEW_SETS",
-    "add_penalty_gradient_",
+    "add_penalty_gradient",
     "apply_views",
     "batch_norm_layers",
     "cross_entropy_between",

@@ -27,7 +27,7 @@ def log_probs(logits: Tensor) -> Tensor:
 def entropy(logits: Tensor) -> Tensor:
     """Return the entropy of each prediction, natural logarithm: (B, K) → (B,).
 
-    >>> entropy(torch.zeros(1, 4)).item() == math.log(4)
+    >>> round(entropy(torch.zeros(1, 4)).item(), 4) == round(math.log(4), 4)
     True
     """
     log_p = log_probs(logits)
@@ -37,8 +37,8 @@ def entropy(logits: Tensor) -> Tensor:
 def entropy_of_mean(logits: Tensor) -> Tensor:
     """Return the entropy of the batch-mean prediction: (B, K) → ().
 
-    >>> entropy_of_mean(torch.tensor([[99.0, 0.0], [0.0, 99.0]])).item() == math.log(2)
-    True
+    >>> round(entropy_of_mean(torch.tensor([[99.0, 0.0], [0.0, 99.0]])).item(), 4)
+    0.6931
     """
     log_p = log_probs(logits)
     log_mean = torch.logsumexp(log_p, dim=0) - math.log(len(log_p))

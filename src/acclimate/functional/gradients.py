@@ -66,7 +66,8 @@ def gradient_cosines(
         granularity: What gets one cosine: a parameter tensor, all tensors a module owns, one
             index of a tensor's first dimension, or every single weight.
         chunk: Samples in one pass; chosen from `memory_budget` if None.
-        memory_budget: Bytes one pass may keep. A single sample may need more.
+        memory_budget: Bytes one pass may keep for its backward; the peak is up to twice that
+            (measured). A single sample may need more.
         progress: Called with the number of samples finished so far.
 
     Returns:

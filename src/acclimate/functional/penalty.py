@@ -53,22 +53,24 @@ def penalty_term(
 
 
 @torch.no_grad()
-def add_penalty_gradient_(
+def add_penalty_gradient(
     gradients: Sequence[Tensor],
     parameters: Sequence[Tensor],
     anchors: Sequence[Tensor],
     coefficients: list[float] | list[Tensor],
-) -> None:
-    """Add the regulariser's gradient, 2 · strength · w · (θ − θ*), to `gradients` in place.
+) -> list[Tensor]:
+    """Return gradients with the regulariser's own, 2 · strength · w · (θ − θ*), added.
 
     Args:
-        gradients: One tensor a parameter, changed in place.
+        gradients: One tensor a parameter; left as they are, since autograd may return the same or
+            an expanded tensor for several parameters.
         parameters: The current values.
         anchors: The values to be held to.
         coefficients: 2 · strength · w for each parameter: plain numbers, or tensors that
             broadcast to the parameter.
     """
     # Multi-tensor operations: a few kernel launches for the whole model instead of three a tensor.
-    moves = torch._foreach_sub(list(parameters), list(anchors))
+    moves = list(torch._foreach_sub(list(parameters), list(anchors)))
     torch._foreach_mul_(moves, coefficients)
-    torch._foreach_add_(list(gradients), moves)
+    torch._foreach_add_(moves, list(gradients))
+    return moves

@@ -56,5 +56,6 @@ def prototype_logits(embeddings: Tensor, prototypes: Tensor, temperature: float 
     """
     if embeddings.dtype in (torch.float16, torch.bfloat16):
         embeddings = embeddings.float()
-    directions = F.normalize(prototypes.to(embeddings.dtype), dim=-1)
-    return F.normalize(embeddings, dim=-1) @ directions.T / temperature
+    with torch.autocast(embeddings.device.type, enabled=False):
+        directions = F.normalize(prototypes.to(embeddings.dtype), dim=-1)
+        return F.normalize(embeddings, dim=-1) @ directions.T / temperature

@@ -12,6 +12,7 @@ were as soon as the call returns, and weights go back bit for bit by `reset()` a
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
 from acclimate.errors import BadInput, NotAdapted
-from acclimate.functional.inputs import Normalization, check_batch
+from acclimate.functional.inputs import Normalization, check_batch, check_images
 from acclimate.functional.norm import Statistics, batch_norm_layers, use_statistics
 from acclimate.methods.config import Config
 from acclimate.methods.guard import Guard
@@ -154,7 +155,11 @@ class Method(Stateful):
             NotAdapted: After `unwrap()`, or in inference mode.
         """
         x = self._accept(x)
+        # Autocast keeps low-precision copies of weights while its context lasts, and would go on
+        # predicting with those of the first batch.
+        torch.clear_autocast_cache()
         before = self._running_statistics()
+        draws, counts = self.generator.get_state(), copy.deepcopy(self.counts)
         n_skipped = self.counts.n_skipped
         try:
             with torch.no_grad():
@@ -168,6 +173,8 @@ class Method(Stateful):
             result = replace_logits(self._output, logits.detach(), self.logits_at)
         except BaseException:
             load_tensors(self.model, before)
+            self.generator.set_state(draws)
+            self.counts = counts
             raise
         finally:
             self._output = None
@@ -217,8 +224,12 @@ class Method(Stateful):
     def _statistics(self) -> str:
         return self.config.statistics
 
+    def needs_several_samples(self) -> bool:
+        """Say whether a batch of one cannot be learned from: it has no batch statistics."""
+        return self._has_batch_norm and self._statistics == "batch"
+
     def _is_single(self, x: Tensor) -> bool:
-        return len(x) == 1 and self._has_batch_norm and self._statistics == "batch"
+        return len(x) == 1 and self.needs_several_samples()
 
     def _accept(self, x: Tensor) -> Tensor:
         self._check_usable()
@@ -233,7 +244,12 @@ class Method(Stateful):
                 f"expected a batch on {first.device}, where the model is, found {x.device}. "
                 "Move one of them."
             )
-        check_batch(x, tuple(self.input_shape) if self.input_shape is not None else None)
+        shape = tuple(self.input_shape) if self.input_shape is not None else None
+        if self.artifact is not None or self.normalization is not None:
+            # What pixels mean was said when the model was prepared: the range can be checked.
+            check_images(x, self.normalization, shape)
+        else:
+            check_batch(x, shape)
         if x.dtype != first.dtype and not torch.is_autocast_enabled(x.device.type):
             raise BadInput(
                 f"expected a batch of {first.dtype}, as the model is, found {x.dtype}. Convert it."
@@ -249,6 +265,10 @@ class Method(Stateful):
         x = x.detach()
         return x.clone() if x.is_inference() else x
 
+    def _moved(self) -> str:
+        """Return what tells apart two choices of the parameters that move."""
+        return "nothing"
+
     def _running_statistics(self) -> dict[str, Tensor]:
         """Copy the buffers if this batch can move them: a failing batch changes nothing."""
         if self._statistics != "running" or self._paused:
@@ -262,4 +282,5 @@ class Method(Stateful):
             "source": self._source,
             "artifact": self._prepared,
             "guard": self.guard is not None,
+            "moves": self._moved(),
         }

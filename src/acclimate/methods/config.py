@@ -160,6 +160,8 @@ def _problem(value: Any, hint: Any, metadata: Mapping[str, Any]) -> str | None:
     if type(value) is not hint:
         return f"a value of type {hint.__name__}"
     low, high = metadata.get("low", -math.inf), metadata.get("high", math.inf)
-    if hint in (int, float) and not low <= value <= high:
-        return f"a number from {low:g} to {high:g}"
+    if hint in (int, float) and not (math.isfinite(value) and low <= value <= high):
+        return (
+            "a finite number" if low == -math.inf else f"a finite number from {low:g} to {high:g}"
+        )
     return None

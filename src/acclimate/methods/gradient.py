@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -38,7 +39,17 @@ class GradientMethod(Method):
     @classmethod
     def check(cls, model: nn.Module, config: Config) -> list[Problem]:
         """Report a model in which nothing would move."""
-        if cls.trainable(model, config):
+        moved = cls.trainable(model, config)
+        if any(parameter.dtype == torch.float16 for parameter in moved.values()):
+            return [
+                Problem(
+                    "precision",
+                    "float16 parameters cannot be trained: small updates vanish, and Adam's "
+                    "divisor rounds to zero.",
+                    "Use model.bfloat16() or model.float().",
+                )
+            ]
+        if moved:
             return []
         return [
             Problem(
@@ -69,6 +80,10 @@ class GradientMethod(Method):
         # the anchor lags one update behind. (Taken after the update, the term would be zero.)
         self.add_state("previous", {})
 
+    def _moved(self) -> str:
+        names = list(self.parameters_moved)
+        return f"{len(names)} tensors, {hashlib.sha256(repr(names).encode()).hexdigest()[:12]}"
+
     def step(self, x: Tensor) -> Tensor:
         """Predict, then take one optimiser step on the loss."""
         with self._trainable_only(), torch.enable_grad():
@@ -89,7 +104,7 @@ class GradientMethod(Method):
         moved = [self.parameters_moved[name] for name in names]
         steps = [gradient for gradient in gradients if gradient is not None]
         if self.regularizer is not None:
-            self.regularizer.add_gradient(names, steps, moved, self.previous)
+            steps = self.regularizer.add_gradient(names, steps, moved, self.previous)
         if not (bool(loss.isfinite()) and all_finite(steps)):
             self.counts.skip("non_finite")
             return
@@ -148,11 +163,10 @@ class GradientMethod(Method):
         self.optimizer.state.clear()
         for name, values in tree.items():
             parameter = self.parameters_moved[name]
-            # Adam counts its steps on the CPU; everything else lives with the parameter.
+            # Adam counts its steps on the CPU, in single precision; everything else is like the
+            # parameter.
             self.optimizer.state[parameter] = {
-                key: value.to(parameter.device)
-                if isinstance(value, Tensor) and key != "step"
-                else value
+                key: value.to(parameter) if isinstance(value, Tensor) and key != "step" else value
                 for key, value in values.items()
             }
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from acclimate.artifact import Artifact
+from acclimate.errors import InvalidConfig
 from acclimate.functional.entropy import entropy, entropy_of_mean, log_probs
 from acclimate.snapshot import Tree, copy_tree
 
@@ -35,7 +36,8 @@ class Guard:
         narrow: Collapse is suspected when the effective number of predicted classes is under this
             share of the source's, and the entropy under that of the last good state.
         healthy: The state is worth keeping when it is over this share.
-        decay: Of the moving averages, per batch.
+        decay: Of the moving averages, per batch; slower where batches are small for the number of
+            classes.
         patience: Suspicious batches in a row before the state is restored.
         every: Batches between two kept states.
     """
@@ -52,6 +54,13 @@ class Guard:
         mean = artifact.part("predictions")["mean"].double()
         self.source_classes = _effective_classes(mean)
         self.source_entropy = float(artifact.part("predictions")["entropy"])
+        if not (0 < narrow < healthy <= 1 and 0 <= decay < 1 and patience >= 1 and every >= 1):
+            raise InvalidConfig(
+                "expected 0 < narrow < healthy <= 1, 0 <= decay < 1, patience and every of at "
+                f"least 1; found narrow={narrow}, healthy={healthy}, decay={decay}, "
+                f"patience={patience}, every={every}."
+            )
+        self.n_classes = len(mean)
         self.narrow, self.healthy, self.decay = narrow, healthy, decay
         self.patience, self.every = patience, every
         self._state: Tree = self._fresh()
@@ -68,10 +77,16 @@ class Guard:
         if state["good_entropy"] is None:
             state["good_entropy"] = certain
         if state["mean"] is None:
-            state["mean"], state["entropy"] = mean, certain
-        else:
-            state["mean"] = torch.lerp(mean, state["mean"], self.decay)
-            state["entropy"] = torch.lerp(certain, state["entropy"], self.decay)
+            state.update(mean=mean, entropy=certain, n_averaged=0.0)
+        # The averages must hold several samples a class, or few classes is all they can show.
+        n = len(logits)
+        decay = max(self.decay, 1 - n / (4 * self.n_classes))
+        state["n_averaged"] = decay * state["n_averaged"] + n
+        share = n / state["n_averaged"]
+        state["mean"] = torch.lerp(state["mean"], mean, share)
+        state["entropy"] = torch.lerp(state["entropy"], certain, share)
+        if state["n_averaged"] < 2 * self.n_classes:
+            return
         classes = _effective_classes(state["mean"])
         falling = float(state["entropy"]) < max(float(state["good_entropy"]), self.source_entropy)
         suspicious = classes < self.narrow * self.source_classes and falling
@@ -100,6 +115,7 @@ class Guard:
         return {
             "mean": None,
             "entropy": None,
+            "n_averaged": 0.0,
             "good": None,
             "good_entropy": None,
             "strikes": 0,

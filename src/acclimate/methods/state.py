@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self, final
@@ -112,24 +112,30 @@ class Stateful(nn.Module):
         """
         self._check_usable()
         tensors, card = read_file(path, "state")
-        differences = [
-            f"\n  {key}: saved {card.get(key)!r}, here {value!r}"
-            for key, value in self._identity().items()
-            if card.get(key) != value
-        ]
-        if differences:
-            raise ArtifactMismatch(
-                f"{path} was saved by something else:{''.join(differences)}\n"
-                "Adapt the same source model with the same method, options and artifact."
-            )
+        self._check_identity(str(path), card)
         self._load_tree(unflatten_tree(tensors, card["tree"]))
         return self
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Take what `state_dict()` returned; values are copied into the model's own tensors."""
+        if assign:
+            raise NotAdapted(
+                "load_state_dict(assign=True) would exchange the borrowed model's parameters. "
+                "Leave assign out."
+            )
+        if "_extra_state" in state_dict:  # before any tensor is copied
+            saved = json.loads(state_dict["_extra_state"]["identity"])
+            self._check_identity("the state_dict", saved)
+        return super().load_state_dict(state_dict, strict)
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return what `state_dict()` carries besides the model's own tensors."""
         tree = {key: value for key, value in self._tree().items() if key != "modules"}
         tensors, skeleton = flatten_tree(tree)
-        return {"tensors": copy_tree(tensors), "tree": json.dumps(skeleton)}
+        identity = json.dumps(self._identity())
+        return {"tensors": copy_tree(tensors), "tree": json.dumps(skeleton), "identity": identity}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take what `get_extra_state` returned."""
@@ -140,11 +146,22 @@ class Stateful(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         tree = self._tree()
         tree["method"] = map_tree(tree["method"], fn)
-        tree["optimizer"] = map_tree(tree["optimizer"], fn)
-        self._load_tree(tree)
+        self._load_tree(tree)  # which puts the optimiser's state beside its parameters
         return self
 
     # Inside -------------------------------------------------------------------------------------
+
+    def _check_identity(self, origin: str, saved: Mapping[str, Any]) -> None:
+        differences = [
+            f"\n  {key}: saved {saved.get(key)!r}, here {value!r}"
+            for key, value in self._identity().items()
+            if saved.get(key) != value
+        ]
+        if differences:
+            raise ArtifactMismatch(
+                f"{origin} was saved by something else:{''.join(differences)}\n"
+                "Adapt the same source model with the same method, options and artifact."
+            )
 
     def _identity(self) -> dict[str, Any]:
         """Return what a saved state must agree with to be loaded."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from acclimate.errors import ArtifactMissing
 from acclimate.functional.entropy import information_maximization
-from acclimate.functional.inputs import check_images
+from acclimate.functional.norm import batch_norm_layers
 from acclimate.functional.views import VIEW_SETS, apply_views, get_views
 from acclimate.methods.config import Config, GradientConfig, choice, hp, log_uniform, uniform
 from acclimate.methods.gradient import GradientMethod
@@ -108,6 +108,11 @@ class SwrNsp(GradientMethod):
             }
         self._views = get_views(config.views)
 
+    def needs_several_samples(self) -> bool:
+        """A projector with BatchNorm needs a batch, even if the model does not."""
+        inside = bool(batch_norm_layers(self.nsp.projector))
+        return super().needs_several_samples() or (inside and self.nsp.statistics == "batch")
+
     def extra_trainable(self) -> dict[str, nn.Parameter]:
         """Return the projector's parameters if they are to move."""
         if not self.config.train_projector:
@@ -116,7 +121,6 @@ class SwrNsp(GradientMethod):
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return main and auxiliary loss; the regulariser is added to the gradient."""
-        check_images(x, self.normalization)
         first = self.run(x)
         view_features = None
         if self.config.consistency > 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -33,9 +34,9 @@ class PenaltyOptions:
     views: Any = "swr"
 
     def __post_init__(self) -> None:
-        _check(self, "n_samples", self.n_samples >= 1, "at least 1")
+        _check(self, "n_samples", _is_count(self.n_samples), "a whole number of at least 1")
         _check(self, "granularity", self.granularity in get_args(Granularity), _granularities())
-        _check(self, "exponent", self.exponent > 0, "a positive number")
+        _check(self, "exponent", _is_positive(self.exponent), "a positive number")
         get_views(self.views)
 
 
@@ -73,12 +74,11 @@ class PrototypeOptions:
     def __post_init__(self) -> None:
         _check(self, "source", self.source in ("embedding", "classifier"), "embedding, classifier")
         _check(self, "depth", self.depth in ("auto", 0, 1, 2, 3), "auto, 0, 1, 2 or 3")
-        _check(self, "width", self.width >= 1, "at least 1")
-        _check(self, "hidden", self.hidden >= 1, "at least 1")
-        _check(self, "epochs", self.epochs >= 1, "at least 1")
+        for name in ("width", "hidden", "epochs"):
+            _check(self, name, _is_count(getattr(self, name)), "a whole number of at least 1")
         _check(self, "momentum", 0 <= self.momentum < 1, "a number from 0 to below 1")
-        _check(self, "temperature", self.temperature > 0, "a positive number")
-        _check(self, "lr", self.lr > 0, "a positive number")
+        for name in ("temperature", "lr"):
+            _check(self, name, _is_positive(getattr(self, name)), "a positive number")
         _check(self, "optimizer", self.optimizer in ("adam", "sgd"), "adam or sgd")
         get_views(self.views)
 
@@ -107,6 +107,14 @@ def _check(options: object, name: str, holds: bool, expected: str) -> None:
             f"{type(options).__name__}: expected {name} to be {expected}, "
             f"found {getattr(options, name)!r}."
         )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and value >= 1
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 < value < math.inf
 
 
 def _granularities() -> str:

@@ -86,11 +86,17 @@ def _start(
 ) -> None:
     """Go on until every class has a prototype (the paper's steps 1 and 2), at most one pass."""
     projector.train()
+    usable = False
     for x, y in source.iterate("first prototypes"):
+        if len(x) == 1:  # one sample has no batch statistics for the projector's BatchNorm
+            continue
+        usable = True
         with torch.no_grad():
             moving.move(projector(encode(x)), y)
         if bool(moving.seen.all()):
             return
+    if not usable:
+        raise BadInput("expected source batches of more than one sample to train a projector.")
     moving.check_complete()
 
 
@@ -116,7 +122,7 @@ def _train(
     for epoch in range(options.epochs):
         losses = []
         for x, y in source.iterate(f"projector, epoch {epoch + 1} of {options.epochs}"):
-            if len(x) == 1:  # one sample has no batch statistics for the projector's BatchNorm
+            if len(x) == 1:
                 continue
             features = encode(x)
             view_features = encode(apply_views(views, x, source.normalization, generator))
@@ -134,8 +140,6 @@ def _train(
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             losses.append(float(loss.detach()))
-        if not losses:
-            raise BadInput("expected source batches of more than one sample to train a projector.")
         history.append(sum(losses) / len(losses))
     return history
 

@@ -72,11 +72,11 @@ def predict_folder(
     done = {row[0] for row in rows}
     before = stream.paths[: start * stream.batch_size]
     stream.mark_unreadable([path for path in before if _name(stream, path) not in done])
-    device = next((p.device for p in adapted.parameters()), torch.device("cpu"))
+    like = next((p for p in adapted.parameters()), torch.empty(0))  # device and precision
     n_new, began = 0, time.perf_counter()
     try:
         for batch in stream.batches(start):
-            output = adapted(batch.x.to(device))
+            output = adapted(batch.x.to(like))
             logits = get_logits(output, None if isinstance(output, Tensor) else adapted.logits_at)
             new = _rows(stream, batch, logits, classes)
             file.append(new)

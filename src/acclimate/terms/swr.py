@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from acclimate.functional.penalty import add_penalty_gradient_
+from acclimate.functional.penalty import add_penalty_gradient
 
 
 class Swr:
@@ -38,27 +38,31 @@ class Swr:
         gradients: Sequence[Tensor],
         parameters: Sequence[Tensor],
         anchors: Mapping[str, Tensor],
-    ) -> None:
-        """Add the term's gradient to `gradients`, in place.
+    ) -> list[Tensor]:
+        """Return the gradients with the term's own added.
 
         Parameters without an anchor (the first step) or without a penalty are left alone.
         """
+        result = list(gradients)
         chosen = [
             index
             for index, name in enumerate(names)
             if name in anchors and name in self._coefficients
         ]
         if not chosen:
-            return
+            return result
         kept = [names[index] for index in chosen]
         coefficients: list[float] | list[Tensor]
         if self._by_tensor:
             coefficients = [self._numbers[name] for name in kept]
         else:
             coefficients = [self._coefficients[name].to(anchors[name]) for name in kept]
-        add_penalty_gradient_(
+        added = add_penalty_gradient(
             [gradients[index] for index in chosen],
             [parameters[index].detach() for index in chosen],
-            [anchors[name] for name in kept],
+            [anchors[name].to(parameters[index]) for index, name in zip(chosen, kept, strict=True)],
             coefficients,
         )
+        for index, gradient in zip(chosen, added, strict=True):
+            result[index] = gradient
+        return result
