@@ -27,15 +27,15 @@ __all__ = [
     "Pixels",
     "apply",
     "apply_in_parallel",
-    "describe",
     "open_pool",
+    "provenance",
 ]
 
 
-def describe(name: str) -> str:
+def provenance(name: str) -> str:
     """Return what a corruption is made from on this machine, to be kept with its results.
 
-    >>> describe("fog")
+    >>> provenance("fog")
     'fog: computed'
     """
     return describe_frost() if name == "frost" else f"{name}: computed"

@@ -19,7 +19,14 @@ Generators = Sequence[np.random.Generator]
 
 def to_pixels(x: npt.NDArray[Any]) -> Pixels:
     """Return values in [0, 1] as grey levels: clipped, then truncated as in the published data."""
-    return (np.clip(x, 0, 1) * 255).astype(np.uint8)
+    levels: Pixels = (np.clip(x, 0, 1) * 255).astype(np.uint8)
+    return levels
+
+
+def to_singles(pixels: Pixels) -> Singles:
+    """Return grey levels as values in [0, 1], in single precision."""
+    x: Singles = np.divide(pixels, 255, dtype=np.float32)
+    return x
 
 
 def draw_uniform(shape: tuple[int, ...], generators: Generators) -> Values:

@@ -13,6 +13,8 @@ from acclimate.corruptions.sampling import blur_along, zoom_matrix
 
 #: Kernels with more weights are left to OpenCV, which multiplies spectra.
 _MANY_WEIGHTS = 64
+#: Larger images are zoomed one side after the other.
+_MANY_PIXELS = 2**17
 
 
 def gaussian_blur(pixels: Pixels, sigma: float, generators: Generators) -> Pixels:
@@ -73,21 +75,22 @@ def _disk(radius: float, alias_sigma: float) -> Singles:
 def motion_blur(pixels: Pixels, motion: tuple[int, float], generators: Generators) -> Pixels:
     """Smear to one side along an angle within 45° of the horizontal."""
     angles = np.array([generator.uniform(-45, 45) for generator in generators])
-    # ImageMagick rounds where other corruptions truncate.
-    return (blur_along(pixels, *motion, angles) + np.float32(0.5)).astype(np.uint8)
+    return blur_along(pixels, *motion, angles)
 
 
 def zoom_blur(pixels: Pixels, zooms: tuple[float, ...], generators: Generators) -> Pixels:
     """Average the image and its enlarged centres."""
     n, height, width, n_channels = pixels.shape
-    # One sparse matrix stands for all zooms; images are its columns.
-    columns = pixels.transpose(1, 2, 0, 3).reshape(height * width, n * n_channels)
-    blurred = _zoom_operator(height, width, zooms) @ columns.astype(np.float64)
+    if height * width > _MANY_PIXELS:
+        blurred = _zoom_by_sides(pixels, zooms)
+    else:
+        # One sparse matrix stands for all zooms; images are its columns.
+        columns = pixels.transpose(1, 2, 0, 3).reshape(height * width, n * n_channels)
+        blurred = _zoom_operator(height, width, zooms) @ columns.astype(np.float64)
+        blurred = blurred.reshape(height, width, n, n_channels).transpose(2, 0, 1, 3)
     # Single precision takes the rounding errors off flat places before they are truncated.
-    levels = blurred.astype(np.float32).astype(np.uint8)
-    return np.ascontiguousarray(
-        levels.reshape(height, width, n, n_channels).transpose(2, 0, 1, 3)
-    )
+    levels: Pixels = blurred.astype(np.float32).astype(np.uint8)
+    return levels
 
 
 @lru_cache(maxsize=8)
@@ -95,9 +98,28 @@ def _zoom_operator(height: int, width: int, zooms: tuple[float, ...]) -> Any:
     sparse = load_extra("scipy.sparse", "zoom_blur")
     total = sparse.identity(height * width, format="csr")
     for zoom in zooms:
-        lines, columns = (sparse.csr_matrix(zoom_matrix(size, zoom)) for size in (height, width))
+        lines, columns = _zoom_side(height, zoom), _zoom_side(width, zoom)
         total = total + sparse.kron(lines, columns, format="csr")
     return total / (len(zooms) + 1)
+
+
+def _zoom_by_sides(pixels: Pixels, zooms: tuple[float, ...]) -> Values:
+    """Return the average for large images, whose operator would take gigabytes."""
+    height, width, n_channels = pixels.shape[1:]
+    x = pixels.astype(np.float64)
+    total = x.copy()
+    for image, target in zip(x, total, strict=True):
+        for zoom in zooms:
+            tall = _zoom_side(height, zoom) @ image.reshape(height, -1)
+            flat = tall.reshape(height, width, n_channels).transpose(1, 0, 2).reshape(width, -1)
+            wide = _zoom_side(width, zoom) @ flat
+            target += wide.reshape(width, height, n_channels).transpose(1, 0, 2)
+    return total / (len(zooms) + 1)
+
+
+@lru_cache(maxsize=128)
+def _zoom_side(size: int, zoom: float) -> Any:
+    return load_extra("scipy.sparse", "zoom_blur").csr_matrix(zoom_matrix(size, zoom))
 
 
 def glass_blur(pixels: Pixels, glass: tuple[float, int, int], generators: Generators) -> Pixels:

@@ -7,7 +7,14 @@ import io
 import numpy as np
 from PIL import Image
 
-from acclimate.corruptions.arrays import Generators, Pixels, Values, load_extra, to_pixels
+from acclimate.corruptions.arrays import (
+    Generators,
+    Pixels,
+    Values,
+    load_extra,
+    to_pixels,
+    to_singles,
+)
 from acclimate.corruptions.sampling import mirror_at_pixels, mirror_between, sample_bilinear
 
 
@@ -77,7 +84,7 @@ def elastic_transform(
     for i, generator in enumerate(generators):
         corners[i] = generator.uniform(-reach, reach, (3, 2))
         fields[i] = generator.uniform(-1, 1, (2, height, width))
-    x = pixels / np.float32(255)
+    x = to_singles(pixels)
     # An affine map moves lines of pixels beyond the edge: mirrored there with the edge not
     # repeated, while the field repeats it. Both as published.
     x = sample_bilinear(x, *_affine_places(corners, height, width), mirror_at_pixels)
@@ -97,7 +104,7 @@ def _affine_places(moves: Values, height: int, width: int) -> tuple[Values, Valu
     half = min(height, width) // 3
     centre = np.array([width // 2, height // 2], dtype=np.float64)
     # Two sides of the square, from its middle corner: that with the larger x and the smaller y.
-    origin = centre + [half, -half]
+    origin = centre + np.array([half, -half])
     moved = moves + np.array([centre + half, origin, centre - half])
     down = (moved[:, 0] - moved[:, 1]) / (2 * half)
     right = (moved[:, 1] - moved[:, 2]) / (2 * half)

@@ -26,7 +26,7 @@ Family = Literal["auto", 32, 224]
 #: Smaller images have no room for a neighbourhood.
 _SMALLEST = 8
 #: Pixels worked on at a time: their values fit into the cache of a processor.
-_BLOCK = 2**17
+_BLOCK = 2**15
 #: For glass blur, whose cost is that of its steps however many images take them together.
 _LARGE_BLOCK = 2**20
 

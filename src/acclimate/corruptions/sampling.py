@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from math import ceil
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from acclimate.corruptions.arrays import Singles, Values
+from acclimate.corruptions.arrays import Pixels, Singles, Values
 
 Places = npt.NDArray[np.int64]
 
@@ -18,22 +17,27 @@ Places = npt.NDArray[np.int64]
 def mirror_at_pixels(places: Places, size: int) -> Places:
     """Return the places inside, mirrored at the outermost pixels: c b | a b c | b a.
 
-    >>> mirror_at_pixels(np.arange(-2, 5), 3).tolist()
-    [2, 1, 0, 1, 2, 1, 0]
+    >>> mirror_at_pixels(np.arange(-4, 7), 3).tolist()
+    [0, 1, 2, 1, 0, 1, 2, 1, 0, 1, 2]
     """
-    period = max(1, 2 * size - 2)
-    inside = places % period
-    return np.where(inside < size, inside, period - inside)
+    last = size - 1
+    if places.min() < -last or places.max() > 2 * last:  # rare, and division is slow
+        places = places % (2 * last)
+    inside: Places = last - np.abs(last - np.abs(places))
+    return inside
 
 
 def mirror_between(places: Places, size: int) -> Places:
     """Return the places inside, mirrored at the outer edges of the pixels: b a | a b c | c b.
 
-    >>> mirror_between(np.arange(-2, 5), 3).tolist()
-    [1, 0, 0, 1, 2, 2, 1]
+    >>> mirror_between(np.arange(-4, 7), 3).tolist()
+    [2, 2, 1, 0, 0, 1, 2, 2, 1, 0, 0]
     """
-    inside = places % (2 * size)
-    return np.where(inside < size, inside, 2 * size - 1 - inside)
+    if places.min() < -size or places.max() >= 2 * size:
+        places = places % (2 * size)
+    before = np.where(places < 0, -1 - places, places)
+    inside: Places = np.minimum(before, 2 * size - 1 - before)
+    return inside
 
 
 def sample_bilinear(
@@ -57,7 +61,7 @@ def sample_bilinear(
     return out
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4)
 def zoom_matrix(size: int, zoom: float) -> Values:
     """Return the square matrix that enlarges the centre of a line by linear interpolation.
 
@@ -79,19 +83,19 @@ def zoom_matrix(size: int, zoom: float) -> Values:
     return matrix
 
 
-def blur_along(x: npt.NDArray[Any], radius: int, sigma: float, angles: Values) -> Singles:
+def blur_along(pixels: Pixels, radius: int, sigma: float, angles: Values) -> Pixels:
     """Return images of shape (n, h, w, c) smeared to one side, each along its own angle.
 
     As ImageMagick does it: half a Gaussian of 2·radius + 1 taps, read at whole pixels, and the
     edge repeated beyond itself.
 
     Args:
-        x: The images.
+        pixels: The images.
         radius: Half the number of taps.
         sigma: Width of the Gaussian, in pixels.
         angles: In degrees, one an image; 0 reads to the right, 90 downwards.
     """
-    n, height, width, n_channels = x.shape
+    n, height, width, n_channels = pixels.shape
     taps = np.exp(-(np.arange(2 * radius + 1) ** 2) / (2 * sigma**2))
     taps = (taps / taps.sum()).astype(np.float32)
     # Smaller weights are lost when added in single precision.
@@ -102,7 +106,7 @@ def blur_along(x: npt.NDArray[Any], radius: int, sigma: float, angles: Values) -
     right = np.ceil(steps * np.cos(turn) - 0.5).astype(np.int64)
     reach = len(taps)
     sides = ((0, 0), (reach, reach), (reach, reach), (0, 0))
-    padded = np.pad(x.astype(np.float32), sides, mode="edge")
+    padded = np.pad(pixels.astype(np.float32), sides, mode="edge")
     # All windows the images can be read through, without copying: a line of one is contiguous.
     image, line, pixel, value = padded.strides
     windows = np.lib.stride_tricks.as_strided(
@@ -117,4 +121,6 @@ def blur_along(x: npt.NDArray[Any], radius: int, sigma: float, angles: Values) -
         seen = windows[lines, reach + by_row, reach + by_column]
         seen *= tap
         blurred += seen
-    return blurred.reshape(x.shape)
+    # Published images were rounded to 16 bits, 257 to a grey level, and then truncated to 8.
+    blurred += np.float32(0.5 / 257)
+    return blurred.astype(np.uint8).reshape(pixels.shape)

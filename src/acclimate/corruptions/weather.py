@@ -14,6 +14,7 @@ from acclimate.corruptions.arrays import (
     draw_normal,
     load_extra,
     to_pixels,
+    to_singles,
 )
 from acclimate.corruptions.blur import smooth
 from acclimate.corruptions.frost import load_textures
@@ -36,9 +37,8 @@ def snow(pixels: Pixels, snow: Snow, generators: Generators) -> Pixels:
     angles = np.array([generator.uniform(-135, -45) for generator in generators])
     flakes = zoom_matrix(height, zoom) @ flakes @ zoom_matrix(width, zoom).T
     flakes[flakes < threshold] = 0
-    streaks = blur_along(to_pixels(flakes)[..., None], radius, sigma, angles)
-    streaks = np.floor(streaks + np.float32(0.5)) / 255
-    x = pixels / np.float32(255)
+    streaks = blur_along(to_pixels(flakes)[..., None], radius, sigma, angles) / 255.0
+    x = to_singles(pixels)
     grey = x[..., 0] * _GREY[0] + x[..., 1] * _GREY[1] + x[..., 2] * _GREY[2]
     white = np.maximum(x, (grey * np.float32(1.5) + np.float32(0.5))[..., None])
     x = np.float32(share) * x + np.float32(1 - share) * white
@@ -106,7 +106,7 @@ def spatter(pixels: Pixels, spatter: Spatter, generators: Generators) -> Pixels:
     liquid = mean + deviation * draw_normal(pixels.shape[1:3], generators)
     liquid = smooth(liquid, sigma, "spatter")
     liquid[liquid < threshold] = 0
-    x = pixels / np.float32(255)
+    x = to_singles(pixels)
     if mud:
         mask = smooth((liquid > threshold).astype(np.float32), last, "spatter")[..., None]
         mask[mask < 0.8] = 0
