@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import signal
 import subprocess
@@ -12,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import typer
 from PIL import Image
 from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
@@ -22,11 +20,8 @@ from acclimate.artifact import Artifact
 from acclimate.cli.adapt import parse_settings
 from acclimate.cli.inspect import draw_bar, draw_columns
 from acclimate.cli.main import app, main
-from acclimate.cli.models import get_device, load_model
-from acclimate.cli.options import get_normalization
 from acclimate.errors import (
     AcclimateError,
-    ArtifactMismatch,
     BadInput,
     CorruptFile,
     InvalidConfig,
@@ -78,35 +73,6 @@ def artifact(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-# Speed and help -------------------------------------------------------------------------------
-
-
-def test_commands_import_nothing_slow_before_they_run() -> None:
-    """`acclimate --help` must not wait for torch: cli modules import the library when called."""
-    allowed = {"acclimate._version", "acclimate.errors", "typer", "__future__"}
-    for path in (ROOT / "src" / "acclimate" / "cli").glob("*.py"):
-        for node in ast.parse(path.read_text()).body:
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            for name in names:
-                standard = name.partition(".")[0] in sys.stdlib_module_names
-                own = name.startswith("acclimate.cli.")
-                assert standard or own or name in allowed, f"{path.name} imports {name}"
-
-
-@pytest.mark.parametrize("command", ["prepare", "adapt", "inspect", "doctor", "methods"])
-def test_every_command_explains_itself_with_an_example(command: str) -> None:
-    text = run(command, "--help").output
-    assert f"Example: acclimate {command}" in " ".join(text.split())
-
-
-def test_every_option_has_a_line_of_help() -> None:
-    group = typer.main.get_command(app)
-    for name in ("prepare", "adapt", "inspect", "doctor"):
-        for parameter in group.commands[name].params:  # type: ignore[attr-defined]
-            assert getattr(parameter, "help", None), f"{name} {parameter.name}"
-
-
 # Errors ---------------------------------------------------------------------------------------
 
 
@@ -155,119 +121,6 @@ def test_methods_show_has_links_and_every_hyper_parameter() -> None:
     assert "1e-05 … 0.01 (log)" in text
     with pytest.raises(UnknownMethod):
         run("methods", "show", "swr-nps")
-
-
-# Models ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("spec", "says"),
-    [
-        ("tests.cli_models", "package.module:function"),
-        ("tests.cli_models:", "package.module:function"),
-        (
-            "tests.nowhere:tiny",
-            r'no module "tests.nowhere" was found; looked for tests/nowhere\.py',
-        ),
-        ("tests.cli_models:tiny_cmm", 'Did you mean "tiny_cnn"'),
-        ("tests.cli_models:NUMBER", "found a int"),
-        ("tests.cli_models:needs_argument", "TypeError.*without arguments"),
-        ("tests.cli_models:fails", r"RuntimeError: the licence has expired .*cli_models\.py, line"),
-        ("tests.cli_models:not_a_model", "torch.nn.Module, found str"),
-    ],
-)
-def test_a_model_that_cannot_be_had_is_explained(spec: str, says: str) -> None:
-    with pytest.raises(BadInput, match=says):
-        load_model(spec, None, "cpu")
-
-
-def test_the_model_of_the_demo_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_cnn()
-    monkeypatch.setattr("acclimate.builtin.load_model", lambda: model)
-    assert load_model("builtin", None, "cpu") is model
-
-
-def test_modules_that_fail_are_told_from_modules_that_are_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "needy_models.py").write_text("import not_installed_anywhere")
-    with pytest.raises(BadInput, match='needs the module "not_installed_anywhere"'):
-        load_model("needy_models:f", None, "cpu")
-    (tmp_path / "wrong_models.py").write_text("1 / 0")
-    with pytest.raises(BadInput, match=r"ZeroDivisionError.*wrong_models\.py, line 1"):
-        load_model("wrong_models:f", None, "cpu")
-
-
-@pytest.mark.parametrize("form", ["plain", "state_dict", "model", "module", "safetensors"])
-def test_weights_are_loaded_in_every_usual_form(form: str, tmp_path: Path) -> None:
-    state = {name: torch.randn_like(t.float()).to(t) for name, t in tiny_cnn().state_dict().items()}
-    path = tmp_path / "weights.pt"
-    if form == "safetensors":
-        path = path.with_suffix(".safetensors")
-        save_file(state, path)
-    elif form == "module":
-        torch.save({"state_dict": {f"module.{k}": v for k, v in state.items()}, "epoch": 3}, path)
-    else:
-        torch.save(state if form == "plain" else {form: state}, path)
-    loaded = load_model("tests.cli_models:tiny_cnn", path, "cpu").state_dict()
-    assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
-
-
-def test_weights_that_do_not_fit_are_listed(tmp_path: Path) -> None:
-    state = dict(tiny_cnn().state_dict())
-    state["6.weight"] = torch.zeros(9, 24)
-    del state["0.bias"]
-    state |= {f"extra{number}": torch.zeros(2) for number in range(12)}
-    torch.save(state, tmp_path / "weights.pt")
-    with pytest.raises(ArtifactMismatch) as error:
-        load_model("tests.cli_models:tiny_cnn", tmp_path / "weights.pt", "cpu")
-    text = str(error.value)
-    assert "6.weight: (4, 24) in the model, (9, 24) in the file" in text
-    assert "0.bias: (6,) in the model, not in the file" in text
-    assert "extra0: (2,) in the file, not in the model" in text
-    assert "(+ 2 more)" in text
-
-
-def test_files_that_could_run_code_or_are_damaged_are_refused(tmp_path: Path) -> None:
-    def load(name: str) -> None:
-        load_model("tests.cli_models:tiny_cnn", tmp_path / name, "cpu")
-
-    torch.save(tiny_cnn(), tmp_path / "whole.pt")
-    with pytest.raises(CorruptFile, match=r"could execute code.*state_dict\(\)"):
-        load("whole.pt")
-    torch.save([1, 2], tmp_path / "list.pt")
-    with pytest.raises(CorruptFile, match=r"expected a state dict .* found list"):
-        load("list.pt")
-    torch.save(tiny_cnn().state_dict(), tmp_path / "good.pt")
-    for name, content in {
-        "empty.pt": b"",
-        "text.pt": b"hello, world",
-        "cut.pt": (tmp_path / "good.pt").read_bytes()[:900],
-        "text.safetensors": b"hello, world",
-    }.items():
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(CorruptFile, match=name):
-            load(name)
-    with pytest.raises(BadInput, match="there is no file"):
-        load("nowhere.pt")
-
-
-def test_devices_and_normalisations_are_checked() -> None:
-    assert get_device("cpu").type == "cpu"
-    with pytest.raises(BadInput, match=r'no device "cpuu"\. Did you mean "cpu"'):
-        get_device("cpuu")
-    assert get_normalization(None, None, None) is None
-    normal = get_normalization(None, "0.5,0.4,0.3", "1,2,3")
-    assert normal is not None
-    assert (normal.mean, normal.std) == ((0.5, 0.4, 0.3), (1.0, 2.0, 3.0))
-    with pytest.raises(BadInput, match="give both"):
-        get_normalization(None, "0.5", None)
-    with pytest.raises(BadInput, match="not both"):
-        get_normalization("imagenet", "0.5", "1")
-    with pytest.raises(InvalidConfig, match='Did you mean "imagenet"'):
-        get_normalization("imagnet", None, None)
 
 
 # Prepare --------------------------------------------------------------------------------------

@@ -1,0 +1,42 @@
+"""The command line explains itself, and at once."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from acclimate.cli.main import app
+
+ROOT = Path(__file__).parent.parent
+MODEL = ("--model", "tests.cli_models:tiny_cnn", "--device", "cpu")
+
+
+def test_commands_import_nothing_slow_before_they_run() -> None:
+    """`acclimate --help` must not wait for torch: cli modules import the library when called."""
+    allowed = {"acclimate._version", "acclimate.errors", "typer", "__future__"}
+    for path in (ROOT / "src" / "acclimate" / "cli").glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                standard = name.partition(".")[0] in sys.stdlib_module_names
+                own = name.startswith("acclimate.cli.")
+                assert standard or own or name in allowed, f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("command", ["prepare", "adapt", "inspect", "doctor", "methods"])
+def test_every_command_explains_itself_with_an_example(command: str) -> None:
+    text = CliRunner(env={"COLUMNS": "200"}).invoke(app, [command, "--help"]).output
+    assert f"Example: acclimate {command}" in " ".join(text.split())
+
+
+def test_every_option_has_a_line_of_help() -> None:
+    group = typer.main.get_command(app)
+    for name in ("prepare", "adapt", "inspect", "doctor"):
+        for parameter in group.commands[name].params:  # type: ignore[attr-defined]
+            assert getattr(parameter, "help", None), f"{name} {parameter.name}"
