@@ -84,7 +84,7 @@ def check_reiterable(source: Any) -> None:
             f"expected a source of (x, y) batches, found {type(source).__name__}. "
             "Give a DataLoader or a list of batches."
         )
-    if iter(source) is source:
+    if isinstance(source, Iterator):
         raise BadInput(
             "the source is an iterator, which can be read only once, and preparing needs several "
             "passes. Give the DataLoader itself, or list(...) of it."
