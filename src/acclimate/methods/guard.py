@@ -8,6 +8,9 @@ source data, which is in the artifact.
 If the restored state collapses again before another good one was reached, the source model itself
 is restored.
 
+It does not mend a method that is set up to collapse: with a learning rate so high that one batch
+ruins the model, it restores, collapses and restores again. Lower the rate when `restored` grows.
+
 A stream that really shows few classes for a long time (sorted by label, say) looks alike; the guard
 then keeps the model near its last good state, which is the safe side.
 """
