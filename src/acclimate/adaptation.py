@@ -11,7 +11,9 @@ from acclimate.errors import ArtifactMissing, InvalidConfig, NotAdapted, Unsuita
 from acclimate.functional.inputs import Normalization
 from acclimate.methods import get_method
 from acclimate.methods.base import Method
+from acclimate.methods.composition import Composition, NspOptions, SwrOptions
 from acclimate.methods.config import Config
+from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.guard import Guard
 from acclimate.taps import LogitsAt, get_head
 
@@ -22,6 +24,9 @@ def adapt(
     artifact: Artifact | None = None,
     *,
     config: Config | None = None,
+    preset: str | None = None,
+    regularizer: str | SwrOptions | None = None,
+    auxiliary: str | NspOptions | None = None,
     head: str | None = None,
     logits_at: LogitsAt = None,
     normalization: Any = None,
@@ -39,6 +44,10 @@ def adapt(
         method: Name of a method; `acclimate.list_methods()` names them.
         artifact: What `prepare` returned for this very model, if the method needs it.
         config: All hyper-parameters at once; or give single ones by name.
+        preset: Take the hyper-parameters published for `"cifar10"`, `"cifar100"` or `"imagenet"`
+            instead of the defaults; single ones by name still win.
+        regularizer: `"swr"`, or its options, lays SWR over a gradient method.
+        auxiliary: `"nsp"`, or its options, adds nearest source prototypes to one.
         head: Name of the module that makes the logits; from the artifact by default.
         logits_at: Where the logits are in the model's output; from the artifact by default.
         normalization: How the inputs are normalised; from the artifact by default.
@@ -53,10 +62,14 @@ def adapt(
     if isinstance(model, Method):
         raise NotAdapted("this model is adapted already. Call unwrap() first.")
     kind = get_method(method)
-    if config is None:
+    if config is None and preset is not None:
+        config = kind.config_class.from_preset(preset, hyperparameters)
+    elif config is None:
         config = kind.config_class.from_dict(hyperparameters)
-    elif hyperparameters:
-        raise InvalidConfig("give either config or single hyper-parameters, not both.")
+    elif hyperparameters or preset is not None:
+        raise InvalidConfig(
+            "give either config, or a preset and single hyper-parameters, not both."
+        )
     elif not isinstance(config, kind.config_class):
         raise InvalidConfig(
             f"expected a {kind.config_class.__name__} for {method}, found {type(config).__name__}."
@@ -69,12 +82,14 @@ def adapt(
     if artifact is not None:
         artifact.check(model)
         given = _agree(given, artifact.normalization)
-    missing = [part for part in kind.needs if artifact is None or part not in artifact.parts]
+    composition = _compose(kind, config, regularizer, auxiliary)
+    needs = dict.fromkeys((*kind.needs, *composition.needs))
+    missing = [part for part in needs if artifact is None or part not in artifact.parts]
     if missing:
         raise ArtifactMissing(
             f"{method} needs {', '.join(missing)} from an artifact, which "
-            f"{'was not given' if artifact is None else 'has not got it'}. "
-            "Make one where the source data is: acclimate.prepare(model, source)."
+            f"{'was not given' if artifact is None else 'has not got it'}. Make one where the "
+            f'source data is: acclimate.prepare(model, source, method="{method}").'
         )
     if not isinstance(guard, bool | Guard):
         raise InvalidConfig(f"expected guard to be True, False or a Guard, found {guard!r}.")
@@ -104,7 +119,27 @@ def adapt(
         normalization=given,
         seed=seed,
         guard=guard or None,
+        composition=composition,
     )
+
+
+def _compose(
+    kind: type[Method], config: Config, regularizer: object, auxiliary: object
+) -> Composition:
+    """Return what is to be laid over the method; refuse what it cannot carry or has already."""
+    added = Composition.of(regularizer, auxiliary)
+    if added == Composition():
+        return added
+    if not issubclass(kind, GradientMethod):
+        raise InvalidConfig(
+            f"{kind.name} takes no gradient steps, so there is nothing that SWR could damp or NSP "
+            "could add to. Leave regularizer and auxiliary out."
+        )
+    own = kind.own_terms(config)
+    for name, term in (("regularizer", "SWR"), ("auxiliary", "NSP")):
+        if getattr(own, name) is not None and getattr(added, name) is not None:
+            raise InvalidConfig(f"{kind.name} has {term} already. Leave {name} out.")
+    return added
 
 
 def _agree(given: Normalization | None, prepared: Normalization | None) -> Normalization | None:

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from acclimate.artifact import Artifact, versions
 from acclimate.errors import BadInput, InvalidConfig, did_you_mean
 from acclimate.functional.inputs import Normalization, check_images
+from acclimate.methods import get_method
 from acclimate.parts.features import prepare_features
-from acclimate.parts.options import PenaltyOptions, PrototypeOptions
+from acclimate.parts.fisher import prepare_fisher
+from acclimate.parts.options import FisherOptions, PenaltyOptions, PrototypeOptions
 from acclimate.parts.penalty import prepare_penalty
 from acclimate.parts.prototypes import prepare_prototypes
 from acclimate.parts.source import Progress, Source, check_reiterable, split_batch
@@ -20,19 +22,23 @@ from acclimate.snapshot import fingerprint
 from acclimate.taps import Anatomy, LogitsAt, find_anatomy
 
 #: The parts that can be prepared, in the order in which they are.
-PARTS = ("penalty", "prototypes", "features")
+PARTS = ("penalty", "prototypes", "features", "fisher")
+#: Those that are unless others are asked for.
+DEFAULT_PARTS = ("penalty", "prototypes", "features")
 
 
 def prepare(
     model: nn.Module,
     source: Iterable[Any],
     *,
-    parts: Sequence[str] = PARTS,
+    method: str | Sequence[str] | None = None,
+    parts: Sequence[str] | None = None,
     normalization: Any = None,
     head: str | None = None,
     logits_at: LogitsAt = None,
     penalty: PenaltyOptions | None = None,
     prototypes: PrototypeOptions | None = None,
+    fisher: FisherOptions | None = None,
     classes: Sequence[str] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -44,14 +50,17 @@ def prepare(
     Args:
         model: A trained classifier, on any device.
         source: Labelled batches `(x, y)`, several times iterable, such as a shuffled DataLoader.
-        parts: What to prepare: `"penalty"` (SWR), `"prototypes"` (NSP), `"features"` (moments of
-            features and predictions; the guard needs them).
+        method: Prepare what these methods need, and what the guard needs.
+        parts: Or name the parts: `"penalty"` (SWR), `"prototypes"` (NSP), `"features"` (moments of
+            features and predictions; the guard needs them), `"fisher"` (EATA). Without either:
+            `DEFAULT_PARTS`.
         normalization: How the inputs are normalised: None for images in [0, 1] (the model
             normalises inside, or needs none), or `(mean, std)`.
         head: Name of the module that makes the logits, if it cannot be found.
         logits_at: Where the logits are in the model's output, if that cannot be told.
         penalty: Options of the penalty vector; the paper's by default.
         prototypes: Options of prototypes and projector; the paper's by default.
+        fisher: Options of the Fisher information; those of EATA's authors by default.
         classes: Names of the classes in the order of the logits, to be kept with the artifact.
         seed: Of all random draws.
         progress: Called with the stage, the count done and the count to do.
@@ -59,6 +68,7 @@ def prepare(
     Returns:
         The artifact; `save` it beside the model.
     """
+    parts = _choose_parts(method, parts)
     for name in parts:
         if name not in PARTS:
             raise InvalidConfig(f'there is no part "{name}". {did_you_mean(name, PARTS)}')
@@ -80,6 +90,7 @@ def prepare(
         "penalty": lambda draws: prepare_penalty(model, anatomy, data, penalty, draws),
         "prototypes": lambda draws: prepare_prototypes(model, anatomy, data, prototypes, draws),
         "features": lambda draws: prepare_features(model, anatomy, data),
+        "fisher": lambda draws: prepare_fisher(model, anatomy, data, fisher or FisherOptions()),
     }
     tensors: dict[str, Tensor] = {}
     cards: dict[str, Any] = {}
@@ -99,6 +110,18 @@ def prepare(
         "versions": versions(),
     }
     return Artifact(tensors, card)
+
+
+def _choose_parts(
+    method: str | Sequence[str] | None, parts: Sequence[str] | None
+) -> tuple[str, ...]:
+    if method is None:
+        return DEFAULT_PARTS if parts is None else tuple(parts)
+    if parts is not None:
+        raise InvalidConfig("give either method or parts, not both.")
+    names = [method] if isinstance(method, str) else method
+    needed = [part for name in names for part in get_method(name).needs]
+    return tuple(dict.fromkeys([*needed, "features"]))
 
 
 def _first(source: Iterable[Any], normalization: Normalization | None) -> Tensor:

@@ -25,7 +25,16 @@ def test_conforms(check):
 
 def test_every_method_file_is_registered():
     folder = Path(acclimate.__file__).parent / "methods"
-    plumbing = {"__init__", "base", "config", "gradient", "guard", "state"}
+    plumbing = {
+        "__init__",
+        "base",
+        "composition",
+        "config",
+        "gradient",
+        "guard",
+        "optimizer",
+        "state",
+    }
     assert {path.stem for path in folder.glob("*.py")} - plumbing == set(METHODS)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-Statistics = Literal["batch", "running", "source"]
+Statistics = Literal["batch", "running", "source", "mixed", "robust"]
 STATISTICS: tuple[str, ...] = get_args(Statistics)
 
 NORM_LAYERS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
@@ -42,13 +42,44 @@ def _move_running_statistics(layer: _BatchNorm, inputs: tuple[Tensor, ...], shar
     mean, variance = layer.running_mean, layer.running_var
     if mean is None or variance is None:
         return
-    x = inputs[0].detach()
-    axes = [axis for axis in range(x.dim()) if axis != 1]
-    batch_variance, batch_mean = torch.var_mean(x.to(mean.dtype), dim=axes, correction=1)
+    batch_mean, batch_variance = _batch_moments(inputs[0].detach(), mean.dtype, correction=1)
     # A batch that overflowed inside the model must not poison what the next batch stands on.
     if bool(torch.isfinite(batch_mean).all() & torch.isfinite(batch_variance).all()):
         mean.lerp_(batch_mean, share)
         variance.lerp_(batch_variance, share)
+
+
+def _batch_moments(x: Tensor, dtype: torch.dtype, correction: int) -> tuple[Tensor, Tensor]:
+    axes = [axis for axis in range(x.dim()) if axis != 1]
+    n = x.numel() // x.shape[1]
+    # One value has no unbiased variance; its biased one, zero, is what is left.
+    variance, mean = torch.var_mean(x.to(dtype), dim=axes, correction=min(correction, n - 1))
+    return mean, variance
+
+
+def _mix_statistics(
+    layer: _BatchNorm, inputs: tuple[Tensor, ...], share: float, keep: bool, correction: int
+) -> tuple[Tensor, ...]:
+    """Return the input changed so that the layer normalises it with mixed statistics.
+
+    The layer itself normalises with its running statistics; what it gets is shifted and scaled so
+    that the result is that of the mixture. So a layer with more inside, such as an activation,
+    works too, and gradients flow through the batch's part.
+    """
+    mean, variance = layer.running_mean, layer.running_var
+    if mean is None or variance is None:
+        return inputs
+    x = inputs[0]
+    batch_mean, batch_variance = _batch_moments(x, mean.dtype, correction)
+    mixed_mean = torch.lerp(mean.detach().clone(), batch_mean, share)
+    mixed_variance = torch.lerp(variance.detach().clone(), batch_variance, share)
+    if keep and bool(torch.isfinite(mixed_mean).all() & torch.isfinite(mixed_variance).all()):
+        mean.copy_(mixed_mean.detach())
+        variance.copy_(mixed_variance.detach())
+    shape = [1, -1, *[1] * (x.dim() - 2)]
+    factor = ((variance.detach() + layer.eps) / (mixed_variance + layer.eps)).sqrt()
+    shifted = (x - mixed_mean.to(x.dtype).view(shape)) * factor.to(x.dtype).view(shape)
+    return (shifted + mean.detach().to(x.dtype).view(shape), *inputs[1:])
 
 
 def _plain_layout(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -76,9 +107,12 @@ def use_statistics(
             `"running"`: the layer's running statistics first take one step towards the batch
             (share `momentum`, unbiased variance, as PyTorch keeps it), then normalise it; no
             gradient flows through them. `"source"`: the running statistics as trained.
-        momentum: The share of the batch under `"running"`.
+            `"mixed"`: a mixture of the running statistics and the batch's (share `momentum`,
+            unbiased variance); nothing is kept, gradients flow through the batch's part.
+            `"robust"`: such a mixture (biased variance) that is kept as running statistics.
+        momentum: The share of the batch under `"running"`, `"mixed"` and `"robust"`.
         moves: Whether running statistics take their step; off for a second view of a batch and
-            when nothing may be learned.
+            when nothing may be learned: then `"running"` and `"robust"` are like `"source"`.
     """
     modes = [(module, module.training) for module in model.modules()]
     layers = list(batch_norm_layers(model).values())
@@ -104,6 +138,15 @@ def use_statistics(
                     _move_running_statistics(layer, inputs, momentum)
 
             hooks += [layer.register_forward_pre_hook(move) for layer in layers]
+        elif statistics == "mixed" or (statistics == "robust" and moves):
+            keep, correction = statistics == "robust", int(statistics == "mixed")
+
+            def mix(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+                if not isinstance(layer, _BatchNorm):
+                    return inputs
+                return _mix_statistics(layer, inputs, momentum, keep, correction)
+
+            hooks += [layer.register_forward_pre_hook(mix) for layer in layers]
         yield
     finally:
         for hook in hooks:

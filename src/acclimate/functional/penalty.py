@@ -10,6 +10,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from acclimate.errors import InvalidConfig
+
+#: Shapes that penalties can have over the layers: measured, and the supplement's variants. Its
+#: figure has four designed by hand, of which the text says no more: the last four are ours.
+SHAPES = ("measured", "vertical_flip", "horizontal_flip", "constant", "linear", "square", "step")
+
 
 def penalties(cosines: Mapping[str, Tensor], exponent: float = 2.0) -> dict[str, Tensor]:
     """Return penalties in [0, 1] from mean gradient cosines (paper, eq. 2).
@@ -36,6 +42,44 @@ def penalties(cosines: Mapping[str, Tensor], exponent: float = 2.0) -> dict[str,
         scaled = (value - low) / span if span > 0 else torch.ones_like(value)
         result[name] = torch.where(value.isnan(), 1.0, scaled**exponent)
     return result
+
+
+def shape_penalties(weights: Mapping[str, Tensor], shape: str) -> dict[str, Tensor]:
+    """Return a variant of penalties, for comparison with the measured ones (supplement).
+
+    Args:
+        weights: One number a parameter, in the order of the model.
+        shape: `"vertical_flip"`: what was held is left free and the reverse, 1 − w.
+            `"horizontal_flip"`: the first parameter has the penalty of the last, and so on. The
+            others ignore what was measured: `"constant"` is the measured mean everywhere;
+            `"linear"`, `"square"` and `"step"` rise from 0 at the input to 1 at the output.
+
+    >>> numbers = {"a": torch.tensor(0.2), "b": torch.tensor(0.5), "c": torch.tensor(1.0)}
+    >>> [round(float(w), 2) for w in shape_penalties(numbers, "horizontal_flip").values()]
+    [1.0, 0.5, 0.2]
+    >>> [round(float(w), 2) for w in shape_penalties(numbers, "square").values()]
+    [0.0, 0.25, 1.0]
+    """
+    if shape == "measured":
+        return dict(weights)
+    if shape == "vertical_flip":
+        return {name: 1 - value for name, value in weights.items()}
+    names, values = list(weights), list(weights.values())
+    if any(value.numel() != 1 for value in values):
+        raise InvalidConfig(
+            f'penalties of shape "{shape}" need one number a parameter tensor, but they were '
+            'prepared finer. Prepare again with granularity="tensor", or take "vertical_flip".'
+        )
+    if shape == "horizontal_flip":
+        return dict(zip(names, reversed(values), strict=True))
+    places = torch.linspace(0, 1, len(names), dtype=torch.float64)
+    curves = {
+        "constant": torch.full_like(places, float(torch.stack(values).double().mean())),
+        "linear": places,
+        "square": places**2,
+        "step": (places >= 0.5).to(places.dtype),
+    }
+    return dict(zip(names, curves[shape].unbind(), strict=True))
 
 
 def penalty_term(

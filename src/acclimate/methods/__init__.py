@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from acclimate.errors import InvalidConfig, UnknownMethod, did_you_mean
 from acclimate.methods.base import Method
+from acclimate.methods.entropy import Entropy
+from acclimate.methods.infomax import Infomax
 from acclimate.methods.norm import Norm
+from acclimate.methods.nsp import NspMethod
 from acclimate.methods.source import Source
+from acclimate.methods.supervised import Supervised
+from acclimate.methods.swr import SwrMethod
+from acclimate.methods.swr_fixmatch import SwrFixmatch
 from acclimate.methods.swr_nsp import SwrNsp
 from acclimate.methods.tent import Tent
 
@@ -13,7 +19,13 @@ METHODS: dict[str, type[Method]] = {
     "source": Source,
     "norm": Norm,
     "tent": Tent,
+    "entropy": Entropy,
+    "infomax": Infomax,
+    "supervised": Supervised,
+    "swr": SwrMethod,
+    "nsp": NspMethod,
     "swr_nsp": SwrNsp,
+    "swr_fixmatch": SwrFixmatch,
 }
 
 

@@ -26,6 +26,7 @@ from acclimate.artifact import Artifact
 from acclimate.errors import BadInput, NotAdapted
 from acclimate.functional.inputs import Normalization, check_batch, check_images
 from acclimate.functional.norm import Statistics, batch_norm_layers, use_statistics
+from acclimate.methods.composition import Composition
 from acclimate.methods.config import Config
 from acclimate.methods.guard import Guard
 from acclimate.methods.state import Counts, Snapshot, Stateful
@@ -70,6 +71,10 @@ class Method(Stateful):
     needs: ClassVar[tuple[str, ...]] = ()
     forwards: ClassVar[int] = 1
     backwards: ClassVar[int] = 0
+    #: Why this may differ from the authors' method, where their text and code leave it open.
+    reconstruction: ClassVar[str] = ""
+    #: Whether it learns from labels, which only an evaluation can reveal: an upper bound.
+    is_oracle: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -82,6 +87,7 @@ class Method(Stateful):
         normalization: Normalization | None = None,
         seed: int = 0,
         guard: Guard | None = None,
+        composition: Composition | None = None,
     ) -> None:
         super().__init__(model, seed, guard)
         borrower = _borrowers.get(model)
@@ -95,8 +101,10 @@ class Method(Stateful):
         self.head = head
         self.logits_at = logits_at
         self.normalization = normalization
+        self.composition = composition or Composition()
         self._paused = False
         self._output: Any = None
+        self._labels: Tensor | None = None
         self._has_batch_norm = bool(batch_norm_layers(model))
         self._source = fingerprint(model)["weights_sha256"]
         self._prepared = digest(artifact.tensors) if artifact is not None else None
@@ -126,18 +134,26 @@ class Method(Stateful):
 
     # What a subclass uses -----------------------------------------------------------------------
 
-    def run(self, x: Tensor, moves: bool = True, statistics: Statistics | None = None) -> Forward:
+    def run(
+        self,
+        x: Tensor,
+        moves: bool = True,
+        statistics: Statistics | None = None,
+        model: nn.Module | None = None,
+    ) -> Forward:
         """Run the model once under the configured statistics.
 
         Args:
             x: A batch.
             moves: Whether running statistics may move; off for a second view of the batch.
             statistics: Other than configured.
+            model: Another than the one that is adapted, such as a copy of it that teaches it.
         """
         chosen: Any = statistics or self._statistics
-        head = self.model.get_submodule(self.head) if self.head is not None else None
-        with use_statistics(self.model, chosen, self.config.statistics_momentum, moves):
-            result = run(self.model, x, head, self.logits_at)
+        model = self.model if model is None else model
+        head = model.get_submodule(self.head) if self.head is not None else None
+        with use_statistics(model, chosen, self.config.statistics_momentum, moves):
+            result = run(model, x, head, self.logits_at)
         if not self._paused:
             self.counts.forwards += 1
         if self._output is None:
@@ -159,6 +175,8 @@ class Method(Stateful):
         # predicting with those of the first batch.
         torch.clear_autocast_cache()
         before = self._running_statistics()
+        # References are enough: declared state is replaced, never changed in place.
+        declared = {name: getattr(self, name) for name in self._declared}
         draws, counts = self.generator.get_state(), copy.deepcopy(self.counts)
         n_skipped = self.counts.n_skipped
         try:
@@ -172,14 +190,16 @@ class Method(Stateful):
                     logits = self.predict(x) if self._paused else self.step(x)
             result = replace_logits(self._output, logits.detach(), self.logits_at)
         except BaseException:
-            load_tensors(self.model, before)
+            load_tensors(self, before)
+            for name, value in declared.items():
+                setattr(self, name, value)
             self.generator.set_state(draws)
             self.counts = counts
             raise
         finally:
-            self._output = None
+            self._output = self._labels = None
         if self.counts.n_skipped > n_skipped:
-            load_tensors(self.model, before)
+            load_tensors(self, before)
         if not self._paused:
             self.counts.batches += 1
             self.counts.samples += len(x)
@@ -206,6 +226,17 @@ class Method(Stateful):
             yield self
         finally:
             self._paused = was
+
+    @final
+    def reveal(self, y: Tensor) -> None:
+        """Show the labels of the next batch to an oracle; an evaluation does it, if asked to.
+
+        Raises:
+            NotAdapted: The method is no oracle, and must never see a label.
+        """
+        if not self.is_oracle:
+            raise NotAdapted(f"{self.name} adapts without labels, and none may be shown to it.")
+        self._labels = y
 
     # nn.Module ----------------------------------------------------------------------------------
 
@@ -271,9 +302,9 @@ class Method(Stateful):
 
     def _running_statistics(self) -> dict[str, Tensor]:
         """Copy the buffers if this batch can move them: a failing batch changes nothing."""
-        if self._statistics != "running" or self._paused:
+        if self._statistics not in ("running", "robust") or self._paused:
             return {}
-        return copy_tree(dict(self.model.named_buffers()))  # type: ignore[no-any-return]
+        return copy_tree(dict(self.named_buffers()))  # type: ignore[no-any-return]
 
     def _identity(self) -> dict[str, Any]:
         return {
@@ -282,5 +313,6 @@ class Method(Stateful):
             "source": self._source,
             "artifact": self._prepared,
             "guard": self.guard is not None,
+            "composition": self.composition.to_dict(),
             "moves": self._moved(),
         }

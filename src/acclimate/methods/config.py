@@ -8,10 +8,13 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self, get_type_hints
+from typing import Any, ClassVar, Self, get_type_hints
 
 from acclimate.errors import InvalidConfig, did_you_mean
 from acclimate.functional.norm import STATISTICS
+
+#: Benchmarks that published values are known for.
+PRESETS = ("cifar10", "cifar100", "imagenet")
 
 
 @dataclass(frozen=True)
@@ -79,17 +82,11 @@ def hp(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    """Options every method has."""
+class Values:
+    """Plain values, each checked against what it was declared with."""
 
-    statistics: str = hp(
-        "batch",
-        choices=STATISTICS,
-        help="BatchNorm statistics: of the batch, running (move, then used), or the source's",
-    )
-    statistics_momentum: float = hp(
-        0.1, low=0.0, high=1.0, help="share of the batch when statistics are running"
-    )
+    #: Values published for a benchmark, by its name; what is not named keeps its default.
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __post_init__(self) -> None:
         problems = []
@@ -115,6 +112,24 @@ class Config:
                 )
         return cls(**values)
 
+    @classmethod
+    def from_preset(cls, preset: str, values: Mapping[str, Any] | None = None) -> Self:
+        """Build from the values published for a benchmark, such as `"imagenet"`; some may differ.
+
+        A method whose defaults hold for the benchmark has no preset of that name, and gives them.
+
+        Raises:
+            InvalidConfig: No method knows such a benchmark.
+        """
+        if preset not in PRESETS:
+            raise InvalidConfig(f'there is no preset "{preset}". {did_you_mean(preset, PRESETS)}')
+        return cls.from_dict({**cls.presets.get(preset, {}), **(values or {})})
+
+    @classmethod
+    def taken_from(cls, other: Values) -> Self:
+        """Build from the values of the same names in a larger set of options."""
+        return cls(**{spec.name: getattr(other, spec.name) for spec in dataclasses.fields(cls)})
+
     def to_dict(self) -> dict[str, Any]:
         """Return the values as plain JSON types."""
         return dataclasses.asdict(self)
@@ -127,8 +142,28 @@ class Config:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Config(Values):
+    """Options every method has."""
+
+    statistics: str = hp(
+        "batch",
+        choices=STATISTICS,
+        help="BatchNorm statistics: of the batch, running (move, then used), the source's, "
+        "mixed (source and batch), or robust (mixed and kept)",
+    )
+    statistics_momentum: float = hp(
+        0.1, low=0.0, high=1.0, help="share of the batch in running, mixed and robust statistics"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class GradientConfig(Config):
     """Options of every method that learns by gradient steps."""
+
+    # The rate that TENT and those after it use on ImageNet, at batches of 64.
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "imagenet": {"optimizer": "sgd", "lr": 2.5e-4}
+    }
 
     optimizer: str = hp("adam", choices=("adam", "adamw", "sgd"), help="the optimiser")
     lr: float = hp(

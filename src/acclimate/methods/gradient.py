@@ -11,17 +11,28 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.errors import UnsuitableModel
+from acclimate.functional.norm import Statistics, batch_norm_layers
+from acclimate.functional.views import apply_views, get_views
 from acclimate.methods.base import Method, Problem
+from acclimate.methods.composition import Composition, build_nsp, build_swr
 from acclimate.methods.config import Config, GradientConfig
+from acclimate.methods.optimizer import all_finite, build_optimizer
 from acclimate.snapshot import Tree, copy_tree
+from acclimate.taps import Forward
+from acclimate.terms.nsp import Nsp
 from acclimate.terms.swr import Swr
 
 
 class GradientMethod(Method):
     """A method that takes one optimiser step a batch.
 
-    A subclass writes `loss`, and `trainable` if not all parameters move. An update that would make
-    any parameter non-finite is not applied; it is counted in `counts.skipped["non_finite"]`.
+    A subclass writes `loss`, and `trainable` if not all parameters move; `after_update` if more is
+    to happen then, and `differentiate` if the gradient is not that of one backward. SWR and NSP can
+    be laid over any of them (`adapt(..., regularizer="swr", auxiliary="nsp")`).
+
+    An update that would make any parameter non-finite is not applied; it is counted in
+    `counts.skipped["non_finite"]`, a batch without a sample worth learning from in
+    `counts.skipped["nothing_selected"]`.
     """
 
     config_class: ClassVar[type[Config]] = GradientConfig
@@ -29,6 +40,7 @@ class GradientMethod(Method):
     backwards: ClassVar[int] = 1
 
     regularizer: Swr | None = None
+    nsp: Nsp | None
     previous: dict[str, Tensor]
 
     @classmethod
@@ -59,26 +71,61 @@ class GradientMethod(Method):
             )
         ]
 
+    @classmethod
+    def own_terms(cls, config: Any) -> Composition:
+        """Return the terms that the method brings itself."""
+        return Composition()
+
     def extra_trainable(self) -> dict[str, nn.Parameter]:
         """Return parameters that move besides the model's own, by name."""
         return {}
 
-    def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the logits of a batch and the loss to be minimised; runs with gradients."""
+    def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the logits of a batch and the loss to be minimised; runs with gradients.
+
+        None as loss: there is nothing to learn from this batch.
+        """
         raise TypeError(f"{type(self).__name__} must define loss()")
 
+    def after_update(self, x: Tensor) -> None:
+        """Do what follows an update: move a teacher, pull weights back. Runs without gradients."""
+
     def setup(self) -> None:
-        """Collect what moves and build the optimiser."""
+        """Build the terms, collect what moves and build the optimiser."""
+        own, added = self.own_terms(self.config), self.composition
+        swr, nsp = own.regularizer or added.regularizer, own.auxiliary or added.auxiliary
+        self.nsp = None
+        if nsp is not None:
+            self.nsp = build_nsp(nsp, self.artifact, next(iter(self.model.parameters())))
+            self._views = get_views(nsp.views)
         self.parameters_moved = {
             **self.trainable(self.model, self.config),
             **self.extra_trainable(),
         }
+        if self.nsp is not None and nsp is not None and nsp.train_projector:
+            for name, parameter in self.nsp.projector.named_parameters():
+                self.parameters_moved[f"nsp.projector.{name}"] = parameter
         if not self.parameters_moved:
             raise UnsuitableModel(f"{self.name} finds no parameter to train in this model.")
         self.optimizer = build_optimizer(list(self.parameters_moved.values()), self.config)
         # What SWR holds the next update to: the values before the last applied update, so that
         # the anchor lags one update behind. (Taken after the update, the term would be zero.)
         self.add_state("previous", {})
+        if swr is not None:
+            self.regularizer = build_swr(swr, self.artifact, self.model)
+            if swr.anchor == "source":
+                self.previous = {
+                    name: parameter.detach().clone()
+                    for name, parameter in self.parameters_moved.items()
+                }
+        self._batch: Tensor | None = None
+        self._first: Forward | None = None
+
+    def needs_several_samples(self) -> bool:
+        """A projector with BatchNorm needs a batch, even if the model does not."""
+        nsp = self.nsp
+        inside = nsp is not None and nsp.statistics == "batch" and batch_norm_layers(nsp.projector)
+        return super().needs_several_samples() or bool(inside)
 
     def _moved(self) -> str:
         names = list(self.parameters_moved)
@@ -86,16 +133,63 @@ class GradientMethod(Method):
 
     def step(self, x: Tensor) -> Tensor:
         """Predict, then take one optimiser step on the loss."""
-        with self._trainable_only(), torch.enable_grad():
-            logits, loss = self.loss(x)
-            gradients = torch.autograd.grad(
-                loss, list(self.parameters_moved.values()), allow_unused=True
-            )
-        self.counts.backwards += 1
-        self._update(loss, gradients)
+        self._batch = x
+        try:
+            with self._trainable_only(), torch.enable_grad():
+                logits, loss, gradients = self.differentiate(x)
+        finally:
+            self._batch = self._first = None  # which hold the graph
+        if loss is None:
+            self.counts.skip("nothing_selected")
+        elif self._update(loss, gradients):
+            self.after_update(x)
         return logits
 
-    def _update(self, loss: Tensor, gradients: Sequence[Tensor | None]) -> None:
+    def differentiate(self, x: Tensor) -> tuple[Tensor, Tensor | None, Sequence[Tensor | None]]:
+        """Return logits, loss and the gradients of all that moves, in its order."""
+        logits, loss = self.loss(x)
+        if loss is None:
+            return logits, None, ()
+        loss = loss + self.auxiliary(x) if self.nsp is not None else loss
+        return logits, loss, self.gradients_of(loss)
+
+    def gradients_of(self, loss: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of a loss for all that moves, and count the backward."""
+        self.counts.backwards += 1
+        moved = list(self.parameters_moved.values())
+        return torch.autograd.grad(loss, moved, allow_unused=True)
+
+    def auxiliary(self, x: Tensor) -> Tensor:
+        """Return the loss of nearest source prototypes on a batch, of which `loss` made one pass.
+
+        If it made none with a gradient on the batch as it is, one is made here.
+        """
+        if self.nsp is None:
+            return x.new_zeros(())
+        first = self._first if self._first is not None else self.run(x, moves=False)
+        view_features = None
+        if self.nsp.consistency > 0:
+            view = apply_views(self._views, x, self.normalization, self.generator)
+            view_features = self.run(view, moves=False).known_features
+        return self.nsp(first.known_features, view_features)  # type: ignore[no-any-return]
+
+    def run(
+        self,
+        x: Tensor,
+        moves: bool = True,
+        statistics: Statistics | None = None,
+        model: nn.Module | None = None,
+    ) -> Forward:
+        """Run the model once; a pass on the batch with a graph is kept for the auxiliary loss."""
+        result = super().run(x, moves, statistics, model)
+        if self.nsp is not None and x is self._batch and model is None:
+            features = result.known_features
+            if self._first is None and features.requires_grad:
+                self._first = result
+        return result
+
+    def _update(self, loss: Tensor, gradients: Sequence[Tensor | None]) -> bool:
+        """Step the optimiser; say whether the update was applied."""
         names = [
             name
             for name, gradient in zip(self.parameters_moved, gradients, strict=True)
@@ -107,7 +201,7 @@ class GradientMethod(Method):
             steps = self.regularizer.add_gradient(names, steps, moved, self.previous)
         if not (bool(loss.isfinite()) and all_finite(steps)):
             self.counts.skip("non_finite")
-            return
+            return False
         before = {name: p.detach().clone() for name, p in zip(names, moved, strict=True)}
         optimizer_before = copy_tree(self._optimizer_tree())
         applied = False
@@ -122,10 +216,11 @@ class GradientMethod(Method):
                 self._load_optimizer_tree(optimizer_before)
         if not applied:
             self.counts.skip("non_finite")
-            return
+            return False
         self.counts.updates += 1
         if self.regularizer is not None and self.regularizer.anchor == "previous":
             self.previous = before
+        return True
 
     def _apply_step(self, moved: Sequence[nn.Parameter], steps: Sequence[Tensor]) -> None:
         """Step the optimiser on given gradients; a caller's own `.grad` is left as it is."""
@@ -169,34 +264,3 @@ class GradientMethod(Method):
                 key: value.to(parameter) if isinstance(value, Tensor) and key != "step" else value
                 for key, value in values.items()
             }
-
-
-def build_optimizer(
-    parameters: Sequence[nn.Parameter], config: GradientConfig
-) -> torch.optim.Optimizer:
-    """Build the optimiser a configuration names."""
-    if config.optimizer == "sgd":
-        return torch.optim.SGD(
-            parameters,
-            lr=config.lr,
-            momentum=config.sgd_momentum,
-            nesterov=config.nesterov,
-            weight_decay=config.weight_decay,
-        )
-    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return kind(
-        parameters,
-        lr=config.lr,
-        betas=(config.beta1, config.beta2),
-        weight_decay=config.weight_decay,
-    )
-
-
-def all_finite(tensors: Sequence[Tensor]) -> bool:
-    """Say whether no tensor holds an infinity or a NaN."""
-    filled = [tensor.detach() for tensor in tensors if tensor.numel()]
-    if not filled:
-        return True
-    # The largest magnitude: exact, carries NaN and infinity, and cannot overflow as a sum does.
-    largest = torch._foreach_norm(filled, float("inf"))
-    return bool(torch.stack([value.isfinite().to(filled[0].device) for value in largest]).all())

@@ -95,6 +95,23 @@ class PrototypeOptions:
         return 0 if n_classes <= FEW_CLASSES else 2
 
 
+@dataclass(frozen=True, kw_only=True)
+class FisherOptions:
+    """How the Fisher information of EATA is measured; the defaults are its authors'.
+
+    Attributes:
+        n_samples: Source samples used.
+        batch_size: Samples whose gradients are averaged before they are squared.
+    """
+
+    n_samples: int = 2000
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("n_samples", "batch_size"):
+            _check(self, name, _is_count(getattr(self, name)), "a whole number of at least 1")
+
+
 def to_card(options: PenaltyOptions | PrototypeOptions) -> dict[str, Any]:
     """Return the options as plain JSON types, transforms spelled out."""
     values = {spec.name: getattr(options, spec.name) for spec in dataclasses.fields(options)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from acclimate.functional.norm import use_statistics
 from acclimate.functional.penalty import penalties
 from acclimate.functional.views import apply_views, get_views
 from acclimate.parts.options import PenaltyOptions, to_card
-from acclimate.parts.source import Source
+from acclimate.parts.source import Source, iterate_blocks
 from acclimate.taps import Anatomy, get_logits
 
 _BLOCK = 128  # samples taken together: random draws do not depend on the loader's batch size
@@ -43,7 +42,7 @@ def prepare_penalty(
         return get_logits(model(x), anatomy.logits_at)
 
     with use_statistics(model, "source"):
-        for x, y in _blocks(source, options.n_samples):
+        for x, y in iterate_blocks(source, "penalty", options.n_samples, _BLOCK):
             view = apply_views(views, x, source.normalization, generator)
             sums = gradient_cosines(forward, model, x, view, y, options.granularity)
             for name, part in sums.items():
@@ -59,27 +58,6 @@ def prepare_penalty(
     weights = penalties(cosines, options.exponent)
     tensors |= {f"penalty/{name}": value for name, value in weights.items()}
     return tensors, {**to_card(options), "n_samples": n, "n_units": _n_units(weights, options)}
-
-
-def _blocks(source: Source, n_samples: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Regroup the source's first samples into blocks of one size."""
-    held_x: list[Tensor] = []
-    held_y: list[Tensor] = []
-    held, left = 0, n_samples
-    for x, y in source.iterate("penalty", report=False):
-        held_x.append(x[:left])
-        held_y.append(y[:left])
-        held += len(held_x[-1])
-        left -= len(held_x[-1])
-        while held >= _BLOCK or (left == 0 and held):
-            all_x, all_y = torch.cat(held_x), torch.cat(held_y)
-            yield all_x[:_BLOCK], all_y[:_BLOCK]
-            held_x, held_y = [all_x[_BLOCK:]], [all_y[_BLOCK:]]
-            held = len(held_x[0])
-        if left == 0:
-            return
-    if held:
-        yield torch.cat(held_x), torch.cat(held_y)
 
 
 def _n_units(weights: dict[str, Tensor], options: PenaltyOptions) -> int:

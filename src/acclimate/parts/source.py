@@ -65,6 +65,29 @@ class Source:
             )
 
 
+def iterate_blocks(
+    source: Source, stage: str, n_samples: int, size: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Regroup the source's first samples into blocks of one size; the last may be smaller."""
+    held_x: list[Tensor] = []
+    held_y: list[Tensor] = []
+    held, left = 0, n_samples
+    for x, y in source.iterate(stage, report=False):
+        held_x.append(x[:left])
+        held_y.append(y[:left])
+        held += len(held_x[-1])
+        left -= len(held_x[-1])
+        while held >= size or (left == 0 and held):
+            all_x, all_y = torch.cat(held_x), torch.cat(held_y)
+            yield all_x[:size], all_y[:size]
+            held_x, held_y = [all_x[size:]], [all_y[size:]]
+            held = len(held_x[0])
+        if left == 0:
+            return
+    if held:
+        yield torch.cat(held_x), torch.cat(held_y)
+
+
 def split_batch(batch: Any) -> tuple[Tensor, Tensor]:
     """Return inputs and labels of one source batch."""
     if isinstance(batch, tuple | list) and len(batch) >= 2:

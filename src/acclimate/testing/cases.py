@@ -10,10 +10,11 @@ from torch import nn
 
 from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact
+from acclimate.functional.norm import norm_parameters
 from acclimate.methods import get_method
 from acclimate.methods.base import Method
 from acclimate.parts.options import PenaltyOptions, PrototypeOptions
-from acclimate.preparation import prepare
+from acclimate.preparation import PARTS, prepare
 from acclimate.testing.models import MODEL_OPTIONS, tiny_batches, tiny_model
 
 
@@ -35,7 +36,8 @@ class Case:
     def wrap(self, model: nn.Module, **options: Any) -> Method:
         """Adapt the given model."""
         kind = get_method(self.method)
-        artifact = tiny_artifact(self.model) if kind.needs or options.get("guard") else None
+        asked = {"guard", "regularizer", "auxiliary"} & set(options)
+        artifact = tiny_artifact(self.model) if kind.needs or asked else None
         named = {} if artifact is not None else MODEL_OPTIONS.get(self.model, {})
         if named and artifact is None:
             named = {**named, "logits_at": 1}
@@ -50,10 +52,12 @@ class Case:
 
 @functools.cache
 def tiny_artifact(model: str, depth: int = 0) -> Artifact:
-    """Prepare a tiny model once."""
+    """Prepare a tiny model once, with all parts that it can have."""
+    net = tiny_model(model)
     return prepare(
-        tiny_model(model),
+        net,
         tiny_batches(4),
+        parts=[part for part in PARTS if part != "fisher" or norm_parameters(net)],
         penalty=PenaltyOptions(n_samples=16),
         prototypes=PrototypeOptions(depth=depth, width=8, hidden=8, epochs=1),
         **MODEL_OPTIONS.get(model, {}),

@@ -12,13 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.errors import BadInput, NotAdapted, UnsuitableModel
+from acclimate.functional.norm import STATISTICS
 from acclimate.methods import get_method
 from acclimate.methods.base import Method
 from acclimate.methods.gradient import GradientMethod
 from acclimate.snapshot import flatten_tree, model_tensors
 from acclimate.taps import get_logits
 from acclimate.testing.cases import Case, Violation
-from acclimate.testing.models import tiny_batches, tiny_model
+from acclimate.testing.models import N_CLASSES, tiny_batches, tiny_model
+
+_MANY = 20
 
 
 def _require(holds: bool, message: str) -> None:
@@ -30,8 +33,14 @@ def _stream(n: int = 4) -> list[Tensor]:
     return [x for x, _ in tiny_batches(n, seed=7)]
 
 
+def _call(adapted: Method, x: Tensor) -> Any:
+    if adapted.is_oracle:
+        adapted.reveal(torch.arange(len(x)) % N_CLASSES)
+    return adapted(x)
+
+
 def _logits(adapted: Method, xs: Sequence[Tensor]) -> list[Tensor]:
-    outputs = [adapted(x) for x in xs]
+    outputs = [_call(adapted, x) for x in xs]
     return [
         get_logits(out, None if isinstance(out, Tensor) else adapted.logits_at) for out in outputs
     ]
@@ -65,7 +74,7 @@ def returns_what_the_model_returns(case: Case) -> None:
     with torch.no_grad():
         plain = tiny_model(case.model)(x)
     adapted = case.build()
-    output = adapted(x)
+    output = _call(adapted, x)
     _require(type(output) is type(plain), f"returns {type(output)}, the model {type(plain)}")
     at = None if isinstance(output, Tensor) else adapted.logits_at
     found, expected = get_logits(output, at), get_logits(plain, at)
@@ -77,7 +86,7 @@ def leaves_the_input_alone(case: Case) -> None:
     """The caller's tensor is not changed."""
     x = _stream(1)[0]
     kept = x.clone()
-    case.build()(x)
+    _call(case.build(), x)
     _require(torch.equal(x, kept), "the input was changed")
 
 
@@ -94,7 +103,7 @@ def refuses_inference_mode(case: Case) -> None:
     adapted = case.build()
     try:
         with torch.inference_mode():
-            adapted(_stream(1)[0])
+            _call(adapted, _stream(1)[0])
     except NotAdapted:
         return
     raise Violation("was called in inference mode and did not complain")
@@ -112,6 +121,8 @@ def moves_only_what_it_says(case: Case) -> None:
     if isinstance(adapted, GradientMethod):
         allowed = set(type(adapted).trainable(adapted.model, adapted.config))
         _require(bool(changed), "four batches changed nothing")
+    if adapted.config.statistics in ("running", "robust"):
+        allowed |= {name for name, _ in adapted.model.named_buffers()}
     _require(changed <= allowed, f"changed besides: {sorted(changed - allowed)}")
 
 
@@ -137,7 +148,7 @@ def unwraps_without_a_trace(case: Case) -> None:
     _require(_portrait(model) == before, "modes, flags, hooks or attributes were left behind")
     _require(_same_state(values, model_tensors(model)), "weights or buffers differ")
     try:
-        adapted(_stream(1)[0])
+        _call(adapted, _stream(1)[0])
     except NotAdapted:
         return
     raise Violation("can be used after unwrap()")
@@ -221,7 +232,7 @@ def ignores_train_and_eval(case: Case) -> None:
 
 def takes_any_statistics(case: Case) -> None:
     """Every statistics policy runs, resumes and resets."""
-    for statistics in ("batch", "running", "source"):
+    for statistics in STATISTICS:
         adapted = case.build(statistics=statistics)
         first = _logits(adapted, _stream())
         _require(
@@ -236,10 +247,10 @@ def keeps_memory_bounded(case: Case) -> None:
     adapted = case.build()
     x = _stream(1)[0]
     for _ in range(5):
-        adapted(x)
+        _call(adapted, x)
     before = sum(t.numel() for t in _state(adapted).values())
-    for _ in range(45):
-        adapted(x)
+    for _ in range(_MANY):
+        _call(adapted, x)
     _require(sum(t.numel() for t in _state(adapted).values()) <= before, "the state grows")
 
 
@@ -257,7 +268,7 @@ def takes_or_refuses_single_samples(case: Case) -> None:
     adapted = case.build()
     before = _state(adapted)
     try:
-        adapted(_stream(1)[0][:1])
+        _call(adapted, _stream(1)[0][:1])
     except BadInput as error:
         _require("single" in str(error), "the reason does not speak of single samples")
         _require(_same_state(before, _state(adapted)), "a refused batch changed the model")
@@ -286,7 +297,7 @@ def refuses_bad_batches(case: Case) -> None:
             if name == "size" and adapted.input_shape is None:
                 continue  # nobody has said yet which size is right
             try:
-                adapted(x)
+                _call(adapted, x)
             except BadInput as error:
                 _require(len(str(error)) > 20, f"{name}: the error does not say what is wrong")
             else:
@@ -310,6 +321,39 @@ def skips_updates_that_are_not_finite(case: Case) -> None:
     _logits(adapted, _stream(2))
     _require(_same_state(before, model_tensors(adapted.model)), "the update was applied")
     _require(adapted.counts.skipped == {"non_finite": 2}, "the skipped updates were not counted")
+
+
+def composes_with_swr_and_nsp(case: Case) -> None:
+    """SWR and NSP can be laid over it, change what it learns, and are reset and saved with it."""
+    kind = get_method(case.method)
+    if not issubclass(kind, GradientMethod):
+        return
+    own = kind.own_terms(kind.config_class())
+    terms: dict[str, Any] = {}
+    if own.regularizer is None:
+        terms["regularizer"] = "swr"
+    if own.auxiliary is None:
+        terms["auxiliary"] = "nsp"
+    if not terms:
+        return
+    adapted, xs = case.build(**terms), _stream()
+    first = _logits(adapted, xs)
+    _require(all(bool(logits.isfinite().all()) for logits in first), "logits are not finite")
+    learned = _state(adapted)
+    plain = case.build()
+    _logits(plain, xs)
+    alone = _state(plain)
+    _require(
+        any(not torch.equal(learned[name], alone[name]) for name in alone if name in learned),
+        "nothing is learned differently",
+    )
+    _require(_equal(first, _logits(adapted.reset(), xs)), "other logits after reset()")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.safetensors"
+        _logits(adapted.reset(), xs[:2])
+        adapted.save(path)
+        found = _logits(case.build(**terms).load(path), xs[2:])
+    _require(_equal(first[2:], found), "other logits after save and load")
 
 
 def takes_channels_last(case: Case) -> None:
@@ -350,6 +394,7 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     takes_or_refuses_single_samples,
     refuses_bad_batches,
     skips_updates_that_are_not_finite,
+    composes_with_swr_and_nsp,
     takes_channels_last,
     describes_itself,
 )

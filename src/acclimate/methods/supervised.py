@@ -1,0 +1,40 @@
+"""Learning from the labels of the test stream: an upper bound, not a method to deploy."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from acclimate.errors import NotAdapted
+from acclimate.functional.entropy import log_probs
+from acclimate.methods.gradient import GradientMethod
+
+
+class Supervised(GradientMethod):
+    """Minimises the cross entropy with the true labels: an oracle, for evaluations only.
+
+    Paper: Choi et al. 2022, figure 1 (d) and table 5, https://arxiv.org/abs/2207.11707, which finds
+    2e-4 the best rate on CIFAR-100-C. Official code: none.
+    Labels reach it only through `evaluate(..., reveal_labels=True)`; tables mark it.
+    Moves all parameters. Returns the logits before the update.
+    Cost of a batch: 1 forward, 1 backward.
+    """
+
+    name: ClassVar[str] = "supervised"
+    paper: ClassVar[str] = "https://arxiv.org/abs/2207.11707"
+    year: ClassVar[int] = 2022
+    moves: ClassVar[str] = "all parameters"
+    is_oracle: ClassVar[bool] = True
+
+    def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the cross entropy with the labels that were revealed."""
+        if self._labels is None:
+            raise NotAdapted(
+                "supervised is an oracle: it learns from labels, which only an evaluation can show "
+                "it. Use acclimate.evaluate(adapted, stream, reveal_labels=True), or adapt with "
+                "another method."
+            )
+        logits = self.run(x).logits
+        return logits, F.nll_loss(log_probs(logits), self._labels.to(logits.device))

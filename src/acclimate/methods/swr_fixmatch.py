@@ -1,0 +1,59 @@
+"""SWR with FixMatch in place of nearest source prototypes (supplement)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from acclimate.functional.entropy import log_probs
+from acclimate.functional.views import VIEW_SETS, apply_views, get_views
+from acclimate.methods.config import Config, hp
+from acclimate.methods.swr import IMAGENET, SwrConfig, SwrMethod
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwrFixmatchConfig(SwrConfig):
+    """Options of `swr_fixmatch`; threshold and weight are FixMatch's own."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"imagenet": IMAGENET}
+
+    threshold: float = hp(0.95, low=0.0, high=1.0, help="learn from predictions as sure as this")
+    weight: float = hp(1.0, low=0.0, help="of the consistency loss")
+    strong_views: str = hp(
+        "projector", choices=tuple(VIEW_SETS), help="transforms that make the strong view"
+    )
+
+
+class SwrFixmatch(SwrMethod):
+    """Trains all parameters, damped by SWR, to predict on a strong view what is sure on the batch.
+
+    Paper: Choi et al. 2022, supplement, https://arxiv.org/abs/2207.11707; FixMatch is Sohn et al.
+    2020, https://arxiv.org/abs/2001.07685. Official code: none is public.
+    Reconstruction: the supplement does not give its settings. Here the batch itself stands for the
+    weak view, and the strong one has the transforms that the projector is trained with; threshold
+    and weight are those of the FixMatch code the supplement names.
+    Moves all parameters. Returns the logits before the update.
+    Cost of a batch: 2 forwards (the second on the strong view), 1 backward through both.
+    """
+
+    name: ClassVar[str] = "swr_fixmatch"
+    config_class: ClassVar[type[Config]] = SwrFixmatchConfig
+    config: SwrFixmatchConfig
+    forwards: ClassVar[int] = 2
+    reconstruction: ClassVar[str] = "the paper does not give its settings of FixMatch"
+
+    def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return main loss and FixMatch's; the regulariser is added to the gradient."""
+        logits, main = super().loss(x)
+        views = get_views(self.config.strong_views)
+        strong = self.run(apply_views(views, x, self.normalization, self.generator), moves=False)
+        with torch.no_grad():
+            sure, labels = log_probs(logits).exp().max(dim=1)
+            chosen = (sure >= self.config.threshold).to(sure.dtype)
+        each = F.nll_loss(log_probs(strong.logits), labels, reduction="none")
+        return logits, main + self.config.weight * (each * chosen).mean()
