@@ -110,6 +110,8 @@ def test_methods_lists_every_method_with_its_sentence() -> None:
         assert name in text
         assert (kind.__doc__ or "").splitlines()[0] in text
     assert "moves all parameters · needs penalty and prototypes · 2 forwards, 1 backward" in text
+    assert "[oracle]" in text
+    assert "[reconstruction]" in text
 
 
 def test_methods_show_has_links_and_every_hyper_parameter() -> None:

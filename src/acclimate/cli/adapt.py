@@ -9,18 +9,22 @@ import typer
 
 from acclimate.cli.models import load_model
 from acclimate.cli.options import (
+    AuxiliaryOption,
     DeviceOption,
     HeadOption,
     LogitsAtOption,
     MeanOption,
     ModelOption,
     NormalizationOption,
+    PresetOption,
+    RegularizerOption,
     SizeOption,
     StdOption,
     WeightsOption,
     get_logits_at,
     get_normalization,
     get_size,
+    make_config,
 )
 from acclimate.cli.terminal import (
     get_console,
@@ -55,6 +59,9 @@ def adapt(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter; may be repeated."),
     ] = None,
+    preset: PresetOption = None,
+    regularizer: RegularizerOption = None,
+    auxiliary: AuxiliaryOption = None,
     batch_size: Annotated[int, typer.Option(help="Images a batch.")] = 200,
     size: SizeOption = None,
     normalization: NormalizationOption = None,
@@ -100,7 +107,7 @@ def adapt(
 
     # Whatever can be refused is refused before the model is loaded.
     file = PredictionFile(out, resume=resume, force=force, state=state)
-    config = get_method(method).config_class.from_dict(parse_settings(settings or []))
+    config = make_config(get_method(method).config_class, preset, parse_settings(settings or []))
     names = None if classes is None else read_classes(classes)
     normal: Normalization | None = get_normalization(normalization, mean, std)
     with show_warnings(), show_progress() as progress:
@@ -114,6 +121,8 @@ def adapt(
             method,
             prepared,
             config=config,
+            regularizer=regularizer,
+            auxiliary=auxiliary,
             head=head,
             logits_at=get_logits_at(logits_at),
             normalization=normal,

@@ -27,19 +27,29 @@ def list_all(context: typer.Context) -> None:
 
     from acclimate.methods import METHODS
 
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 1, 0))
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, kind in METHODS.items():
         text = Text((kind.__doc__ or "").strip().splitlines()[0])
+        for mark, holds in (("oracle", kind.is_oracle), ("reconstruction", kind.reconstruction)):
+            if holds:
+                text.append(f" [{mark}]", style="yellow")
         needs = f"needs {' and '.join(kind.needs)}" if kind.needs else "needs no artifact"
-        details = (f"moves {kind.moves}", needs, _cost(kind), f"logits {kind.predicts} the update")
-        text.append("\n" + " · ".join(details), style="dim")
+        paper = kind.paper.removeprefix("https://").removeprefix("arxiv.org/abs/")
+        moves = f"moves {kind.moves}"
+        details = (moves, needs, _cost(kind), f"paper {paper}" if paper else "")
+        text.append("\n" + " · ".join(part for part in details if part), style="dim")
         table.add_row(name, str(kind.year or ""), text)
     console = get_console()
     console.print(table)
-    console.print("More about one of them: acclimate methods show NAME")
+    console.print(
+        "\n[oracle] learns from labels: an upper bound. [reconstruction] what its authors left "
+        "open was decided here.\nSWR and NSP can be laid over every method with backwards: "
+        "--regularizer swr, --auxiliary nsp.\nMore about one of them: acclimate methods show NAME",
+        style="dim",
+    )
 
 
 @app.command()
@@ -73,6 +83,12 @@ def show(
         "needs": ", ".join(kind.needs),
         "cost": f"{_cost(kind)} a batch",
         "logits": f"from {kind.predicts} the update",
+        "presets": "; ".join(
+            f"{preset}: {', '.join(f'{key}={_value(value)}' for key, value in values.items())}"
+            for preset, values in kind.config_class.presets.items()
+        ),
+        "labels": "learned from, if an evaluation reveals them" if kind.is_oracle else "",
+        "reconstruction": kind.reconstruction,
     }
     console.print(make_facts("", {key: value for key, value in facts.items() if value}))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

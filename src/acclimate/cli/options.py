@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from acclimate.errors import BadInput
 if TYPE_CHECKING:
     from acclimate.artifact import Artifact
     from acclimate.functional.normalization import Normalization
+    from acclimate.methods.config import Config
 
 ModelOption = Annotated[
     str,
@@ -54,10 +55,31 @@ LogitsAtOption = Annotated[
     ),
 ]
 
+PresetOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Hyper-parameters as published for cifar10, cifar100 or imagenet; --set still wins.",
+    ),
+]
+RegularizerOption = Annotated[
+    str | None,
+    typer.Option(metavar="swr", help="Lay SWR over the method; needs penalties in the artifact."),
+]
+AuxiliaryOption = Annotated[
+    str | None,
+    typer.Option(metavar="nsp", help="Add NSP to the method; needs prototypes in the artifact."),
+]
+
 
 def get_logits_at(text: str | None) -> str | int | None:
     """Return a place in a model's output; digits are a position."""
     return int(text) if text is not None and text.lstrip("-").isdecimal() else text
+
+
+def make_config(kind: type[Config], preset: str | None, values: dict[str, Any]) -> Config:
+    """Return the hyper-parameters of a method: a preset's or the defaults, and single values."""
+    return kind.from_dict(values) if preset is None else kind.from_preset(preset, values)
 
 
 def get_normalization(name: str | None, mean: str | None, std: str | None) -> Normalization | None:

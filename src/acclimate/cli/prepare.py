@@ -44,6 +44,13 @@ def prepare(
     model: ModelOption,
     out: Annotated[Path, typer.Option(metavar="FILE.acclimate", help="The artifact to write.")],
     weights: WeightsOption = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Prepare what these methods need, such as eata,sar; default: what swr_nsp needs.",
+        ),
+    ] = None,
     size: SizeOption = None,
     normalization: NormalizationOption = None,
     mean: MeanOption = None,
@@ -96,6 +103,7 @@ def prepare(
         artifact = prepare_model(
             net,
             data,
+            method=None if method is None else [name.strip() for name in method.split(",")],
             normalization=normal,
             head=head,
             logits_at=get_logits_at(logits_at),
@@ -125,15 +133,23 @@ def _check_place(out: Path, force: bool) -> None:
 
 def _facts(artifact: Artifact, out: Path, seconds: float) -> dict[str, str]:
     anatomy, parts = artifact.anatomy, artifact.parts
-    layers = parts["prototypes"]["projector_depth"]
+    features, facts = parts["features"], {}
+    if "penalty" in parts:
+        facts["penalty"] = (
+            f"{parts['penalty']['n_units']:,} units, measured on "
+            f"{parts['penalty']['n_samples']:,} images"
+        )
+    if "prototypes" in parts:
+        layers = parts["prototypes"]["projector_depth"]
+        facts["prototypes"] = "one a class" + (f"; projector of {layers} layers" if layers else "")
+    if "fisher" in parts:
+        facts["fisher"] = f"measured on {parts['fisher']['n_samples']:,} images"
     return {
         "artifact": f"{out} ({out.stat().st_size / 1024:,.0f} KiB)",
         "model": f"{anatomy.n_classes} classes, {anatomy.n_features} features before "
         f'the head "{anatomy.head}"',
-        "source": f"{parts['features']['n_samples']:,} images, of which the model gets "
-        f"{100 * parts['features']['error']:.1f} % wrong",
-        "penalty": f"{parts['penalty']['n_units']:,} units, measured on "
-        f"{parts['penalty']['n_samples']:,} images",
-        "prototypes": f"one a class; projector of {layers} layers" if layers else "one a class",
+        "source": f"{features['n_samples']:,} images, of which the model gets "
+        f"{100 * features['error']:.1f} % wrong",
+        **facts,
         "time": f"{seconds:.1f} s",
     }
