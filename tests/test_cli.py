@@ -215,6 +215,34 @@ def test_adapt_writes_predictions_and_sums_up(photos: Path, artifact: Path, tmp_
         run(*arguments, *options)
 
 
+def test_terms_and_presets_are_those_of_the_library(
+    photos: Path, artifact: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "learned.state"
+    common = ["adapt", photos, *MODEL, "--artifact", artifact, "--out", tmp_path / "out.csv"]
+    options = ["--method", "tent", "--regularizer", "swr", "--auxiliary", "nsp"]
+    run(*common, *options, "--preset", "imagenet", "--set", "lr=0.01", "--state", state)
+    adapted = acclimate.adapt(
+        tiny_cnn(),
+        "tent",
+        Artifact.load(artifact),
+        preset="imagenet",
+        regularizer="swr",
+        auxiliary="nsp",
+        lr=0.01,
+    )
+    adapted.load(state)  # refused if anything were different
+    assert adapted.config.optimizer == "sgd"
+
+
+def test_prepare_makes_what_a_method_needs(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "tent.acclimate"
+    run("prepare", source, *MODEL, "--out", out, "--method", "tent,swr", "--samples", "16")
+    assert set(Artifact.load(out).parts) == {"penalty", "features"}
+    with pytest.raises(UnknownMethod):
+        run("prepare", source, *MODEL, "--out", out, "--force", "--method", "tnet")
+
+
 def test_a_killed_process_is_resumed_as_if_nothing_had_happened(
     photos: Path, tmp_path: Path
 ) -> None:
