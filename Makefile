@@ -11,8 +11,9 @@ BIN    := $(VENV)/bin
 demo: $(VENV)/.core
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/acclimate demo $(ARGS)
 
+# One thread a worker: the tests are small, and threads would only wait for each other.
 test: lint
-	$(BIN)/pytest $(ARGS)
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest -n auto $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -43,7 +43,8 @@ class Domain:
     @property
     def labels(self) -> Tensor:
         """All labels."""
-        return torch.as_tensor(np.asarray(self.y)).long()
+        # Copied: an array mapped from a file is read-only, which tensors cannot be.
+        return torch.tensor(np.asarray(self.y), dtype=torch.int64)
 
     def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return these samples and their labels."""
