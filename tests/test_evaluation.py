@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import pickle
+
 import pytest
 import torch
 
 import acclimate
 from acclimate.errors import BadInput
-from acclimate.streams import Domain, reset_each
+from acclimate.streams import Batch, Domain, reset_each
 from acclimate.testing.models import tiny_batches, tiny_model
 
 
@@ -72,3 +76,83 @@ def test_streams_that_cannot_be_measured():
         list(reset_each(domains(), 0))
     with pytest.raises(BadInput, match="4 samples, but 3 labels"):
         Domain("odd", torch.rand(4, 3, 8, 8), torch.zeros(3, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    ("change", "message", "n_seen"),
+    [
+        ({"y": torch.zeros(5, dtype=torch.long)}, r"each of 6 samples.*found \(5,\)", 0),
+        ({"y": torch.zeros(6)}, "whole numbers, found .* of torch.float32", 0),
+        ({"y": torch.tensor([0, 1, 2, 3, 4, 0])}, "from 0 to 3, as the model has 4 logits", 1),
+        ({"y": torch.tensor([0, 1, 2, 3, -1, 0])}, "found -1 to 3", 1),
+        ({"domains": ("a", "b")}, "the domain of each of 6 samples, found 2", 0),
+        ({"n_new": 0}, "1 to 6 samples that count, found 0", 0),
+        ({"n_new": 7}, "1 to 6 samples that count, found 7", 0),
+    ],
+)
+def test_batches_that_cannot_be_measured(change, message, n_seen):
+    """What can be known beforehand is refused before the method sees the batch."""
+    x, y = (part[:6] for part in tiny_batches(1)[0])
+    adapted = acclimate.adapt(tiny_model("batch_norm"), "tent")
+    batch = dataclasses.replace(Batch(x, y, "a"), **change)
+    with pytest.raises(BadInput, match=message):
+        acclimate.evaluate(adapted, [batch])
+    assert adapted.counts.batches == n_seen
+
+
+def test_labels_never_reach_the_method(monkeypatch):
+    seen = []
+    adapted = acclimate.adapt(tiny_model("batch_norm"), "tent", lr=0.05)
+    forward = adapted.forward
+    monkeypatch.setattr(adapted, "forward", lambda *a, **k: seen.append((a, k)) or forward(*a, **k))
+    stream = list(reset_each(domains(), 8))
+    result = acclimate.evaluate(adapted, stream, keep_predictions=True)
+    assert len(seen) == 6
+    for batch, (given, named) in zip(stream, seen, strict=True):
+        assert len(given) == 1
+        assert torch.equal(given[0], batch.x)
+        assert named == {}
+    # And with other labels it predicts and learns the same.
+    other = [dataclasses.replace(batch, y=(batch.y + 1) % 4) for batch in stream]
+    again = acclimate.evaluate(adapted, other, keep_predictions=True)
+    for one, two in zip(result.records, again.records, strict=True):
+        assert torch.equal(one.predictions, two.predictions)
+        assert one.entropy == two.entropy
+    assert again.error != result.error
+
+
+def test_predictions_are_yielded_but_kept_only_if_asked_for():
+    stream = reset_each(domains(), 8)
+    adapted = acclimate.adapt(tiny_model("batch_norm"), "norm")
+    yielded = list(acclimate.iter_evaluate(adapted, stream))
+    kept = acclimate.evaluate(adapted, stream, keep_predictions=True)
+    for one, two in zip(yielded, kept.records, strict=True):
+        assert torch.equal(one.predictions, two.predictions)
+        assert len(one.predictions) == one.n
+    assert all(r.predictions is None for r in acclimate.evaluate(adapted, stream).records)
+
+
+def test_what_is_kept_does_not_grow_with_samples():
+    """Records of batches ten times as large, and sums over ten times the samples, are as large."""
+    sizes = []
+    for n in (4, 40):
+        x, y = (torch.cat(parts) for parts in zip(*tiny_batches(n // 4, 4), strict=True))
+        adapted = acclimate.adapt(tiny_model("batch_norm"), "norm")
+        result = acclimate.evaluate(adapted, (Batch(x, y, "a") for _ in range(20)))
+        assert result.n == 20 * n
+        same = [dataclasses.replace(r, n=1, n_errors=0, by_domain={}) for r in result.records]
+        sizes.append(len(pickle.dumps((same, result.measures))))
+    assert sizes[0] == pytest.approx(sizes[1], abs=400)  # numbers are written in fewer digits
+
+
+def test_logits_that_are_no_numbers_are_told():
+    """Nothing is hidden: the mean is no number, and the error is that of the plain loop."""
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+    with torch.no_grad():
+        model[1].weight[0, 0] = math.nan
+    x, y = torch.ones(2, 1, 2, 2), torch.tensor([0, 1])
+    result = acclimate.evaluate(acclimate.adapt(model, "source"), [Batch(x, y, "a")])
+    assert math.isnan(result.nll)
+    assert math.isnan(result.ece)
+    assert result.error == float((model(x).argmax(1) != y).float().mean())
+    assert result.to_dict()["nll"] is None

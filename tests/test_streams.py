@@ -8,25 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import acclimate
 from acclimate import streams
 from acclimate.errors import BadInput
-from acclimate.streams import Batch, Domain, Stream
-from acclimate.testing.models import tiny_batches, tiny_model
-
-N_CLASSES = 5
-
-
-def domain(name, n, seed=0):
-    """Samples whose first value is their number in the domain."""
-    y = torch.randint(N_CLASSES, (n,), generator=torch.Generator().manual_seed(seed))
-    x = torch.arange(n).float()[:, None, None, None].expand(n, 1, 2, 2).clone()
-    return Domain(name, x, y)
-
-
-def numbers(batches):
-    return [int(v) for batch in batches for v in batch.x[:, 0, 0, 0]]
-
+from acclimate.streams import Domain
+from tests.stream_domains import N_CLASSES, domain, numbers
 
 ONCE = {
     "reset_each": streams.reset_each,
@@ -137,44 +122,6 @@ def test_a_share_of_clean_samples_in_each_batch():
     assert [b.reset for b in batches] == [True] + [False] * 9
 
 
-def test_episodes_and_passes():
-    base = streams.reset_each([domain("a", 6), domain("b", 4)], 3)
-    assert all(batch.reset for batch in streams.episodic(base))
-    passes = list(streams.epochs(base, 2))
-    assert [(b.domain, b.epoch, b.reset) for b in passes] == [
-        ("a", 1, True),
-        ("a", 1, False),
-        ("a", 2, False),
-        ("a", 2, False),
-        ("b", 1, True),
-        ("b", 1, False),
-        ("b", 2, False),
-        ("b", 2, False),
-    ]
-
-
-def test_probes_come_after_each_domain_and_are_not_learned_from():
-    base = streams.continual([domain("a", 4), domain("b", 4)], 2)
-    batches = list(streams.with_clean_probe(base, domain("clean", 3), 2))
-    assert [(b.domain, b.learns) for b in batches] == [
-        *[("a", True)] * 2,
-        *[("clean after a", False)] * 2,
-        *[("b", True)] * 2,
-        *[("clean after b", False)] * 2,
-    ]
-
-
-def test_a_window_counts_its_newest_sample_and_learns_when_it_is_new():
-    stream = streams.sliding_window(streams.reset_each([domain("a", 7), domain("b", 3)], 4), 3)
-    batches = list(stream)
-    assert [len(b.x) for b in batches] == [1, 2, 3, 3, 3, 3, 3, 1, 2, 3]
-    assert all(b.n_new == 1 for b in batches)
-    assert [int(b.x[-1, 0, 0, 0]) for b in batches] == [*range(7), *range(3)]
-    learns = [i for i, batch in enumerate(batches) if batch.learns]
-    assert learns == [2, 5, 9]
-    assert [b.reset for b in batches] == [True, *[False] * 6, True, False, False]
-
-
 def test_images_in_bytes_become_tensors_batch_by_batch():
     images = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
     (batch,) = streams.continual([Domain("bytes", images, np.array([0, 1]))], 8)
@@ -201,53 +148,3 @@ def test_images_in_bytes_become_tensors_batch_by_batch():
 def test_unusable_arguments(make):
     with pytest.raises(BadInput):
         make()
-
-
-def tiny_domains():
-    return [
-        Domain(name, *(torch.cat(p) for p in zip(*tiny_batches(3, 8, seed), strict=True)))
-        for seed, name in enumerate(("a", "b"))
-    ]
-
-
-def test_evaluation_of_mixtures_counts_each_domain():
-    adapted = acclimate.adapt(tiny_model("batch_norm"), "norm")
-    stream = streams.mixed(tiny_domains(), 12)
-    wrong = {"a": 0, "b": 0}
-    for batch in stream:
-        predicted = adapted(batch.x).argmax(1)
-        for name, is_wrong in zip(batch.domains, predicted != batch.y, strict=True):
-            wrong[name] += int(is_wrong)
-    found = acclimate.evaluate(adapted, stream).error_by_domain
-    assert found == {name: pytest.approx(count / 24) for name, count in wrong.items()}
-
-
-def test_evaluation_of_probes_leaves_the_method_alone():
-    base = streams.continual(tiny_domains(), 8)
-    plain = acclimate.evaluate(acclimate.adapt(tiny_model("batch_norm"), "tent"), base)
-    probed = acclimate.evaluate(
-        acclimate.adapt(tiny_model("batch_norm"), "tent"),
-        streams.with_clean_probe(base, tiny_domains()[0], 8),
-    )
-    learned = [r for r in probed.records if r.learned]
-    assert [r.n_errors for r in learned] == [r.n_errors for r in plain.records]
-    assert probed.error == plain.error
-    assert "a after b" in probed.error_by_domain
-
-
-def test_evaluation_by_pass_and_by_window():
-    adapted = acclimate.adapt(tiny_model("batch_norm"), "tent", lr=0.01)
-    result = acclimate.evaluate(adapted, streams.epochs(streams.reset_each(tiny_domains(), 8), 2))
-    assert result.of_epoch(1).n == result.of_epoch(2).n == 48
-    window = acclimate.evaluate(
-        acclimate.adapt(tiny_model("batch_norm"), "tent", statistics="source"),
-        streams.sliding_window(streams.reset_each(tiny_domains(), 8), 4),
-    )
-    assert window.n == 48
-
-
-def test_one_s_own_stream_is_any_iterable():
-    x, y = tiny_batches(1)[0]
-    adapted = acclimate.adapt(tiny_model("batch_norm"), "norm")
-    assert acclimate.evaluate(adapted, [Batch(x, y, "mine")]).n == 8
-    assert isinstance(streams.continual(tiny_domains(), 8), Stream)

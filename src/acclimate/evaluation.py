@@ -2,155 +2,82 @@
 
 from __future__ import annotations
 
-import time
+import copy
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from acclimate.errors import BadInput
 from acclimate.functional.entropy import entropy, log_probs
+from acclimate.measures import Measures, Metric, Record, Result, Tally, check_labels
+from acclimate.measures.machine import Cost, measure_call
+from acclimate.measures.tally import check_metric, to_probs
 from acclimate.methods.base import Method
+from acclimate.methods.state import Counts
 from acclimate.streams.batch import Batch
 from acclimate.taps import get_logits
 
-
-@dataclass(frozen=True)
-class Record:
-    """What happened on one batch.
-
-    Attributes:
-        domain: Name of the shift.
-        index: Number of the batch in the stream, from 0.
-        n: Samples that count.
-        n_errors: Wrong predictions among them.
-        entropy: Mean entropy of the predictions.
-        nll: Mean negative logarithm of the true class's probability.
-        ms: Wall time of the call, in milliseconds.
-        n_skipped: Batches since the last reset that were predicted without an update.
-        n_restored: States restored by the guard since the last reset.
-        predictions: The predicted classes.
-        by_domain: Samples and errors of each domain in the batch.
-        epoch: Which pass over the stream this was, from 1.
-        learned: Whether the method was allowed to learn from the batch.
-    """
-
-    domain: str
-    index: int
-    n: int
-    n_errors: int
-    entropy: float
-    nll: float
-    ms: float
-    n_skipped: int
-    n_restored: int
-    predictions: Tensor
-    by_domain: dict[str, tuple[int, int]]
-    epoch: int = 1
-    learned: bool = True
+__all__ = ["Measures", "Metric", "Record", "Result", "Tally", "evaluate", "iter_evaluate"]
 
 
-@dataclass(frozen=True)
-class Result:
-    """The summary of one stream.
-
-    Attributes:
-        records: One a batch.
-    """
-
-    records: tuple[Record, ...]
-
-    @property
-    def n(self) -> int:
-        """Samples seen."""
-        return sum(record.n for record in self.records)
-
-    @property
-    def error_by_domain(self) -> dict[str, float]:
-        """Share of wrong predictions in each domain, in the order in which they came."""
-        wrong: dict[str, int] = {}
-        seen: dict[str, int] = {}
-        for record in self.records:
-            for name, (n, n_errors) in record.by_domain.items():
-                wrong[name] = wrong.get(name, 0) + n_errors
-                seen[name] = seen.get(name, 0) + n
-        return {name: wrong[name] / seen[name] for name in seen}
-
-    @property
-    def error(self) -> float:
-        """Mean of the domains' errors; probes, which were not learned from, do not count."""
-        learned = Result(tuple(record for record in self.records if record.learned))
-        errors = (learned if learned.records else self).error_by_domain.values()
-        return sum(errors) / len(errors)
-
-    @property
-    def nll(self) -> float:
-        """Mean negative log-likelihood over all samples."""
-        return sum(record.nll * record.n for record in self.records) / self.n
-
-    def of_epoch(self, epoch: int) -> Result:
-        """Return what one pass over the stream gave."""
-        return Result(tuple(record for record in self.records if record.epoch == epoch))
-
-    @property
-    def ms_per_batch(self) -> float:
-        """Median wall time of a call, in milliseconds."""
-        times = sorted(record.ms for record in self.records)
-        return times[len(times) // 2]
-
-    @property
-    def images_per_second(self) -> float:
-        """Samples over the time spent in calls."""
-        return 1000 * self.n / sum(record.ms for record in self.records)
-
-
-def iter_evaluate(adapted: Method, stream: Iterable[Batch]) -> Iterator[Record]:
+def iter_evaluate(
+    adapted: Method,
+    stream: Iterable[Batch],
+    metrics: Metric | None = None,
+    tally: Tally | None = None,
+    reveal_labels: bool = False,
+) -> Iterator[Record]:
     """Yield a record for every batch of a stream.
 
-    The method gets the inputs only, predicts and learns; then its prediction meets the labels.
+    The method gets the inputs only, on its own device, predicts and learns; then its prediction
+    meets the labels. On CUDA the peak of memory is measured anew for each call.
+
+    Args:
+        adapted: The adapted model.
+        stream: Any iterable of batches.
+        metrics: A torchmetrics metric or collection, updated batch by batch with the samples that
+            count (not with probes), so that its `compute()` can be asked at any time.
+        tally: Takes in what records do not hold, and gives the summary: `tally.result(records)`.
+        reveal_labels: Whether an oracle, which learns from labels, is shown them. No other method
+            ever is.
+
+    Raises:
+        BadInput: Labels that do not fit the inputs or the logits.
     """
+    if metrics is not None:
+        check_metric(metrics)
     for index, batch in enumerate(stream):
+        n = _check(batch, index)
         if batch.reset:
             adapted.reset()
-        start = time.perf_counter()
-        with nullcontext() if batch.learns else adapted.paused():
-            output = adapted(batch.x)
-        ms = 1000 * (time.perf_counter() - start)
+        # Streams are made on the CPU, whatever the model is on.
+        x = batch.x.to(next(adapted.model.parameters(), batch.x).device)
+        before = copy.deepcopy(adapted.counts)
+        if reveal_labels and adapted.is_oracle:
+            adapted.reveal(batch.y)
+        with nullcontext() if batch.learns else adapted.paused(), measure_call(x.device) as cost:
+            output = adapted(x)
         logits = get_logits(output, None if isinstance(output, Tensor) else adapted.logits_at)
-        n = len(batch.x) if batch.n_new is None else batch.n_new
-        logits, y = logits[-n:], batch.y[-n:].to(logits.device)
-        predictions = logits.argmax(dim=1)
-        wrong = (predictions != y).cpu()
+        logits, y = logits.detach()[-n:], batch.y[-n:]
+        check_labels(y, n, logits.shape[1])
         names = batch.domains[-n:] or (batch.domain,) * n
-        yield Record(
-            domain=batch.domain,
-            index=index,
-            n=n,
-            n_errors=int(wrong.sum()),
-            entropy=float(entropy(logits).mean()),
-            nll=float(-log_probs(logits)[torch.arange(n), y].mean()),
-            ms=ms,
-            n_skipped=adapted.counts.n_skipped,
-            n_restored=adapted.counts.restored,
-            predictions=predictions.cpu(),
-            by_domain=_count(names, wrong.tolist()),
-            epoch=batch.epoch,
-            learned=batch.learns,
-        )
+        record = _record(batch, index, logits, y, names, cost, (before, adapted.counts))
+        if tally is not None:
+            tally.update(logits, y, names, record.epoch, record.is_probe)
+        if metrics is not None and not record.is_probe:
+            metrics.update(to_probs(logits), y.cpu())
+        yield record
 
 
-def _count(names: Sequence[str], wrong: Sequence[bool]) -> dict[str, tuple[int, int]]:
-    """Count samples and errors by name."""
-    counts: dict[str, tuple[int, int]] = {}
-    for name, is_wrong in zip(names, wrong, strict=True):
-        n, n_errors = counts.get(name, (0, 0))
-        counts[name] = (n + 1, n_errors + int(is_wrong))
-    return counts
-
-
-def evaluate(adapted: Method, stream: Iterable[Batch]) -> Result:
+def evaluate(
+    adapted: Method,
+    stream: Iterable[Batch],
+    metrics: Metric | None = None,
+    keep_predictions: bool = False,
+    reveal_labels: bool = False,
+) -> Result:
     """Run a stream and sum up.
 
     The plain loop this replaces, with the same number:
@@ -168,8 +95,95 @@ def evaluate(adapted: Method, stream: Iterable[Batch]) -> Result:
     ...     wrong += int((adapted(batch.x).argmax(dim=1) != batch.y).sum())
     >>> evaluate(adapted, stream).error == wrong / 20
     True
+
+    Memory does not grow with the samples: a short record a batch is kept, and sums by domain.
+
+    Args:
+        adapted: The adapted model.
+        stream: Any iterable of batches.
+        metrics: A torchmetrics metric or collection to compute besides, over all samples that
+            count and by domain; it is copied. Some keep every sample they see.
+        keep_predictions: Whether the records keep the predicted classes.
+        reveal_labels: Whether an oracle, which learns from labels, is shown them. No other method
+            ever is.
+
+    Raises:
+        BadInput: No batch, or labels that do not fit the inputs or the logits.
     """
-    records = tuple(iter_evaluate(adapted, stream))
+    tally = Tally(metrics)
+    records = [
+        record if keep_predictions else dataclasses.replace(record, predictions=None)
+        for record in iter_evaluate(adapted, stream, tally=tally, reveal_labels=reveal_labels)
+    ]
     if not records:
         raise BadInput("the stream ended before its first batch: there is nothing to measure.")
-    return Result(records)
+    return tally.result(records)
+
+
+def _check(batch: Batch, index: int) -> int:
+    """Return how many samples count, having looked at what can be known before the method runs."""
+    n_all = len(batch.x)
+    n = n_all if batch.n_new is None else batch.n_new
+    where = f"batch {index} ({batch.domain})"
+    if not 1 <= n <= n_all:
+        raise BadInput(f"{where}: expected 1 to {n_all} samples that count, found {n}.")
+    if len(batch.domains) not in (0, n_all):
+        raise BadInput(
+            f"{where}: expected the domain of each of {n_all} samples, found {len(batch.domains)}."
+        )
+    check_labels(batch.y, n_all)
+    return n
+
+
+def _record(
+    batch: Batch,
+    index: int,
+    logits: Tensor,
+    y: Tensor,
+    names: Sequence[str],
+    cost: Cost,
+    counts: tuple[Counts, Counts],
+) -> Record:
+    """Compare predictions with labels, and the method's counts after the call with those before."""
+    before, after = counts
+    log_p = log_probs(logits)
+    predictions = logits.argmax(dim=1).cpu()
+    wrong = predictions != y.cpu()
+    skipped = [why for why, n in after.skipped.items() if n > before.skipped.get(why, 0)]
+    return Record(
+        domain=batch.domain,
+        index=index,
+        n=len(y),
+        n_errors=int(wrong.sum()),
+        entropy=_mean(entropy(logits)),
+        nll=-_mean(log_p.gather(1, y.to(logits.device).long()[:, None])),
+        ms=cost.ms,
+        n_skipped=after.n_skipped,
+        n_restored=after.restored,
+        predictions=predictions,
+        by_domain=_count(names, wrong.tolist()),
+        epoch=batch.epoch,
+        learned=batch.learns,
+        # In a window that is not learned from there is a new sample all the same.
+        is_probe=not batch.learns and batch.n_new is None,
+        confidence=_mean(log_p.amax(dim=1).exp()),
+        n_forwards=after.forwards - before.forwards,
+        n_backwards=after.backwards - before.backwards,
+        updated=after.updates > before.updates,
+        skipped=skipped[0] if skipped else None,
+        restored=after.restored > before.restored,
+        peak_memory=cost.peak_memory,
+    )
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.cpu().double().mean())
+
+
+def _count(names: Sequence[str], wrong: Sequence[bool]) -> dict[str, tuple[int, int]]:
+    """Count samples and errors by name."""
+    counts: dict[str, tuple[int, int]] = {}
+    for name, is_wrong in zip(names, wrong, strict=True):
+        n, n_errors = counts.get(name, (0, 0))
+        counts[name] = (n + 1, n_errors + int(is_wrong))
+    return counts

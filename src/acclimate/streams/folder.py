@@ -19,10 +19,11 @@ from acclimate.functional.normalization import Normalization
 from acclimate.streams.images import (
     Size,
     all_unreadable,
+    as_size,
+    check_resize,
     common_size,
     list_images,
     read_ahead,
-    show_size,
     try_read,
 )
 
@@ -52,6 +53,8 @@ class Folder:
         size: Height and width, or one number for both; None if all images have one size.
         batch_size: Images a batch.
         normalization: Applied to the images in [0, 1]; None for none.
+        resize: What images are resized to cover before a crop of `size`: one number for the shorter
+            side, as 256 before 224 for ImageNet; None for `size` itself.
 
     Attributes:
         paths: All images listed, readable or not.
@@ -67,12 +70,14 @@ class Folder:
         size: int | Size | None,
         batch_size: int,
         normalization: Normalization | None,
+        resize: int | Size | None = None,
     ) -> None:
         if batch_size < 1:
             raise BadInput(f"expected a batch size of at least 1, found {batch_size}.")
         self.root = Path(root)
         self.paths = list_images(root)
-        self.size = _as_size(size) if size is not None else common_size(self.paths)
+        self.resize = check_resize(resize, size)
+        self.size = as_size(size) if size is not None else common_size(self.paths)
         self.batch_size = batch_size
         self.normalization = normalization
         self.unreadable: dict[Path, str] = {}
@@ -86,7 +91,7 @@ class Folder:
         steps = range(start * self.batch_size, len(paths), self.batch_size)
         groups = [paths[step : step + self.batch_size] for step in steps]
         usable = start > 0
-        for number, results in enumerate(read_ahead(groups, self.size), start):
+        for number, results in enumerate(read_ahead(groups, self.size, self.resize), start):
             read = []
             for path, result in zip(groups[number - start], results, strict=True):
                 if isinstance(result, str):
@@ -113,6 +118,7 @@ class FolderStream(Folder):
         batch_size: Images a batch.
         normalization: Applied to the images in [0, 1]; None for none.
         seed: Shuffles the images; None keeps them sorted by path.
+        resize: What images are resized to cover before a crop of `size`; see `Folder`.
     """
 
     def __init__(
@@ -122,8 +128,9 @@ class FolderStream(Folder):
         batch_size: int = 200,
         normalization: Normalization | None = None,
         seed: int | None = None,
+        resize: int | Size | None = None,
     ) -> None:
-        super().__init__(root, size, batch_size, normalization)
+        super().__init__(root, size, batch_size, normalization, resize)
         if seed is not None:
             self.paths = [self.paths[index] for index in _order(len(self.paths), seed)]
 
@@ -139,7 +146,7 @@ class FolderStream(Folder):
     def mark_unreadable(self, paths: Sequence[Path]) -> None:
         """Note images that an earlier pass could not read; the reason is looked up."""
         for path in paths:
-            result = try_read(path, self.size)
+            result = try_read(path, self.size, self.resize)
             reason = result if isinstance(result, str) else "it could not be read earlier"
             self.unreadable[path] = reason
 
@@ -154,6 +161,7 @@ class FolderSource(Folder):
         normalization: Applied to the images in [0, 1]; None for none.
         seed: Of the order, together with the number of passes begun before.
         classes: Class names in the order of the model's logits; the folder names, sorted, if None.
+        resize: What images are resized to cover before a crop of `size`; see `Folder`.
 
     Raises:
         BadInput: Besides what `Folder` refuses: no class folders, only one, or an unknown one.
@@ -167,8 +175,9 @@ class FolderSource(Folder):
         normalization: Normalization | None = None,
         seed: int = 0,
         classes: Sequence[str] | None = None,
+        resize: int | Size | None = None,
     ) -> None:
-        super().__init__(root, size, batch_size, normalization)
+        super().__init__(root, size, batch_size, normalization, resize)
         names = [path.relative_to(self.root).parts[0] for path in self.paths]
         self.classes = _check_classes(self.root, self.paths, names, classes)
         numbers = {name: number for number, name in enumerate(self.classes)}
@@ -229,10 +238,3 @@ def _check_classes(
 
 def _order(n: int, seed: int) -> list[int]:
     return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
-
-
-def _as_size(size: int | Size) -> Size:
-    height, width = (size, size) if isinstance(size, int) else size
-    if height < 1 or width < 1:
-        raise BadInput(f"expected a size of at least 1 pixel, found {show_size((height, width))}.")
-    return height, width

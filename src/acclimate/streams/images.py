@@ -63,26 +63,37 @@ def _walk(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
             yield path
 
 
-def read_image(path: Path, size: Size) -> Pixels:
-    """Return one image as (height, width, 3), resized to cover `size` and cropped at the centre.
+def read_image(path: Path, size: Size, resize: Size | None = None) -> Pixels:
+    """Return one image as (height, width, 3), resized and then cropped at the centre.
 
     The arithmetic is that of the usual evaluation transforms: the side that is shorter relative to
-    `size` is matched, the other rounded down, the resampling bilinear with antialiasing.
+    `resize` is matched, the other rounded down, the resampling bilinear with antialiasing. That of
+    ImageNet is `size=(224, 224)` and `resize=(256, 256)`.
+
+    Args:
+        path: Of any image file.
+        size: Height and width of what is returned.
+        resize: What the image is resized to cover before it is cropped; None for `size` itself.
     """
     with Image.open(path) as file:
         image = _to_rgb(ImageOps.exif_transpose(file))
+    image = _resize_to_cover(image, size if resize is None else resize)
     height, width = size
-    if (image.height, image.width) != size:
-        if image.height * width <= image.width * height:
-            shape = (image.width * height // image.height, height)
-        else:
-            shape = (width, image.height * width // image.width)
-        if shape[0] * shape[1] > _LARGEST:
-            raise ValueError(f"{image.width}×{image.height} is too elongated to be resized")
-        image = image.resize(shape, Image.Resampling.BILINEAR)
-        left, top = round((image.width - width) / 2), round((image.height - height) / 2)
-        image = image.crop((left, top, left + width, top + height))
-    return np.asarray(image, dtype=np.uint8)
+    left, top = round((image.width - width) / 2), round((image.height - height) / 2)
+    return np.asarray(image.crop((left, top, left + width, top + height)), dtype=np.uint8)
+
+
+def _resize_to_cover(image: Image.Image, size: Size) -> Image.Image:
+    height, width = size
+    if (image.height, image.width) == size:
+        return image
+    if image.height * width <= image.width * height:
+        shape = (image.width * height // image.height, height)
+    else:
+        shape = (width, image.height * width // image.width)
+    if shape[0] * shape[1] > _LARGEST:
+        raise ValueError(f"{image.width}×{image.height} is too elongated to be resized")
+    return image.resize(shape, Image.Resampling.BILINEAR)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -96,21 +107,23 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def try_read(path: Path, size: Size) -> Pixels | str:
+def try_read(path: Path, size: Size, resize: Size | None = None) -> Pixels | str:
     """Return the image as `read_image` does, or the reason why it cannot be read."""
     try:
-        return read_image(path, size)
+        return read_image(path, size, resize)
     except _DECODE_ERRORS as error:
         return f"{type(error).__name__}: {error}"
 
 
-def read_ahead(groups: Sequence[Sequence[Path]], size: Size) -> Iterator[list[Pixels | str]]:
+def read_ahead(
+    groups: Sequence[Sequence[Path]], size: Size, resize: Size | None = None
+) -> Iterator[list[Pixels | str]]:
     """Yield `try_read` of each group while threads read the next one."""
     pool = ThreadPoolExecutor(_N_THREADS)
     waiting: list[list[Future[Pixels | str]]] = []
     try:
         for group in groups:
-            waiting.append([pool.submit(try_read, path, size) for path in group])
+            waiting.append([pool.submit(try_read, path, size, resize) for path in group])
             if len(waiting) > 1:
                 yield [future.result() for future in waiting.pop(0)]
         for futures in waiting:
@@ -157,6 +170,37 @@ def all_unreadable(n: int, path: Path, reason: str) -> BadInput:
         f"none of the {n} images can be read. The first is {path} ({reason}). "
         "Check that the files are complete images."
     )
+
+
+def as_size(size: int | Size) -> Size:
+    """Return height and width, of one number for both.
+
+    Raises:
+        BadInput: There would be no pixel.
+    """
+    height, width = (size, size) if isinstance(size, int) else size
+    if height < 1 or width < 1:
+        raise BadInput(f"expected a size of at least 1 pixel, found {show_size((height, width))}.")
+    return height, width
+
+
+def check_resize(resize: int | Size | None, size: int | Size | None) -> Size | None:
+    """Return what images are resized to cover before a crop of `size`; None for that size itself.
+
+    Raises:
+        BadInput: There is nothing to crop, or more than there would be.
+    """
+    if resize is None:
+        return None
+    if size is None:
+        raise BadInput("a size to resize to needs a size to crop: give --size, or size= in Python.")
+    larger, inner = as_size(resize), as_size(size)
+    if larger[0] < inner[0] or larger[1] < inner[1]:
+        raise BadInput(
+            f"expected images to be resized to no less than is cropped, found {show_size(larger)} "
+            f"before a crop of {show_size(inner)}. Give a larger --resize, or none."
+        )
+    return larger
 
 
 def show_size(size: Size) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from itertools import groupby, zip_longest
+from operator import itemgetter
 
 import torch
 
@@ -25,19 +27,38 @@ def epochs(stream: Stream, times: int) -> Stream:
     """The same stream several times over, without a reset between the passes of a domain.
 
     Each domain is repeated before the next one comes, so that resets between domains stay where
-    they are; the error of pass k is that of the batches whose `epoch` is k.
+    they are; the error of pass k is that of the batches whose `epoch` is k. No domain is held in
+    memory: the stream is read once for each pass, all of them side by side, and each reading waits
+    with one batch at the next reset.
     """
     if times < 1:
         raise BadInput(f"expected at least 1 pass, found {times}.")
+    if not isinstance(stream, Stream):
+        raise BadInput(
+            f"expected a Stream, which can be read again for each pass, found "
+            f"{type(stream).__name__}. Make one: Stream(protocol, make), where make() returns the "
+            "batches from the start."
+        )
 
     def make() -> Iterator[Batch]:
-        held: list[Batch] = []
-        for batch in stream:
-            if batch.reset and held:
-                yield from _repeat(held, times)
-                held = []
-            held.append(batch)
-        yield from _repeat(held, times)
+        readings = [iter(stream) for _ in range(times)]
+        if len({id(reading) for reading in readings}) < times:
+            raise BadInput(
+                "expected a stream that starts anew whenever it is read, found one whose make() "
+                "returns the same iterator again. Make the batches inside make()."
+            )
+        for parts in zip_longest(*(_split_at_resets(reading) for reading in readings)):
+            sizes = []
+            for epoch, part in enumerate(parts, start=1):
+                sizes.append(0)
+                for batch in part or ():
+                    sizes[-1] += 1
+                    yield dataclasses.replace(batch, epoch=epoch, reset=batch.reset and epoch == 1)
+                if sizes[-1] != sizes[0]:
+                    raise BadInput(
+                        f"expected {sizes[0]} batches again in pass {epoch}, found {sizes[-1]}. "
+                        "The stream must start anew, with the same batches, whenever it is read."
+                    )
 
     return Stream(f"{times} passes; {stream.protocol}", make)
 
@@ -72,7 +93,8 @@ def sliding_window(stream: Stream, size: int) -> Stream:
 
     The samples of the stream come one by one into a window of the last `size`; every step predicts
     the window and counts its newest sample only. The method learns when the window has changed
-    completely. A window that is not full yet is predicted without learning.
+    completely. A window that is not full yet is predicted without learning. Probes pass as they
+    are.
     """
     if size < 2:
         raise BadInput(f"expected a window of at least 2 samples, found {size}.")
@@ -81,13 +103,15 @@ def sliding_window(stream: Stream, size: int) -> Stream:
         window: list[Batch] = []
         fresh = 0
         for batch in stream:
+            if batch.reset:
+                window, fresh = [], 0
+            if not batch.learns:
+                yield batch
+                continue
+            names = batch.domains or (batch.domain,) * len(batch.x)
             for index in range(len(batch.x)):
                 one = slice(index, index + 1)
-                reset = batch.reset and index == 0
-                if reset:
-                    window, fresh = [], 0
-                single = Batch(batch.x[one], batch.y[one], batch.domain)
-                window = [*window[-(size - 1) :], single]
+                window = [*window[-(size - 1) :], Batch(batch.x[one], batch.y[one], names[index])]
                 fresh += 1
                 learns = len(window) == size and fresh >= size
                 fresh = 0 if learns else fresh
@@ -95,8 +119,9 @@ def sliding_window(stream: Stream, size: int) -> Stream:
                     torch.cat([held.x for held in window]),
                     torch.cat([held.y for held in window]),
                     batch.domain,
-                    reset=reset,
+                    reset=batch.reset and index == 0,
                     learns=learns,
+                    domains=tuple(held.domain for held in window) if batch.domains else (),
                     n_new=1,
                     epoch=batch.epoch,
                 )
@@ -104,7 +129,14 @@ def sliding_window(stream: Stream, size: int) -> Stream:
     return Stream(f"single images in a window of {size}; {stream.protocol}", make)
 
 
-def _repeat(batches: list[Batch], times: int) -> Iterator[Batch]:
-    for epoch in range(1, times + 1):
+def _split_at_resets(batches: Iterator[Batch]) -> Iterator[Iterator[Batch]]:
+    """Yield the batches up to the next reset, again and again; each part is to be read in turn."""
+
+    def number() -> Iterator[tuple[int, Batch]]:
+        n_resets = 0
         for batch in batches:
-            yield dataclasses.replace(batch, epoch=epoch, reset=batch.reset and epoch == 1)
+            n_resets += batch.reset
+            yield n_resets, batch
+
+    for _, part in groupby(number(), key=itemgetter(0)):
+        yield (batch for _, batch in part)
