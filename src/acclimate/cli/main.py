@@ -12,10 +12,12 @@ from acclimate.cli.adapt import adapt
 from acclimate.cli.data import app as data
 from acclimate.cli.demo import demo
 from acclimate.cli.doctor import doctor
+from acclimate.cli.eval import evaluate
 from acclimate.cli.inspect import inspect
 from acclimate.cli.methods import app as methods
 from acclimate.cli.prepare import prepare
 from acclimate.cli.terminal import show_error
+from acclimate.cli.train import train
 from acclimate.cli.zoo import app as zoo
 from acclimate.errors import AcclimateError
 
@@ -30,7 +32,9 @@ app.command()(demo)
 app.command()(doctor)
 app.command()(prepare)
 app.command()(adapt)
+app.command("eval")(evaluate)
 app.command()(inspect)
+app.command()(train)
 app.add_typer(methods, name="methods")
 app.add_typer(data, name="data")
 app.add_typer(zoo, name="zoo")
@@ -59,7 +63,8 @@ def acclimate(
 
     1. **acclimate doctor** looks at the model and a batch and says what would happen;
     2. **acclimate prepare** runs once, where the source data is, and writes one artifact file;
-    3. **acclimate adapt** runs anywhere: it predicts a folder of images and learns as it goes.
+    3. **acclimate adapt** runs anywhere: it predicts a folder of images and learns as it goes;
+    4. **acclimate eval** measures on labelled images how much each method helps.
     """
 
 

@@ -71,10 +71,15 @@ def show(
     """Show what is known of one model, with the address of its weights.
 
     Example: `acclimate zoo show wrn40-2-cifar10`
+
+    An architecture alone, such as `resnet20`, stands for the model of CIFAR-10. With weights of
+    your own, `--model resnet20 --weights FILE` takes any that fit; with the full name they must be
+    the published ones.
     """
     from acclimate.zoo import get_spec, weights_path
 
-    spec, path = get_spec(name), weights_path(name, data_dir)
+    spec = get_spec(name)
+    path = weights_path(spec.name, data_dir)
     facts = {
         "": spec.description,
         "data": f"{spec.data}, {spec.n_classes} classes, {spec.input_size}×{spec.input_size}",
@@ -89,7 +94,8 @@ def show(
         "SHA-256 inside": spec.content_sha256,
         "imported": str(path) if path.is_file() else "no",
     }
-    get_console().print(make_facts(name, {key: value for key, value in facts.items() if value}))
+    known = {key: value for key, value in facts.items() if value}
+    get_console().print(make_facts(spec.name, known))
 
 
 @app.command()
@@ -140,7 +146,8 @@ def get(
         "checked": "these are the known weights" if known else "not compared with a known SHA-256",
         "left out": ", ".join(card["left_out"]),
     }
-    get_console().print(make_facts(name, {key: value for key, value in facts.items() if value}))
+    shown = {key: value for key, value in facts.items() if value}
+    get_console().print(make_facts(spec.name, shown))
 
 
 def _count_parameters(spec: ModelSpec) -> str:

@@ -1,7 +1,8 @@
-"""The demonstration: the built-in task under several shifts, with several methods, measured."""
+"""The demonstration: a task under several shifts, with several methods, measured."""
 
 from acclimate.demo.result import DemoResult
 from acclimate.demo.run import run_demo
 from acclimate.demo.settings import DemoSettings
+from acclimate.demo.tasks import TASKS, Task, fetch_data, get_task
 
-__all__ = ["DemoResult", "DemoSettings", "run_demo"]
+__all__ = ["TASKS", "DemoResult", "DemoSettings", "Task", "fetch_data", "get_task", "run_demo"]

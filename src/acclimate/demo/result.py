@@ -8,6 +8,7 @@ from typing import Any
 
 from acclimate.artifact import Artifact
 from acclimate.demo.settings import DemoSettings
+from acclimate.demo.tasks import Task
 from acclimate.methods import get_method
 from acclimate.report import (
     Layer,
@@ -21,8 +22,6 @@ from acclimate.report import (
     summarize,
 )
 
-_TASK = "computer-made photographs of toys in ten shapes"
-
 
 @dataclass(frozen=True)
 class DemoResult:
@@ -30,6 +29,7 @@ class DemoResult:
 
     Attributes:
         settings: What was run.
+        task: What it was run on.
         runs: Every method with every seed.
         artifacts: One a seed.
         layers: The penalty of each parameter, for all seeds.
@@ -39,6 +39,7 @@ class DemoResult:
     """
 
     settings: DemoSettings
+    task: Task
     runs: tuple[Run, ...]
     artifacts: tuple[Artifact, ...]
     layers: tuple[Layer, ...]
@@ -65,8 +66,8 @@ class DemoResult:
         exceptions = f"; for {', '.join(after)} those after it" if after else ""
         seeds = "0" if settings.seeds == 1 else f"0 to {settings.seeds - 1}"
         return {
-            "data": f"{_TASK}, 32×32 pixels; the first {settings.images} test images for every "
-            f"shift and seed",
+            "data": f"{self.task.text}, 32×32 pixels; the first {settings.images} test images for "
+            f"every shift and seed",
             "shifts": f"{names}, at severity {settings.severity} of 5",
             "order": f"shuffled by the seed, the same for all methods; batches of "
             f"{settings.batch_size}",
@@ -85,10 +86,11 @@ class DemoResult:
     def origin(self) -> dict[str, str]:
         """Where the numbers come from: a short heading and a value for each fact."""
         facts = self.provenance
-        seconds = facts["seconds"]
+        seconds, data = facts["seconds"], facts["data"]
         return {
             "command": facts["command"],
-            "model": f"wide residual network, SHA-256 of the weights {facts['model_sha256']}",
+            "images": f"{data['name']}, {data['source']}, SHA-256 of the pixels {data['sha256']}",
+            "model": f"{self.task.model_text}, SHA-256 of the weights {facts['model_sha256']}",
             "versions": ", ".join(f"{name} {value}" for name, value in facts["versions"].items()),
             "machine": f"{facts['n_cores']} cores; torch uses {facts['n_threads']}",
             "duration": f"{seconds['all']:.0f} s: {seconds['prepare']:.0f} s preparing, "
@@ -99,7 +101,7 @@ class DemoResult:
     def report(self) -> Report:
         """Return what the page shows."""
         return Report(
-            task=_TASK,
+            task=self.task.text,
             clean_error=self.clean_error,
             runs=self.runs,
             methods=tuple(describe_method(name) for name in self.settings.methods),

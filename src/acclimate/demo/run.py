@@ -6,7 +6,7 @@ import copy
 import io
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact, versions
-from acclimate.builtin import CLASSES, SPLITS, load_model, load_split, render
+from acclimate.comparison import ArraySource, Protocol, Wrapping, compare, find_needs
 from acclimate.corruptions import Pixels, apply
 from acclimate.demo.result import DemoResult
 from acclimate.demo.settings import DemoSettings
-from acclimate.evaluation import Record, Result, evaluate, iter_evaluate
+from acclimate.demo.tasks import Task, get_task
+from acclimate.evaluation import Result, evaluate
 from acclimate.functional.norm import norm_parameters
 from acclimate.parts.options import PenaltyOptions
 from acclimate.parts.source import Progress
@@ -30,23 +31,26 @@ from acclimate.streams import Domain, reset_each
 
 #: Images of each shift that are kept to be shown.
 N_SAMPLES = 4
-_SOURCE_BATCH = 128
 
 
-def run_demo(settings: DemoSettings, progress: Progress | None = None) -> DemoResult:
-    """Prepare the built-in model, then stream every shift through every method.
+def run_demo(
+    settings: DemoSettings, progress: Progress | None = None, task: Task | None = None
+) -> DemoResult:
+    """Prepare the model of a task, then stream every shift through every method.
 
     Args:
         settings: What to run.
         progress: Called with the stage, the count done and the count to do.
+        task: Another task than the one that the settings name, such as one with another model.
     """
     tell: Progress = progress if progress is not None else lambda stage, done, total: None
     start = time.perf_counter()
-    model = load_model()
-    images, labels = render(settings.images, SPLITS["test"])
-    y = torch.from_numpy(labels)
-    clean = Domain("clean", _to_tensor(images), y)
-    artifacts = [_prepare(model, settings, seed, tell) for seed in range(settings.seeds)]
+    task = task if task is not None else get_task(settings.data)
+    model = task.load_model()
+    test = task.load("test", settings.images)
+    y = torch.from_numpy(test.labels)
+    clean = Domain("clean", _to_tensor(test.images), y)
+    artifacts = [_prepare(model, task, settings, seed, tell) for seed in range(settings.seeds)]
     prepared = time.perf_counter()
     runs: list[Run] = []
     samples: tuple[Sample, ...] = ()
@@ -59,85 +63,72 @@ def run_demo(settings: DemoSettings, progress: Progress | None = None) -> DemoRe
         n_done += 1
         tell("stream", n_done, n_calls)
 
+    protocol = Protocol(batch_size=settings.batch_size, order="shuffled")
     for seed, artifact in enumerate(artifacts):
         domains = [
-            Domain(name, _to_tensor(apply(images, name, settings.severity, seed)), y)
+            Domain(name, _to_tensor(apply(test.images, name, settings.severity, seed)), y)
             for name in settings.corruptions
         ]
-        results = _stream(model, artifact, domains, settings, seed, count)
+        results = compare(
+            model,
+            settings.methods,
+            protocol.units({domain.name: [domain] for domain in domains}, seed=seed),
+            Wrapping(artifact=artifact),
+            seed=seed,
+            keep_predictions=True,
+            reveal_labels=settings.reveal_labels,
+            progress=count,
+        )
         runs += [Run(method, seed, result) for method, result in results.items()]
         if seed == 0:
-            samples = _samples(clean, domains, results, settings)
+            samples = _samples(clean, domains, results, settings, test.classes)
     whole = list(reset_each([clean], settings.batch_size))
     clean_error = evaluate(adapt(copy.deepcopy(model), "source"), whole).error
     end = time.perf_counter()
     seconds = {"prepare": prepared - start, "stream": end - prepared, "all": end - start}
     return DemoResult(
         settings=settings,
+        task=task,
         # Methods in their order, seeds within.
         runs=tuple(sorted(runs, key=lambda run: settings.methods.index(run.method))),
         artifacts=tuple(artifacts),
         layers=_layers(model, artifacts),
         samples=samples,
         clean_error=clean_error,
-        provenance=_provenance(settings, artifacts[0], seconds),
+        provenance=_provenance(settings, test.description, artifacts[0], seconds),
     )
 
 
-def _prepare(model: nn.Module, settings: DemoSettings, seed: int, tell: Progress) -> Artifact:
-    x, y = load_split("train", settings.n_source)
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+def _prepare(
+    model: nn.Module, task: Task, settings: DemoSettings, seed: int, tell: Progress
+) -> Artifact:
+    source = task.load("train", settings.n_source)
     suffix = f", seed {seed}" if settings.seeds > 1 else ""
+    # The page shows the penalties, whatever the methods need.
+    parts = dict.fromkeys(("penalty", "prototypes", *find_needs(settings.methods)))
     return prepare(
         model,
-        [(x[part], y[part]) for part in torch.split(order, _SOURCE_BATCH)],
-        parts=("penalty", "prototypes"),
+        ArraySource(Domain(task.data, source.images, source.labels), seed),
+        parts=tuple(parts),
         penalty=PenaltyOptions(n_samples=settings.n_penalty),
         seed=seed,
         progress=lambda stage, done, total: tell(f"{stage}{suffix}", done, total),
     )
 
 
-def _stream(
-    model: nn.Module,
-    artifact: Artifact,
-    domains: Sequence[Domain],
-    settings: DemoSettings,
-    seed: int,
-    count: Callable[[], None],
-) -> dict[str, Result]:
-    """Run all methods side by side, batch by batch.
-
-    Side by side, because whatever else the machine does then slows all of them alike, and because
-    the time that is left can be told from the batches that are done.
-    """
-
-    stream = reset_each(domains, settings.batch_size, seed)
-    evaluations: dict[str, Iterator[Record]] = {}
-    for name in settings.methods:
-        # On a processor this layout is half as fast again; the numbers differ by rounding only.
-        own = copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        adapted = adapt(own, name, artifact, seed=seed)
-        # The first call of all is slow; the stream starts with a reset, which undoes it.
-        adapted(next(iter(stream)).x)
-        evaluations[name] = iter_evaluate(adapted, stream)
-    records: dict[str, list[Record]] = {name: [] for name in settings.methods}
-    for _ in stream:
-        for name, evaluation in evaluations.items():
-            records[name].append(next(evaluation))
-            count()
-    return {name: Result(tuple(own)) for name, own in records.items()}
-
-
 def _samples(
-    clean: Domain, domains: Sequence[Domain], results: dict[str, Result], settings: DemoSettings
+    clean: Domain,
+    domains: Sequence[Domain],
+    results: Mapping[str, Result],
+    settings: DemoSettings,
+    classes: Sequence[str],
 ) -> tuple[Sample, ...]:
     """Return the first images of the last batch of each shift, with seed 0."""
     size = settings.batch_size
     last_clean = list(reset_each([clean], size, seed=0))[-1]
     last = {batch.domain: batch for batch in reset_each(domains, size, seed=0)}
     predicted = {
-        method: {record.domain: record.predictions for record in result.records}
+        method: {r.domain: r.predictions for r in result.records if r.predictions is not None}
         for method, result in results.items()
     }
     return tuple(
@@ -145,9 +136,9 @@ def _samples(
             domain=name,
             clean=_to_png(last_clean.x[index]),
             shifted=_to_png(batch.x[index]),
-            truth=CLASSES[int(batch.y[index])],
+            truth=classes[int(batch.y[index])],
             predictions={
-                method: CLASSES[int(by_domain[name][index])]
+                method: classes[int(by_domain[name][index])]
                 for method, by_domain in predicted.items()
             },
         )
@@ -177,10 +168,14 @@ def _kind(name: str, parameter: Tensor, is_norm: bool) -> str:
 
 
 def _provenance(
-    settings: DemoSettings, artifact: Artifact, seconds: dict[str, float]
+    settings: DemoSettings,
+    data: Mapping[str, Any],
+    artifact: Artifact,
+    seconds: Mapping[str, float],
 ) -> dict[str, Any]:
     return {
         "command": settings.command,
+        "data": dict(data),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "model_sha256": artifact.card["model"]["weights_sha256"],

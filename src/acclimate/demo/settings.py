@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass, fields
 
 from acclimate.corruptions import CORRUPTIONS
+from acclimate.demo.tasks import get_task
 from acclimate.errors import BadInput, did_you_mean
 from acclimate.methods import get_method
 
@@ -16,16 +17,19 @@ class DemoSettings:
     """What to run. The default shifts were fixed in advance, one or two of each family.
 
     Attributes:
+        data: What the images are: a key of `TASKS`.
         methods: Names, in the order of the table.
         corruptions: Names of the shifts.
         images: Test images of each shift.
         batch_size: Images a batch.
         severity: Of the corruptions, from 1 to 5.
+        reveal_labels: Whether oracles are shown the labels.
         seeds: How many; each changes order, corruptions, and the draws of methods and artifact.
         n_source: Training images the artifact is prepared from.
         n_penalty: How many of these the penalty is measured on.
     """
 
+    data: str = "builtin"
     methods: tuple[str, ...] = ("source", "norm", "tent", "swr_nsp")
     corruptions: tuple[str, ...] = (
         "gaussian_noise",
@@ -39,10 +43,12 @@ class DemoSettings:
     batch_size: int = 200
     severity: int = 5
     seeds: int = 1
+    reveal_labels: bool = False
     n_source: int = 4096
     n_penalty: int = 1024
 
     def __post_init__(self) -> None:
+        get_task(self.data)
         for name in self.methods:
             get_method(name)
         for name in self.corruptions:
@@ -79,5 +85,6 @@ class DemoSettings:
             # What starts with n_ is for programs and has no option.
             if value != option.default and not option.name.startswith("n_"):
                 text = ",".join(value) if isinstance(value, tuple) else str(value)
-                words += [f"--{option.name.replace('_', '-')}", text]
+                name = f"--{option.name.replace('_', '-')}"
+                words += [name] if value is True else [name, text]
         return shlex.join(words)

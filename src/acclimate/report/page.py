@@ -125,9 +125,9 @@ def _table(table: Table, wins: str) -> str:
             _cell(column.values[index], column.texts[index], column.best[index])
             for column in columns
         )
-        name = escape(row.method)
+        name, mark = escape(row.method), escape(row.label.removeprefix(row.method))
         rows.append(
-            f'<tr><th scope="row" data-value="{name}"><code>{name}</code></th>{cells}</tr>\n'
+            f'<tr><th scope="row" data-value="{name}"><code>{name}</code>{mark}</th>{cells}</tr>\n'
         )
     spread = (
         f"mean ± standard deviation over {table.n_seeds} seeds"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from acclimate.errors import BadInput
 from acclimate.evaluation import Result
+from acclimate.methods import METHODS
 from acclimate.report.content import Run
 
 #: The method that never adapts, with which all others are compared.
@@ -44,6 +45,23 @@ class Row:
     mean: Measure
     images_per_second: float
     ms_per_batch: float
+
+    @property
+    def is_oracle(self) -> bool:
+        """Whether the method learned from labels, so that it does not compete with the others."""
+        return self.method in METHODS and METHODS[self.method].is_oracle
+
+    @property
+    def label(self) -> str:
+        """The name, with a mark if the method learns from labels or is a reconstruction."""
+        kind = METHODS.get(self.method)
+        if kind is None:
+            return self.method
+        marks = (
+            "oracle" if kind.is_oracle else "",
+            "reconstruction" if kind.reconstruction else "",
+        )
+        return " ".join([self.method, *(f"({mark})" for mark in marks if mark)])
 
 
 @dataclass(frozen=True)
@@ -84,13 +102,16 @@ class Table:
         """The columns after the method's name, with texts and the best of each."""
         errors = [(name, [row.errors[name] for row in self.rows]) for name in self.domains]
         errors.append(("mean", [row.mean for row in self.rows]))
+        competes = [not row.is_oracle for row in self.rows]
+        if not any(competes):
+            competes = [True] * len(self.rows)
         return (
             *(
-                _column(name, [m.mean for m in measures], [str(m) for m in measures])
+                _column(name, [m.mean for m in measures], [str(m) for m in measures], competes)
                 for name, measures in errors
             ),
-            _speed_column("images/s", [row.images_per_second for row in self.rows], max),
-            _speed_column("ms/batch", [row.ms_per_batch for row in self.rows], min),
+            _speed_column("images/s", [row.images_per_second for row in self.rows], competes, max),
+            _speed_column("ms/batch", [row.ms_per_batch for row in self.rows], competes, min),
         )
 
     @property
@@ -125,8 +146,9 @@ def summarize(runs: Sequence[Run]) -> Table:
 
 def find_best(table: Table) -> tuple[Row, ...]:
     """Return the rows with the lowest mean error, as far as one decimal tells them apart."""
-    lowest = min(round(row.mean.mean, 1) for row in table.rows)
-    return tuple(row for row in table.rows if round(row.mean.mean, 1) == lowest)
+    rows = _competing(table.rows)
+    lowest = min(round(row.mean.mean, 1) for row in rows)
+    return tuple(row for row in rows if round(row.mean.mean, 1) == lowest)
 
 
 def describe(table: Table) -> str:
@@ -135,7 +157,7 @@ def describe(table: Table) -> str:
     names = _join([row.method for row in best])
     lowest = _percent(best[0])
     base = next((row for row in table.rows if row.method == BASELINE), None)
-    others = [row for row in table.rows if row not in best and row is not base]
+    others = [row for row in _competing(table.rows) if row not in best and row is not base]
     rest = _join([f"{row.method} {_percent(row)}" for row in _ranked(others)])
     if base is None or len(table.rows) == 1:
         sentence = f"The mean error is lowest with {names}: {lowest}"
@@ -154,7 +176,10 @@ def count_wins(runs: Sequence[Run]) -> str:
     table = summarize(runs)
     if table.n_seeds < 2 or len(table.rows) < 2:
         return ""
-    first, second = _ranked(table.rows)[:2]
+    ranked = _ranked(_competing(table.rows))
+    if len(ranked) < 2:
+        return ""
+    first, second = ranked[:2]
     errors = {(run.method, run.seed): run.result.error for run in runs}
     seeds = {run.seed for run in runs}
     wins = sum(errors[first.method, seed] < errors[second.method, seed] for seed in seeds)
@@ -183,19 +208,29 @@ def _column(
     name: str,
     values: Sequence[float],
     texts: Sequence[str],
+    competes: Sequence[bool],
     digits: int = 1,
     choose: Callable[[Iterable[float]], float] = min,
 ) -> Column:
     # Compared as shown: two rows that read the same are equally good.
     shown = [round(value, digits) for value in values]
-    target = choose(shown)
-    return Column(name, tuple(values), tuple(texts), tuple(value == target for value in shown))
+    target = choose(value for value, counts in zip(shown, competes, strict=True) if counts)
+    best = (counts and value == target for value, counts in zip(shown, competes, strict=True))
+    return Column(name, tuple(values), tuple(texts), tuple(best))
 
 
 def _speed_column(
-    name: str, values: Sequence[float], choose: Callable[[Iterable[float]], float]
+    name: str,
+    values: Sequence[float],
+    competes: Sequence[bool],
+    choose: Callable[[Iterable[float]], float],
 ) -> Column:
-    return _column(name, values, [f"{value:.0f}" for value in values], 0, choose)
+    return _column(name, values, [f"{value:.0f}" for value in values], competes, 0, choose)
+
+
+def _competing(rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows without oracles, unless there are no others."""
+    return [row for row in rows if not row.is_oracle] or rows
 
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:

@@ -1,0 +1,202 @@
+"""`acclimate eval`: measure methods on labelled data, side by side."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+import acclimate.cli.eval_options as o
+from acclimate.cli.adapt import parse_settings
+from acclimate.cli.data import RootOption
+from acclimate.cli.models import load_model
+from acclimate.cli.options import (
+    DeviceOption,
+    HeadOption,
+    LogitsAtOption,
+    MeanOption,
+    ModelOption,
+    NormalizationOption,
+    PresetOption,
+    SizeOption,
+    StdOption,
+    WeightsOption,
+    get_logits_at,
+    get_normalization,
+    get_size,
+)
+from acclimate.cli.tables import show_table, split_names, split_numbers
+from acclimate.cli.terminal import (
+    get_console,
+    make_facts,
+    show_progress,
+    show_unreadable,
+    show_warnings,
+)
+from acclimate.errors import BadInput
+
+if TYPE_CHECKING:
+    from acclimate.comparison import Comparison, Job
+
+
+def evaluate(
+    context: typer.Context,
+    model: ModelOption,
+    data: o.Data,
+    method: o.Methods = "source,norm,tent,swr_nsp",
+    weights: WeightsOption = None,
+    artifact: o.ArtifactFile = None,
+    source_data: o.SourceData = None,
+    source_images: o.SourceImages = None,
+    severity: o.Severity = "5",
+    corruptions: o.Corruptions = None,
+    images: o.Images = None,
+    stream: o.Stream = "reset_each",
+    batch_size: o.BatchSize = 200,
+    order: o.Order = None,
+    times: o.Times = None,
+    delta: o.Delta = None,
+    episodic: o.Episodic = False,
+    clean_probe: o.CleanProbe = False,
+    epochs: o.Epochs = 1,
+    window: o.Window = 0,
+    settings: o.Settings = None,
+    reveal_labels: o.RevealLabels = False,
+    preset: PresetOption = None,
+    size: SizeOption = None,
+    normalization: NormalizationOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    head: HeadOption = None,
+    logits_at: LogitsAtOption = None,
+    classes: o.Classes = None,
+    seed: o.Seed = 0,
+    seeds: o.Seeds = 1,
+    one_by_one: o.OneByOne = False,
+    device: DeviceOption = "auto",
+    data_dir: RootOption = None,
+    out: o.Out = None,
+    resume: o.Resume = False,
+    force: o.Force = False,
+) -> None:
+    """Measure how much each method helps a model, on labelled data.
+
+    All methods meet the same batches; the labels are used to count errors only. Prints a table, and
+    keeps a record of every batch, the numbers and the full protocol in a folder.
+
+    Methods such as swr_nsp need an artifact. If none is given, it is prepared from the training
+    images where these are known, and kept in the folder.
+
+    Example: `acclimate eval --model my_models:resnet --weights resnet.pt --artifact
+    resnet.acclimate --data photos/labelled --method source,norm,tent,swr_nsp`
+    """
+    from acclimate import comparison as c
+    from acclimate.artifact import Artifact
+    from acclimate.streams.folder import read_classes
+
+    # Whatever can be refused is refused before the model is loaded.
+    place = out if out is not None else Path(f"eval-{Path(data).resolve().name}")
+    ledger = c.Ledger(place, resume, force)
+    methods = c.choose_methods(split_names(method), reveal_labels)
+    configs = c.make_configs(methods, parse_settings(settings or []), preset)
+    options: dict[str, Any] = {"stream": stream, "batch_size": batch_size, "times": times}
+    options |= {"delta": delta, "episodic": episodic, "clean_probe": clean_probe}
+    options |= {"epochs": epochs, "window": window}
+    c.Protocol(**options, order=order or "file")
+    normal = get_normalization(normalization, mean, std)
+    names = None if classes is None else read_classes(classes)
+    chosen = None if corruptions is None else split_names(corruptions)
+    if seeds < 1:
+        raise BadInput(f"expected at least 1 seed, found {seeds}.")
+    with show_warnings(), show_progress() as progress:
+        prepared = None if artifact is None else Artifact.load(artifact)
+        if prepared is not None:
+            normal, names = normal or prepared.normalization, names or prepared.classes
+        request = c.Request(
+            corruptions=chosen,
+            severities=split_numbers(severity),
+            n=images,
+            size=get_size(size, prepared),
+            classes=names,
+            root=data_dir,
+            progress=progress,
+        )
+        found = c.load_data(data, request)
+        if size is not None and not found.is_folder:
+            raise BadInput(f"--size is for folders of images; those of {data} have one size.")
+        preparation = None
+        if prepared is None and c.find_needs(methods):
+            preparation = c.Preparation(
+                source=c.check_source(source_data or found.source, methods),
+                n=source_images,
+                size=size,
+                classes=found.classes,
+                root=data_dir,
+                seed=seed,
+            )
+        net = load_model(model, weights, device)
+        job = c.Job(
+            model=net,
+            methods=configs,
+            data=found,
+            protocol=c.Protocol(
+                **options, order=order or ("shuffled" if found.is_folder else "file")
+            ),
+            wrapping=c.Wrapping(
+                artifact=prepared,
+                head=head,
+                logits_at=get_logits_at(logits_at),
+                normalization=normal,
+            ),
+            seeds=tuple(range(seed, seed + seeds)),
+            side_by_side=not one_by_one,
+            reveal_labels=reveal_labels,
+            notes=_notes(context, model, weights),
+            preparation=preparation,
+        )
+        job = c.check_job(job)
+        try:
+            result = c.run_job(job, ledger, progress)
+        except KeyboardInterrupt:
+            get_console(stderr=True).print("interrupted; say the same again with --resume to go on")
+            raise
+    show_unreadable(found.unreadable)
+    _show(result, job, place)
+
+
+def _show(result: Comparison, job: Job, place: Path) -> None:
+    console = get_console()
+    facts = result.provenance
+    console.print(f"{facts['model']} on {job.data.title}", style="bold")
+    console.print(facts["protocol_line"], style="dim", soft_wrap=True)
+    show_table(console, result.table, result.quality if len(job.data.domains) == 1 else ())
+    console.print(
+        make_facts(
+            "",
+            {
+                "records": str(place / "records.jsonl"),
+                "numbers": f"{place / 'result.json'}, with the full protocol",
+            },
+        )
+    )
+
+
+def _notes(context: typer.Context, model: str, weights: Path | None) -> dict[str, Any]:
+    from acclimate.zoo.readers import sha256_of
+
+    file = None if weights is None else {"file": str(weights), "sha256": sha256_of(weights)}
+    return {"command": _command(context), "model": model, "weights": file}
+
+
+def _command(context: typer.Context) -> str:
+    """Return the command line, with what differs from the defaults."""
+    words = ["acclimate", "eval"]
+    for option in context.command.params:
+        value = context.params.get(str(option.name))
+        if option.name in ("resume", "force") or value in (None, option.default, [], ()):
+            continue
+        for item in value if isinstance(value, list | tuple) else [value]:
+            words += [option.opts[0]] if item is True else [option.opts[0], str(item)]
+    return shlex.join(words)

@@ -1,0 +1,103 @@
+"""The options of `acclimate eval`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Data = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME|DIR",
+        help="cifar10c, cifar100c, cifar10, cifar100, cifar10_1, imagenet, imagenetc, builtin; or "
+        "a folder: `DIR/<class>/<image>`, `DIR/<domain>/<class>/<image>` for several shifts, or "
+        "what acclimate data corrupt made of one.",
+    ),
+]
+Methods = Annotated[
+    str, typer.Option("--method", "--methods", help="Methods, separated by commas; or all.")
+]
+ArtifactFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="What acclimate prepare wrote for the model.")
+]
+SourceData = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|DIR",
+        help="Or prepare it from these labelled images; default: the training split of the set "
+        "that was corrupted.",
+    ),
+]
+SourceImages = Annotated[
+    int | None, typer.Option(help="Only so many of them, if it is a named set; default: all.")
+]
+Severity = Annotated[
+    str, typer.Option(help="Of corruptions, from 1 to 5; several are separated by commas.")
+]
+Corruptions = Annotated[
+    str | None,
+    typer.Option(help="Separated by commas; default: the 15 of the benchmark, in its order."),
+]
+Images = Annotated[
+    int | None,
+    typer.Option(help="Only so many of each domain: the first; of a folder, evenly spread."),
+]
+Stream = Annotated[
+    str,
+    typer.Option(
+        help="reset_each, continual, gradual, mixed, recurring, label_sorted, dirichlet or "
+        "imbalanced."
+    ),
+]
+BatchSize = Annotated[int, typer.Option(help="Images a batch.")]
+Order = Annotated[
+    str | None,
+    typer.Option(
+        help="file or shuffled (by the seed); default: file, but shuffled for folders, whose files "
+        "come class after class."
+    ),
+]
+Times = Annotated[int | None, typer.Option(help="Rounds of recurring; default: 10.")]
+Delta = Annotated[float | None, typer.Option(help="Concentration of dirichlet; default: 0.1.")]
+Episodic = Annotated[bool, typer.Option("--episodic", help="Reset before every batch.")]
+CleanProbe = Annotated[
+    bool, typer.Option("--clean-probe", help="Predict the clean set after each domain.")
+]
+Epochs = Annotated[int, typer.Option(help="Passes over each domain.")]
+Window = Annotated[
+    int, typer.Option(help="Single images, predicted in a window of so many; 0 for batches.")
+]
+RevealLabels = Annotated[
+    bool,
+    typer.Option("--reveal-labels", help="Let oracles, such as supervised, learn from the labels."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A hyper-parameter of all methods that have it, or METHOD.NAME=VALUE; may be "
+        "repeated.",
+    ),
+]
+Classes = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Class names in the order of the logits, one a line; default: the artifact's, or the "
+        "folders by name.",
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Of a shuffled order and of all random draws.")]
+Seeds = Annotated[int, typer.Option(help="How many, from --seed on; with several, mean ± spread.")]
+OneByOne = Annotated[
+    bool, typer.Option("--one-by-one", help="One method after the other; takes less memory.")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Records and result; default: `eval-` and the data's name."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted call stopped.")]
+Force = Annotated[bool, typer.Option("--force", help="Throw away what --out holds.")]

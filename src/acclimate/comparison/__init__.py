@@ -1,0 +1,49 @@
+"""Comparisons: several methods on the same stream, recorded as they run, resumed if cut."""
+
+from __future__ import annotations
+
+from acclimate.comparison.configs import choose_methods, find_unsuitable, make_configs
+from acclimate.comparison.data import Data, Request
+from acclimate.comparison.domains import load_data
+from acclimate.comparison.job import Job, check_job, run_job
+from acclimate.comparison.ledger import Ledger
+from acclimate.comparison.protocol import ORDERS, STREAMS, Protocol
+from acclimate.comparison.result import Comparison
+from acclimate.comparison.run import (
+    Finished,
+    Step,
+    Unit,
+    Wrapping,
+    compare,
+    iter_compare,
+    suits_channels_last,
+)
+from acclimate.comparison.source import ArraySource, Preparation, check_source, find_needs
+
+__all__ = [
+    "ORDERS",
+    "STREAMS",
+    "ArraySource",
+    "Comparison",
+    "Data",
+    "Finished",
+    "Job",
+    "Ledger",
+    "Preparation",
+    "Protocol",
+    "Request",
+    "Step",
+    "Unit",
+    "Wrapping",
+    "check_job",
+    "check_source",
+    "choose_methods",
+    "compare",
+    "find_needs",
+    "find_unsuitable",
+    "iter_compare",
+    "load_data",
+    "make_configs",
+    "run_job",
+    "suits_channels_last",
+]

@@ -1,0 +1,96 @@
+"""Methods and their options as they are written on one line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from acclimate.errors import BadInput, InvalidConfig, did_you_mean
+from acclimate.methods import get_method, list_methods
+from acclimate.methods.config import Config
+
+ALL = "all"
+
+
+def choose_methods(names: Sequence[str], reveal_labels: bool = False) -> tuple[str, ...]:
+    """Return the methods of these names; `all` stands for every one.
+
+    Args:
+        names: In the order of the table.
+        reveal_labels: Whether oracles, which learn from labels, may be among them.
+
+    Raises:
+        UnknownMethod: One of them does not exist.
+        BadInput: There are none, one comes twice, or one is an oracle and labels are not revealed.
+
+    >>> choose_methods(["source", "tent"])
+    ('source', 'tent')
+    """
+    if list(names) == [ALL]:
+        known = list_methods()
+        return tuple(name for name in known if reveal_labels or not get_method(name).is_oracle)
+    oracles = [name for name in names if get_method(name).is_oracle]
+    if oracles and not reveal_labels:
+        raise BadInput(
+            f"{', '.join(oracles)} learns from labels: it is an upper bound, not a method to "
+            "deploy. If that is what you want, say --reveal-labels."
+        )
+    if not names or len(set(names)) < len(names):
+        found = ", ".join(names) or "none"
+        raise BadInput(f"expected one or more methods, each once, found: {found}.")
+    return tuple(names)
+
+
+def find_unsuitable(model: nn.Module, configs: Mapping[str, Config]) -> dict[str, str]:
+    """Return the methods that cannot adapt the model, each with the reason."""
+    found = {}
+    for name, config in configs.items():
+        problems = get_method(name).check(model, config)
+        if problems:
+            found[name] = "; ".join(map(str, problems))
+    return found
+
+
+def make_configs(
+    names: Sequence[str], values: Mapping[str, Any], preset: str | None = None
+) -> dict[str, Config]:
+    """Return the options of each method.
+
+    Args:
+        names: Of methods.
+        values: By name of a hyper-parameter, for all methods that have it; or by
+            `method.hyper_parameter`, for that method, which wins.
+        preset: Take the values published for a benchmark instead of the defaults.
+
+    Raises:
+        InvalidConfig: No method has a hyper-parameter of that name, or the value is not legal.
+
+    >>> configs = make_configs(["source", "tent"], {"lr": 1e-4, "tent.beta1": 0.8})
+    >>> configs["tent"].lr, configs["tent"].beta1
+    (0.0001, 0.8)
+    """
+    fields = {
+        name: [spec.name for spec in dataclasses.fields(get_method(name).config_class)]
+        for name in names
+    }
+    for key in values:
+        method, dot, option = key.rpartition(".")
+        if dot and method not in fields:
+            raise InvalidConfig(f'{key}: "{method}" is not compared. {did_you_mean(method, names)}')
+        known = fields[method] if dot else sorted({n for own in fields.values() for n in own})
+        if option not in known:
+            raise InvalidConfig(f'no hyper-parameter "{key}". {did_you_mean(option, known)}')
+    configs: dict[str, Config] = {}
+    for name, known in fields.items():
+        own = {key: value for key, value in values.items() if key in known}
+        own |= {
+            key.removeprefix(f"{name}."): value
+            for key, value in values.items()
+            if key.startswith(f"{name}.")
+        }
+        kind = get_method(name).config_class
+        configs[name] = kind.from_dict(own) if preset is None else kind.from_preset(preset, own)
+    return configs

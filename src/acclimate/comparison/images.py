@@ -1,0 +1,156 @@
+"""Labelled folders as domains whose images are read when they are asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from acclimate.data.folders import LabelledFolder, list_corrupted
+from acclimate.data.places import Progress
+from acclimate.errors import BadInput
+from acclimate.streams.images import SUFFIXES, Pixels, Size, all_unreadable, try_read
+
+_N_THREADS = 4
+_TOGETHER = 256
+
+
+class ImageFiles:
+    """Image files in the shape of an array (n, height, width, 3) of 8-bit numbers.
+
+    Only what is indexed is read, so that a folder of any size fits.
+
+    Args:
+        paths: In order.
+        size: Height and width they are brought to.
+        resize: What they are resized to cover before; None for `size` itself.
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, paths: Sequence[Path], size: Size, resize: Size | None = None) -> None:
+        self.paths = tuple(paths)
+        self.size = size
+        self.resize = resize
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, indices: npt.NDArray[np.int64]) -> Pixels:
+        """Read the images at these places.
+
+        Raises:
+            BadInput: One of them cannot be read any more.
+        """
+        chosen = [self.paths[index] for index in indices]
+        with ThreadPoolExecutor(_N_THREADS) as pool:
+            read = list(pool.map(lambda path: try_read(path, self.size, self.resize), chosen))
+        for path, result in zip(chosen, read, strict=True):
+            if isinstance(result, str):
+                raise BadInput(f"{path} could be read before, but cannot be now ({result}).")
+        return np.stack([result for result in read if not isinstance(result, str)])
+
+
+def open_files(
+    folder: LabelledFolder, n: int | None, progress: Progress | None = None
+) -> tuple[ImageFiles, npt.NDArray[np.int64], str, dict[Path, str]]:
+    """Return a labelled folder as images and labels, with its digest and what cannot be read.
+
+    Every file is read once before anything is measured: a damaged one is found now, not after
+    hours, and the digest names exactly the images that were measured.
+
+    Args:
+        folder: Whose classes and size are known.
+        n: How many images, taken evenly from the listing; None for all.
+        progress: Is told of images.
+
+    Returns:
+        The images; their labels; a SHA-256 over names and content; the reason by unreadable file.
+    """
+    paths = _spread(folder.paths, n)
+    numbers = {name: number for number, name in enumerate(folder.classes)}
+    state = hashlib.sha256()
+    good: list[Path] = []
+    unreadable: dict[Path, str] = {}
+    stage = f"reading {folder.root.name}"
+    with ThreadPoolExecutor(_N_THREADS) as pool:
+        for start in range(0, len(paths), _TOGETHER):
+            part = paths[start : start + _TOGETHER]
+            results = pool.map(lambda path: _read(path, folder.size, folder.resize), part)
+            for path, result in zip(part, results, strict=True):
+                if isinstance(result, str):
+                    unreadable[path] = result
+                else:
+                    good.append(path)
+                    state.update(
+                        path.relative_to(folder.root).as_posix().encode("utf-8", "replace")
+                    )
+                    state.update(b"\0" + result)
+            if progress is not None:
+                progress(stage, start + len(part), len(paths))
+    if not good:
+        raise all_unreadable(len(paths), paths[0], unreadable[paths[0]])
+    labels = [numbers[path.relative_to(folder.root).parts[0]] for path in good]
+    images = ImageFiles(good, folder.size, folder.resize)
+    return images, np.array(labels), state.hexdigest(), unreadable
+
+
+def find_domains(root: Path, classes: Sequence[str] | None) -> dict[str, Path]:
+    """Return the folders whose sub-folders are classes: the folder itself, or those in it.
+
+    Args:
+        root: `root/<class>/<image>`, or `root/<domain>/<class>/<image>`.
+        classes: Names of the classes, if they are known.
+    """
+    inside = sorted(
+        path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")
+    )
+    is_one = (
+        not inside
+        or any(_has_images(path) for path in (root, *inside))
+        or (classes is not None and any(path.name in classes for path in inside))
+    )
+    return {root.resolve().name: root} if is_one else {path.name: path for path in inside}
+
+
+def find_corrupted(root: Path) -> dict[str, list[int]]:
+    """Return the severities of each corruption in `root/<corruption>/<severity>/<class>/<image>`.
+
+    Nothing if the layout is another: classes may have numbers for names, too.
+    """
+    found = list_corrupted(root)
+    places = [root / name / str(number) for name, own in found.items() for number in own]
+    return {} if any(_has_images(place) for place in places) else found
+
+
+def list_classes(domains: Sequence[Path]) -> list[str]:
+    """Return the names of the class folders of all domains, sorted."""
+    return sorted(
+        {
+            path.name
+            for domain in domains
+            for path in domain.iterdir()
+            if path.is_dir() and not path.name.startswith(".")
+        }
+    )
+
+
+def _has_images(folder: Path) -> bool:
+    return any(path.suffix.lower() in SUFFIXES and path.is_file() for path in folder.iterdir())
+
+
+def _spread(paths: Sequence[Path], n: int | None) -> list[Path]:
+    """Return `n` of the paths at even distances: the first ones would all be of one class."""
+    if n is None or n >= len(paths):
+        return list(paths)
+    return [paths[index * len(paths) // n] for index in range(n)]
+
+
+def _read(path: Path, size: Size, resize: Size | None) -> bytes | str:
+    """Return a digest of the file, or the reason why it cannot be used."""
+    result = try_read(path, size, resize)
+    return result if isinstance(result, str) else hashlib.sha256(path.read_bytes()).digest()

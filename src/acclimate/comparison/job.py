@@ -1,0 +1,238 @@
+"""A comparison from beginning to end: settings, records as they happen, the result."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+from torch import nn
+
+from acclimate.artifact import Artifact, versions
+from acclimate.comparison.data import Data
+from acclimate.comparison.ledger import Key, Ledger, Part
+from acclimate.comparison.protocol import Protocol
+from acclimate.comparison.result import Comparison
+from acclimate.comparison.run import (
+    Finished,
+    Unit,
+    Wrapping,
+    iter_compare,
+    suits_channels_last,
+)
+from acclimate.comparison.source import Preparation
+from acclimate.errors import BadInput
+from acclimate.evaluation import Result
+from acclimate.measures.groups import merge
+from acclimate.methods.config import Config
+from acclimate.parts.source import Progress
+from acclimate.report import Run
+from acclimate.snapshot import fingerprint
+from acclimate.storage import digest
+from acclimate.streams import Domain
+from acclimate.taps import get_logits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """All that decides what a comparison gives.
+
+    Attributes:
+        model: A trained classifier.
+        methods: The options of each method, in the order of the table.
+        data: What it is measured on.
+        protocol: How.
+        wrapping: How the model is wrapped.
+        seeds: Of the order, where it is shuffled, and of the draws of methods.
+        side_by_side: Whether all methods meet a batch before the next one comes.
+        reveal_labels: Whether oracles are shown the labels.
+        notes: More that belongs into the result, such as the command and the file of weights.
+        preparation: Where to prepare an artifact from, if one is needed and none is given.
+    """
+
+    model: nn.Module
+    methods: Mapping[str, Config]
+    data: Data
+    protocol: Protocol
+    wrapping: Wrapping
+    seeds: tuple[int, ...] = (0,)
+    side_by_side: bool = True
+    reveal_labels: bool = False
+    notes: Mapping[str, Any] | None = None
+    preparation: Preparation | None = None
+
+    @property
+    def clean(self) -> Domain | None:
+        """The images to probe with, if they are wanted and known."""
+        if not self.protocol.clean_probe or self.data.clean is None:
+            return None
+        return self.data.clean()
+
+    def settings(self) -> dict[str, Any]:
+        """Return everything that changes numbers, as JSON types."""
+        how = self.wrapping
+        parameter = next(self.model.parameters(), torch.empty(0))
+        if self.preparation is not None:
+            artifact: Any = self.preparation.describe(self.methods)
+        else:
+            artifact = None if how.artifact is None else digest(how.artifact.tensors)
+        return {
+            "model": fingerprint(self.model)["weights_sha256"],
+            "device": parameter.device.type,
+            "channels_last": how.channels_last,
+            "normalization": None if how.normalization is None else how.normalization.to_dict(),
+            "head": how.head,
+            "logits_at": how.logits_at if isinstance(how.logits_at, str | int) else None,
+            "artifact": artifact,
+            "methods": {name: config.to_dict() for name, config in self.methods.items()},
+            "protocol": asdict(self.protocol),
+            "seeds": list(self.seeds),
+            "reveal_labels": self.reveal_labels,
+            "data": {
+                "name": self.data.name,
+                "classes": list(self.data.classes),
+                # Where a folder lies changes nothing: it may have been moved.
+                "domains": {
+                    name: {key: value for key, value in about.items() if key != "folder"}
+                    for name, about in self.data.descriptions.items()
+                },
+            },
+            "versions": versions(),
+        }
+
+
+def check_job(job: Job) -> Job:
+    """Refuse data whose classes are not those of the model; return the job, fit for the model.
+
+    Raises:
+        BadInput: The model has another number of logits than the data has classes, or the artifact
+            was prepared with other class names.
+    """
+    how, classes = job.wrapping, list(job.data.classes)
+    at = how.logits_at
+    if how.artifact is not None:
+        at = how.artifact.anatomy.logits_at if at is None else at
+        known = how.artifact.classes
+        if known is not None and known != classes:
+            raise BadInput(
+                f"the artifact was prepared with the classes {_shorten(known)}; {job.data.name} "
+                f"has {_shorten(classes)}. Take data of the same classes in the same order."
+            )
+    x, _ = job.data.domains[0].take(torch.arange(min(2, len(job.data.domains[0]))))
+    x = x if how.normalization is None else how.normalization.normalize(x)
+    x = x.to(next(job.model.parameters(), x))
+    with torch.no_grad():
+        n_logits = get_logits(job.model(x), at).shape[1]
+    if n_logits != len(classes):
+        raise BadInput(
+            f"expected data of {n_logits} classes, as the model has {n_logits} logits; found "
+            f"{len(classes)} in {job.data.name}: {_shorten(classes)}. Take data of the model's "
+            "classes, or name them all, in the order of the logits, by --classes."
+        )
+    fits = x.device.type == "cpu" and suits_channels_last(job.model, x)
+    return replace(job, wrapping=replace(how, channels_last=how.channels_last and fits))
+
+
+def _shorten(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+
+
+def run_job(job: Job, ledger: Ledger, progress: Progress | None = None) -> Comparison:
+    """Run what is not recorded yet, and write the result.
+
+    Args:
+        job: What to run.
+        ledger: Where it is kept; what is complete in it is not run again.
+        progress: Called with the stage, the batches done and those to do, of all methods.
+    """
+    settings = job.settings()
+    ledger.begin(settings)
+    job = _provide_artifact(job, ledger, progress)
+    clean = job.clean
+    units = {seed: job.protocol.units(job.data.groups, clean, seed) for seed in job.seeds}
+    parts = _complete(ledger.read(), units, list(job.methods))
+    ledger.keep(parts)
+    n_done = sum(len(part.records) for part in parts.values())
+    n_all = len(job.methods) * sum(unit.n_batches for own in units.values() for unit in own)
+    for seed, own in units.items():
+        done = [(method, unit) for at, method, unit in parts if at == seed]
+        options: dict[str, Any] = {"seed": seed, "done": done, "side_by_side": job.side_by_side}
+        options["reveal_labels"] = job.reveal_labels
+        for step in iter_compare(job.model, job.methods, own, job.wrapping, **options):
+            key = (seed, step.method, step.unit)
+            part = parts.setdefault(key, Part())
+            if isinstance(step, Finished):
+                ledger.close_unit(key, step.measures)
+                part.measures = step.measures
+                continue
+            ledger.append(key, step.record)
+            part.records.append(replace(step.record, predictions=None))
+            n_done += 1
+            if progress is not None:
+                progress("measuring (batches)", n_done, n_all)
+    result = Comparison(_gather(job, parts, units), _provenance(job, settings, clean))
+    ledger.finish(result.to_dict())
+    return result
+
+
+def _provide_artifact(job: Job, ledger: Ledger, progress: Progress | None) -> Job:
+    """Prepare the artifact, or take the one that an interrupted call prepared."""
+    if job.preparation is None:
+        return job
+    if ledger.artifact.is_file():
+        artifact = Artifact.load(ledger.artifact)
+    else:
+        artifact = job.preparation.run(job.model, job.methods, job.wrapping, progress)
+        artifact.save(ledger.artifact)
+    return replace(job, wrapping=replace(job.wrapping, artifact=artifact))
+
+
+def _complete(
+    parts: Mapping[Key, Part], units: Mapping[int, Sequence[Unit]], methods: Sequence[str]
+) -> dict[Key, Part]:
+    """Return the parts whose records are those of their whole unit."""
+    kept: dict[Key, Part] = {}
+    for seed, own in units.items():
+        offset = 0
+        for unit in own:
+            places = list(range(offset, offset + unit.n_batches))
+            for method in methods:
+                part = parts.get((seed, method, unit.name))
+                if part is not None and [record.index for record in part.records] == places:
+                    kept[seed, method, unit.name] = part
+            offset += unit.n_batches
+    return kept
+
+
+def _gather(
+    job: Job, parts: Mapping[Key, Part], units: Mapping[int, Sequence[Unit]]
+) -> tuple[Run, ...]:
+    runs = []
+    for method in job.methods:
+        for seed in job.seeds:
+            own = [parts[seed, method, unit.name] for unit in units[seed]]
+            records = tuple(record for part in own for record in part.records)
+            measures = merge(pair for part in own for pair in part.measures.items())
+            runs.append(Run(method, seed, Result(records, measures)))
+    return tuple(runs)
+
+
+def _provenance(job: Job, settings: Mapping[str, Any], clean: Domain | None) -> dict[str, Any]:
+    artifact = job.wrapping.artifact
+    return {
+        **(job.notes or {}),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "protocol_line": job.protocol.describe(job.data.groups, clean, job.seeds[0]),
+        "n_images": sum(len(domain) for domain in job.data.domains),
+        "data_source": job.data.origin,
+        "data": dict(job.data.descriptions),
+        "settings": dict(settings),
+        "artifact_sha256": None if artifact is None else digest(artifact.tensors),
+        "n_unreadable": len(job.data.unreadable),
+        "n_cores": os.cpu_count(),
+        "n_threads": torch.get_num_threads(),
+        "side_by_side": job.side_by_side,
+    }

@@ -1,0 +1,163 @@
+"""How a comparison is run: the scenario with its options, as units that can be run alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from acclimate.comparison.run import Unit
+from acclimate.errors import BadInput, did_you_mean
+from acclimate.streams import (
+    Domain,
+    Stream,
+    continual,
+    dirichlet,
+    episodic,
+    epochs,
+    gradual,
+    imbalanced,
+    label_sorted,
+    mixed,
+    recurring,
+    reset_each,
+    sliding_window,
+    with_clean_probe,
+)
+
+#: By corruption, or by whatever tells domains apart: from mild to severe.
+Groups = Mapping[str, Sequence[Domain]]
+
+STREAMS = (
+    *("reset_each", "continual", "gradual", "mixed"),
+    *("recurring", "label_sorted", "dirichlet", "imbalanced"),
+)
+ORDERS = ("file", "shuffled")
+
+# The options that only one scenario has, with the values they have if none is given.
+_OPTIONS = {"times": ("recurring", 10), "delta": ("dirichlet", 0.1), "ratio": ("imbalanced", 100.0)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """A scenario and its options.
+
+    Attributes:
+        stream: One of `STREAMS`; see `acclimate.streams` for what each does.
+        batch_size: Samples a batch.
+        order: Of the samples within a domain: as in the files, or shuffled by the seed. The last
+            four scenarios, and `mixed`, have orders of their own.
+        times: Rounds of `recurring`; 10 if None.
+        delta: Concentration of `dirichlet`; 0.1 if None.
+        ratio: Of `imbalanced`; 100 if None.
+        episodic: Whether to reset before every batch.
+        epochs: Passes over each domain.
+        window: Samples of a sliding window, through which single images come; 0 for batches.
+        clean_probe: Whether to predict the clean set after each domain.
+    """
+
+    stream: str = "reset_each"
+    batch_size: int = 200
+    order: str = "file"
+    times: int | None = None
+    delta: float | None = None
+    ratio: float | None = None
+    episodic: bool = False
+    epochs: int = 1
+    window: int = 0
+    clean_probe: bool = False
+
+    def __post_init__(self) -> None:
+        for what, known in (("stream", STREAMS), ("order", ORDERS)):
+            value = getattr(self, what)
+            if value not in known:
+                raise BadInput(f'there is no {what} "{value}". {did_you_mean(value, known)}')
+        if self.batch_size < 1:
+            raise BadInput(f"expected a batch size of at least 1, found {self.batch_size}.")
+        if self.epochs < 1:
+            raise BadInput(f"expected at least 1 pass, found {self.epochs}.")
+        if self.window and self.episodic:
+            raise BadInput(
+                "a sliding window remembers images, an episodic stream forgets them at once. "
+                "Choose one of --window and --episodic."
+            )
+        for name, (stream, default) in _OPTIONS.items():
+            if self.stream == stream and getattr(self, name) is None:
+                object.__setattr__(self, name, default)
+            elif self.stream != stream and getattr(self, name) is not None:
+                raise BadInput(f"only the stream {stream} has {name}, found {self.stream}.")
+
+    def describe(self, groups: Groups, clean: Domain | None = None, seed: int = 0) -> str:
+        """Return one line that says what is done; the seed only where it is used."""
+        return self._decorate(self._stream(groups, seed), clean).protocol
+
+    def units(self, groups: Groups, clean: Domain | None = None, seed: int = 0) -> tuple[Unit, ...]:
+        """Return the stream in stretches that start with a reset.
+
+        Args:
+            groups: The domains; only `gradual` cares for the grouping.
+            clean: What to probe.
+            seed: Of the order.
+        """
+        if self.stream != "reset_each":
+            whole = self._decorate(self._stream(groups, seed), clean)
+            return (Unit(self.stream, whole, self._count(self._visits(groups), clean)),)
+        return tuple(
+            Unit(
+                domain.name,
+                self._decorate(self._stream({domain.name: [domain]}, seed), clean),
+                self._count([domain], clean),
+            )
+            for domain in self._visits(groups)
+        )
+
+    def _stream(self, groups: Groups, seed: int) -> Stream:
+        domains = [domain for own in groups.values() for domain in own]
+        order = seed if self.order == "shuffled" else None
+        size = self.batch_size
+        makers: dict[str, Callable[[], Stream]] = {
+            "reset_each": lambda: reset_each(domains, size, order),
+            "continual": lambda: continual(domains, size, order),
+            "gradual": lambda: gradual(groups, size, order),
+            "recurring": lambda: recurring(domains, self.times or 1, size, order),
+            "mixed": lambda: mixed(domains, size, seed),
+            "label_sorted": lambda: label_sorted(domains, size, seed),
+            "dirichlet": lambda: dirichlet(domains, self.delta or 0.0, size, seed),
+            "imbalanced": lambda: imbalanced(domains, self.ratio or 0.0, size, seed),
+        }
+        return makers[self.stream]()
+
+    def _decorate(self, stream: Stream, clean: Domain | None) -> Stream:
+        if self.epochs > 1:
+            stream = epochs(stream, self.epochs)
+        if self.window:
+            stream = sliding_window(stream, self.window)
+        if self.clean_probe:
+            if clean is None:
+                raise BadInput(
+                    "this data has no clean images to probe with. Leave --clean-probe out."
+                )
+            stream = with_clean_probe(stream, clean, self.batch_size)
+        return episodic(stream) if self.episodic else stream
+
+    def _visits(self, groups: Groups) -> list[Domain]:
+        """Return the domains as often and in the order in which they come."""
+        if self.stream == "gradual":
+            return [domain for own in groups.values() for domain in [*own, *list(own)[-2::-1]]]
+        domains = [domain for own in groups.values() for domain in own]
+        return domains * (self.times or 1)
+
+    def _count(self, visits: Sequence[Domain], clean: Domain | None) -> int:
+        """Return how many batches there are, without making any."""
+        lengths = [sum(map(len, visits))] if self.stream == "mixed" else list(map(len, visits))
+        if self.window:
+            n_batches = sum(lengths)
+        else:
+            n_batches = sum(math.ceil(length / self.batch_size) for length in lengths)
+        n_batches *= self.epochs
+        if self.clean_probe and clean is not None:
+            names = ["mixed"] if self.stream == "mixed" else [domain.name for domain in visits]
+            n_probes = sum(1 for _ in groupby(names * self.epochs))
+            n_batches += n_probes * math.ceil(len(clean) / self.batch_size)
+        return n_batches

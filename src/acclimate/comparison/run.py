@@ -1,0 +1,234 @@
+"""Run several methods on the same stream, side by side."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import tee
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.adaptation import adapt
+from acclimate.artifact import Artifact
+from acclimate.evaluation import Measures, Record, Result, Tally, iter_evaluate
+from acclimate.functional.normalization import Normalization
+from acclimate.measures.groups import Group, merge
+from acclimate.methods import get_method
+from acclimate.methods.base import Method
+from acclimate.methods.config import Config
+from acclimate.streams import Batch
+from acclimate.taps import LogitsAt
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A stretch of a stream that starts with a reset: it can be run, or run again, alone.
+
+    Attributes:
+        name: Unique among the units of a comparison.
+        batches: In order; may be gone through several times.
+        n_batches: How many there are.
+    """
+
+    name: str
+    batches: Iterable[Batch]
+    n_batches: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch that one method was measured on."""
+
+    method: str
+    unit: str
+    record: Record
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A method has reached the end of a unit: the sums over its samples."""
+
+    method: str
+    unit: str
+    measures: Mapping[Group, Measures]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrapping:
+    """How a model is wrapped, whatever the method.
+
+    Attributes:
+        artifact: What `prepare` returned for this model, if a method needs it.
+        head: Name of the module that makes the logits; from the artifact by default.
+        logits_at: Where the logits are in the model's output; from the artifact by default.
+        normalization: Applied to the images of the stream, which are in [0, 1]; None for none.
+        channels_last: Whether the copies of the model keep colour as the last axis in memory. On a
+            processor this is half as fast again; numbers differ by rounding only.
+    """
+
+    artifact: Artifact | None = None
+    head: str | None = None
+    logits_at: LogitsAt = None
+    normalization: Normalization | None = None
+    channels_last: bool = True
+
+
+def compare(
+    model: nn.Module,
+    methods: Sequence[str] | Mapping[str, Config],
+    units: Sequence[Unit],
+    wrapping: Wrapping | None = None,
+    *,
+    seed: int = 0,
+    keep_predictions: bool = False,
+    reveal_labels: bool = False,
+    progress: Callable[[], None] | None = None,
+) -> dict[str, Result]:
+    """Return what each method gives on the same batches; the model itself is not touched.
+
+    Args:
+        model: A trained classifier. Each method gets a copy of its own.
+        methods: Names, in the order of the table; or by name the options of each.
+        units: In the order of the stream.
+        wrapping: How the model is wrapped; see there for the defaults.
+        seed: Of the draws of methods.
+        keep_predictions: Whether the records keep the predicted classes.
+        reveal_labels: Whether oracles are shown the labels.
+        progress: Called after every batch of every method.
+    """
+    records: dict[str, list[Record]] = {name: [] for name in methods}
+    measures: dict[str, list[tuple[Group, Measures]]] = {name: [] for name in methods}
+    for step in iter_compare(
+        model, methods, units, wrapping, seed=seed, reveal_labels=reveal_labels
+    ):
+        if isinstance(step, Finished):
+            measures[step.method] += step.measures.items()
+            continue
+        kept = step.record if keep_predictions else replace(step.record, predictions=None)
+        records[step.method].append(kept)
+        if progress is not None:
+            progress()
+    return {name: Result(tuple(own), merge(measures[name])) for name, own in records.items()}
+
+
+def iter_compare(
+    model: nn.Module,
+    methods: Sequence[str] | Mapping[str, Config],
+    units: Sequence[Unit],
+    wrapping: Wrapping | None = None,
+    *,
+    seed: int = 0,
+    done: Iterable[tuple[str, str]] = (),
+    side_by_side: bool = True,
+    reveal_labels: bool = False,
+) -> Iterator[Step | Finished]:
+    """Yield every batch that a method was measured on as it happens, and the end of every unit.
+
+    Side by side, because whatever else the machine does then slows all methods alike, each image is
+    read once for all of them, and the time that is left can be told from the batches that are done.
+
+    Args:
+        model: A trained classifier. Each method gets a copy of its own.
+        methods: Names, in the order of the table; or by name the options of each.
+        units: In the order of the stream.
+        wrapping: How the model is wrapped; see there for the defaults.
+        seed: Of the draws of methods.
+        done: Methods and units that need not be run.
+        side_by_side: Whether all methods meet a batch before the next one comes. If not, one method
+            is finished before the next, and only one copy of the model is held.
+        reveal_labels: Whether oracles are shown the labels; no other method ever is.
+    """
+    known = frozenset(done)
+    how = wrapping if wrapping is not None else Wrapping()
+    groups = [tuple(methods)] if side_by_side else [(name,) for name in methods]
+    for group in groups:
+        todo = {u.name: [name for name in group if (name, u.name) not in known] for u in units}
+        first = next((unit for unit in units if todo[unit.name]), None)
+        if first is None:
+            continue
+        warm_up = next(iter(_feed(first.batches, model, how)))
+        adapted = {
+            name: _wrap(model, name, methods, how, seed, warm_up, reveal_labels)
+            for name in group
+            if any(name in names for names in todo.values())
+        }
+        offset = 0
+        for unit in units:
+            names = todo[unit.name]
+            tallies = {name: Tally() for name in names}
+            feeds = tee(_feed(unit.batches, model, how), len(names))
+            runs = [
+                iter_evaluate(adapted[name], feed, tally=tallies[name], reveal_labels=reveal_labels)
+                for name, feed in zip(names, feeds, strict=True)
+            ]
+            for records in zip(*runs, strict=True):
+                for name, record in zip(names, records, strict=True):
+                    yield Step(name, unit.name, replace(record, index=offset + record.index))
+            for name in names:
+                yield Finished(name, unit.name, tallies[name].measures)
+            offset += unit.n_batches
+
+
+def suits_channels_last(model: nn.Module, x: Tensor) -> bool:
+    """Say whether the model still runs if colour is the last axis in memory.
+
+    A model that calls `view` where `reshape` or `flatten` would do does not.
+
+    Args:
+        model: Any; it is left as it is.
+        x: A few images as the model takes them.
+    """
+    own = _copy(model, channels_last=True).eval()
+    try:
+        with torch.no_grad():
+            own(x.to(memory_format=torch.channels_last) if x.dim() == 4 else x)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _wrap(
+    model: nn.Module,
+    name: str,
+    methods: Sequence[str] | Mapping[str, Config],
+    how: Wrapping,
+    seed: int,
+    warm_up: Batch,
+    reveal_labels: bool,
+) -> Method:
+    config = methods[name] if isinstance(methods, Mapping) else get_method(name).config_class()
+    adapted = adapt(
+        _copy(model, how.channels_last),
+        name,
+        how.artifact,
+        config=config,
+        head=how.head,
+        logits_at=how.logits_at,
+        normalization=how.normalization,
+        seed=seed,
+    )
+    # The first call of all is slow: it is made before the clock runs, and undone.
+    if adapted.is_oracle and reveal_labels:
+        adapted.reveal(warm_up.y)
+    with nullcontext() if warm_up.learns else adapted.paused():
+        adapted(warm_up.x)
+    return adapted.reset()
+
+
+def _copy(model: nn.Module, channels_last: bool) -> nn.Module:
+    own = copy.deepcopy(model)
+    if channels_last:
+        own = own.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return own
+
+
+def _feed(batches: Iterable[Batch], model: nn.Module, how: Wrapping) -> Iterator[Batch]:
+    """Give the batches as the model takes them: normalised, in its precision, on its device."""
+    like: Any = next(model.parameters(), torch.empty(0))
+    for batch in batches:
+        x = batch.x if how.normalization is None else how.normalization.normalize(batch.x)
+        yield replace(batch, x=x.to(like))

@@ -1,0 +1,159 @@
+"""The artifact of a comparison, prepared on the way if none is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from acclimate.artifact import Artifact
+from acclimate.comparison.run import Wrapping
+from acclimate.data import SETS, load
+from acclimate.errors import ArtifactMissing, BadInput
+from acclimate.functional.normalization import Normalization
+from acclimate.methods import get_method
+from acclimate.parts.source import Progress
+from acclimate.preparation import prepare
+from acclimate.streams import Domain
+from acclimate.streams.folder import FolderSource
+from acclimate.streams.images import Size
+
+#: Training images of the built-in task, which has no end of its own.
+N_BUILTIN = 4096
+BATCH = 128
+
+
+class ArraySource:
+    """Labelled images in batches `(x, y)`, shuffled once by the seed.
+
+    Args:
+        domain: The training images.
+        seed: Of the order.
+        normalization: Applied to the images in [0, 1]; None for none.
+    """
+
+    def __init__(
+        self, domain: Domain, seed: int, normalization: Normalization | None = None
+    ) -> None:
+        order = torch.randperm(len(domain), generator=torch.Generator().manual_seed(seed))
+        self._domain = domain
+        self._parts = torch.split(order, BATCH)
+        self._normalization = normalization
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for part in self._parts:
+            x, y = self._domain.take(part)
+            yield x if self._normalization is None else self._normalization.normalize(x), y
+
+
+def find_needs(methods: Iterable[str]) -> tuple[str, ...]:
+    """Return the parts of an artifact that the methods need."""
+    return tuple(dict.fromkeys(part for name in methods for part in get_method(name).needs))
+
+
+def check_source(source: str | None, methods: Sequence[str]) -> str:
+    """Return where the artifact is to be prepared from.
+
+    Raises:
+        ArtifactMissing: Nobody knows.
+    """
+    if source is None:
+        needy = [name for name in methods if get_method(name).needs]
+        raise ArtifactMissing(
+            f"{', '.join(needy)} need{'s' if len(needy) == 1 else ''} an artifact, and none was "
+            "given. Make one where the source data is, by acclimate prepare SOURCE_DIR …, and give "
+            "it by --artifact; or name labelled source images by --source-data."
+        )
+    return source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """Where an artifact is prepared from, if none is given.
+
+    Attributes:
+        source: A key of `acclimate.data.SETS`, or a folder `DIR/<class>/<image>`.
+        n: Only so many images, the first ones, of a set; None for all.
+        size: Of the images of a folder; None if all have one.
+        classes: Names in the order of the logits, if they are known.
+        root: Of all data; see `acclimate.data.data_root`.
+        seed: Of the order and of all draws.
+    """
+
+    source: str
+    n: int | None = None
+    size: int | Size | None = None
+    classes: Sequence[str] | None = None
+    root: str | Path | None = None
+    seed: int = 0
+
+    def describe(self, methods: Iterable[str]) -> dict[str, Any]:
+        """Return what changes the artifact, as JSON types."""
+        parts = list(find_needs(methods))
+        about: dict[str, Any] = {
+            "prepared_from": self.source,
+            "n": self.n,
+            "seed": self.seed,
+            "parts": parts,
+        }
+        if not self._is_set:
+            about["size"] = list(self.size) if isinstance(self.size, tuple) else self.size
+        return about
+
+    @property
+    def _is_set(self) -> bool:
+        return self.source in SETS and SETS[self.source].kind in ("cifar", "made")
+
+    def run(
+        self,
+        model: nn.Module,
+        methods: Iterable[str],
+        wrapping: Wrapping,
+        progress: Progress | None = None,
+    ) -> Artifact:
+        """Prepare what the methods need.
+
+        Args:
+            model: Whose artifact it is to be.
+            methods: Only the parts that these need are prepared.
+            wrapping: Head, place of the logits, and normalisation.
+            progress: Called with the stage, the count done and the count to do.
+
+        Raises:
+            BadInput: There is no such source, or it is not on disk.
+        """
+        batches, classes = self._open(wrapping.normalization)
+        return prepare(
+            model,
+            batches,
+            parts=find_needs(methods),
+            normalization=wrapping.normalization,
+            head=wrapping.head,
+            logits_at=wrapping.logits_at,
+            classes=classes,
+            seed=self.seed,
+            progress=progress,
+        )
+
+    def _open(self, normal: Normalization | None) -> tuple[Iterable[Any], Sequence[str]]:
+        if self._is_set:
+            made = SETS[self.source].kind == "made"
+            options = {"n": self.n or N_BUILTIN} if made else {}
+            images = load(self.source, "train", self.root, **options)
+            domain = Domain(self.source, images.images[: self.n], np.array(images.labels[: self.n]))
+            return ArraySource(domain, self.seed, normal), images.classes
+        if not Path(self.source).is_dir():
+            raise BadInput(
+                f'cannot prepare from "{self.source}": expected cifar10, cifar100, builtin, or a '
+                "folder with a sub-folder for each class."
+            )
+        folder = FolderSource(self.source, self.size, BATCH, normal, self.seed, self.classes)
+        return folder, folder.classes

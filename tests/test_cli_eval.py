@@ -1,0 +1,207 @@
+"""`acclimate eval` as a user types it, on a small model and a few images of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from acclimate.cli.main import app
+from acclimate.errors import ArtifactMismatch, ArtifactMissing, BadInput, InvalidConfig
+from acclimate.streams.images import read_image
+from tests.cli_models import CLASSES, tiny_cnn
+from tests.test_cli import run
+from tests.test_comparison_data import make_folder
+
+ROOT = Path(__file__).parent.parent
+MODEL = ("--model", "tests.cli_models:tiny_cnn", "--device", "cpu")
+VOLATILE = ("ms", "peak_memory")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("data") / "photos"
+    for name in ("dawn", "dusk"):
+        make_folder(root / name, n=5)
+    return root
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("source")
+    out = root / "tiny.acclimate"
+    run("prepare", make_folder(root / "images"), *MODEL, "--out", out, "--samples", "12")
+    return out
+
+
+def read_lines(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+
+
+def test_own_model_on_own_images(photos: Path, artifact: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["eval", *MODEL, "--artifact", artifact, "--data", photos, "--out", out]
+    result = run(*words, "--batch-size", "6", "--set", "tent.lr=0.05")
+    # The source row, by hand.
+    model, wrong = tiny_cnn(), {}
+    for domain in ("dawn", "dusk"):
+        for number, name in enumerate(CLASSES):
+            for path in sorted((photos / domain / name).iterdir()):
+                x = torch.from_numpy(read_image(path, (8, 8)).copy()).permute(2, 0, 1)[None] / 255
+                with torch.no_grad():
+                    wrong[domain] = wrong.get(domain, 0) + int(model(x).argmax() != number)
+    row = next(line for line in result.stdout.splitlines() if line.strip().startswith("source"))
+    shown = row.replace("*", "").split()
+    assert shown[1:3] == [f"{100 * wrong[name] / 20:.1f}" for name in ("dawn", "dusk")]
+    for method in ("norm", "tent", "swr_nsp"):
+        assert f"\n {method} " in result.stdout
+    assert "reset before each domain; 2 domains, 20 samples each; order by seed 0" in result.stdout
+    assert str(out / "records.jsonl") in result.stdout
+    facts = json.loads((out / "result.json").read_text())["provenance"]
+    assert facts["settings"]["methods"]["tent"]["lr"] == 0.05
+    assert facts["settings"]["protocol"]["order"] == "shuffled"
+    assert facts["settings"]["data"]["classes"] == list(CLASSES)
+    assert shlex.split(facts["command"])[:4] == ["acclimate", "eval", "--model", MODEL[1]]
+    assert "--set tent.lr=0.05" in facts["command"]
+    assert "--seed" not in facts["command"]
+    assert len(read_lines(out)) == 4 * 2 * 4
+
+
+def test_a_folder_may_be_moved_before_it_goes_on(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["eval", *MODEL, "--method", "norm", "--out", tmp_path / "out", "--data"]
+    result = run(*words, photos)
+    moved = shutil.copytree(photos, tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    again = run(*words, moved.name, "--resume")
+    assert again.stdout == result.stdout
+    (moved / "dawn" / "cat" / "0.png").unlink()
+    with pytest.raises(ArtifactMismatch, match=r"domains\.dawn\.n: 20 before, 19 now"):
+        run(*words, moved, "--resume")
+
+
+def test_one_domain_shows_likelihood_and_calibration_too(photos: Path, tmp_path: Path) -> None:
+    words = ["eval", *MODEL, "--data", photos / "dusk", "--method", "source,norm"]
+    result = run(*words, "--out", tmp_path / "out", "--seeds", "2", "--batch-size", "8")
+    assert "NLL" in result.stdout
+    assert "ECE" in result.stdout
+    assert "standard deviation over 2 seeds" in result.stdout
+    assert {line["seed"] for line in read_lines(tmp_path / "out")} == {0, 1}
+    rows = json.loads((tmp_path / "out" / "result.json").read_text())["runs"]
+    assert rows[0]["nll"] == pytest.approx(rows[1]["nll"])  # the source model knows no order
+
+
+def test_the_builtin_task_with_everything_made_on_the_way(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["eval", "--model", "builtin", "--device", "cpu", "--data", "builtin", "--out", out]
+    words += ["--images", "20", "--batch-size", "10", "--corruptions", "contrast"]
+    words += ["--source-images", "32", "--method", "norm,swr_nsp"]
+    result = run(*words)
+    assert "builtin on builtin (generated), severity 5" in result.stdout
+    assert (out / "artifact.acclimate").is_file()
+    about = json.loads((out / "job.json").read_text())["artifact"]
+    assert about["prepared_from"] == "builtin"
+    again = run(*words, "--resume")
+    assert "penalty" not in again.stderr
+    assert again.stdout == result.stdout
+
+
+def test_a_killed_process_is_resumed_as_if_nothing_had_happened(
+    photos: Path, tmp_path: Path
+) -> None:
+    common = ["eval", "--model", "tests.cli_models:mortal_cnn", "--device", "cpu"]
+    common += ["--data", str(photos), "--method", "source,tent", "--set", "lr=0.05"]
+    common += ["--batch-size", "5", "--out"]
+    run(*common, tmp_path / "uncut")
+    out = tmp_path / "out"
+    killed = subprocess.run(
+        [sys.executable, "-c", "from acclimate.cli.main import main; main()", *common, str(out)],
+        cwd=ROOT,
+        env={**os.environ, "KILL_AT": "11", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    cut = read_lines(out)
+    assert 0 < len(cut) < 16
+    assert {line["unit"] for line in cut} == {"dawn", "dusk"}
+    assert not (out / "result.json").exists()
+    with pytest.raises(ArtifactMismatch, match=r"methods\.tent\.lr: 0\.05 before, 0\.5 now"):
+        run(*common, out, "--resume", "--set", "lr=0.5")
+    run(*common, out, "--resume")
+
+    def stable(folder: Path) -> list[tuple]:
+        return sorted(
+            (
+                tuple((k, str(v)) for k, v in line.items() if k not in VOLATILE)
+                for line in read_lines(folder)
+            ),
+            key=str,
+        )
+
+    assert stable(out) == stable(tmp_path / "uncut")
+    # Those of the first domain were taken over, times and all.
+    first = [line for line in cut if line["unit"] == "dawn"]
+    assert [line for line in read_lines(out) if line["unit"] == "dawn"] == sorted(
+        first, key=lambda line: (line["method"] != "source", line["index"])
+    )
+
+
+def test_an_interrupt_says_how_to_go_on(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("acclimate.comparison.run_job", interrupt)
+    result = run("eval", *MODEL, "--data", photos, "--method", "norm", "--out", tmp_path / "out")
+    assert result.exit_code != 0
+    assert "--resume to go on" in result.stderr
+
+
+def test_mistakes_are_refused_before_anything_is_written(
+    photos: Path, artifact: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    common = ["eval", *MODEL, "--out", out, "--data"]
+    with pytest.raises(ArtifactMissing, match="acclimate prepare"):
+        run(*common, photos)
+    with pytest.raises(InvalidConfig, match="lrr"):
+        run(*common, photos, "--method", "tent", "--set", "lrr=1")
+    with pytest.raises(BadInput, match="such as 5"):
+        run(*common, "builtin", "--severity", "high")
+    with pytest.raises(BadInput, match="the model has 4 logits; found 10"):
+        run(*common, "builtin", "--method", "norm", "--images", "4")
+    with pytest.raises(BadInput, match="--size is for folders"):
+        run(*common, "builtin", "--method", "norm", "--images", "4", "--size", "8")
+    with pytest.raises(BadInput, match="at least 1 seed"):
+        run(*common, photos, "--method", "norm", "--seeds", "0")
+    with pytest.raises(BadInput, match='no stream "continous"'):
+        run(*common, photos, "--method", "norm", "--stream", "continous")
+    names = tmp_path / "names.txt"
+    names.write_text("fox\ndog\neel\ncat\n")
+    with pytest.raises(BadInput, match="prepared with the classes cat, dog, eel, fox"):
+        run(*common, photos, "--classes", names, "--artifact", artifact)
+    make_folder(tmp_path / "other", classes=("cat", "wolf"))
+    with pytest.raises(BadInput, match="class names: wolf"):
+        run(*common, tmp_path / "other", "--artifact", artifact)
+    assert not out.exists()
+
+
+def test_help_teaches() -> None:
+    text = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["eval", "--help"]).output
+    assert "Example: acclimate eval" in " ".join(text.split())
+    command = typer.main.get_command(app).commands["eval"]  # type: ignore[attr-defined]
+    for parameter in command.params:
+        assert getattr(parameter, "help", None), parameter.name
