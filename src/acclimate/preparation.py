@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact, versions
-from acclimate.errors import BadInput, InvalidConfig, did_you_mean
+from acclimate.errors import ArtifactMissing, BadInput, InvalidConfig, did_you_mean
 from acclimate.functional.inputs import Normalization, check_images
 from acclimate.methods import get_method
+from acclimate.parts.contrast import prepare_contrast
 from acclimate.parts.features import prepare_features
 from acclimate.parts.fisher import prepare_fisher
-from acclimate.parts.options import FisherOptions, PenaltyOptions, PrototypeOptions
+from acclimate.parts.options import (
+    ContrastOptions,
+    FisherOptions,
+    PenaltyOptions,
+    PrototypeOptions,
+)
 from acclimate.parts.penalty import prepare_penalty
 from acclimate.parts.prototypes import prepare_prototypes
 from acclimate.parts.source import Progress, Source, check_reiterable, split_batch
 from acclimate.snapshot import fingerprint
 from acclimate.taps import Anatomy, LogitsAt, find_anatomy
+from acclimate.terms.contrastive_head import HOW_TO_TRAIN, read_head
 
 #: The parts that can be prepared, in the order in which they are.
-PARTS = ("penalty", "prototypes", "features", "fisher")
+PARTS = ("penalty", "prototypes", "features", "fisher", "contrast")
 #: Those that are unless others are asked for.
 DEFAULT_PARTS = ("penalty", "prototypes", "features")
 
@@ -39,6 +47,8 @@ def prepare(
     penalty: PenaltyOptions | None = None,
     prototypes: PrototypeOptions | None = None,
     fisher: FisherOptions | None = None,
+    contrast: ContrastOptions | None = None,
+    contrast_head: nn.Module | str | Path | None = None,
     classes: Sequence[str] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -52,8 +62,8 @@ def prepare(
         source: Labelled batches `(x, y)`, several times iterable, such as a shuffled DataLoader.
         method: Prepare what these methods need, and what the guard needs.
         parts: Or name the parts: `"penalty"` (SWR), `"prototypes"` (NSP), `"features"` (moments of
-            features and predictions; the guard needs them), `"fisher"` (EATA). Without either:
-            `DEFAULT_PARTS`.
+            features and predictions; the guard needs them), `"fisher"` (EATA), `"contrast"` (TFA,
+            TTT++). Without either: `DEFAULT_PARTS`.
         normalization: How the inputs are normalised: None for images in [0, 1] (the model
             normalises inside, or needs none), or `(mean, std)`.
         head: Name of the module that makes the logits, if it cannot be found.
@@ -61,6 +71,9 @@ def prepare(
         penalty: Options of the penalty vector; the paper's by default.
         prototypes: Options of prototypes and projector; the paper's by default.
         fisher: Options of the Fisher information; those of EATA's authors by default.
+        contrast: Options of the part contrast; those of TTT++'s authors by default.
+        contrast_head: The projection head the model was trained with jointly, which TTT++ needs: a
+            file of `acclimate train --joint simclr`, or a module (Linear, ReLU, Linear).
         classes: Names of the classes in the order of the logits, to be kept with the artifact.
         seed: Of all random draws.
         progress: Called with the stage, the count done and the count to do.
@@ -69,9 +82,16 @@ def prepare(
         The artifact; `save` it beside the model.
     """
     parts = _choose_parts(method, parts)
+    if contrast_head is None:
+        _check_no_head_needed(method)
     for name in parts:
         if name not in PARTS:
             raise InvalidConfig(f'there is no part "{name}". {did_you_mean(name, PARTS)}')
+    if contrast_head is not None and "contrast" not in parts:
+        raise InvalidConfig(
+            "contrast_head goes into the part contrast, which is not asked for. Say "
+            'method="ttt_pp", or add "contrast" to the parts.'
+        )
     penalty = penalty if penalty is not None else PenaltyOptions()
     prototypes = prototypes if prototypes is not None else PrototypeOptions()
     normal = Normalization.of(normalization)
@@ -84,6 +104,9 @@ def prepare(
             f"expected the names of {anatomy.n_classes} classes, as the model has that many "
             f"logits, found {len(classes)}."
         )
+    projection = (
+        None if contrast_head is None else read_head(contrast_head, model, anatomy.n_features)
+    )
     data = Source(source, anatomy.n_classes, device, normal, progress)
 
     makers: dict[str, Callable[[torch.Generator], tuple[dict[str, Tensor], dict[str, Any]]]] = {
@@ -91,6 +114,9 @@ def prepare(
         "prototypes": lambda draws: prepare_prototypes(model, anatomy, data, prototypes, draws),
         "features": lambda draws: prepare_features(model, anatomy, data),
         "fisher": lambda draws: prepare_fisher(model, anatomy, data, fisher or FisherOptions()),
+        "contrast": lambda draws: prepare_contrast(
+            model, anatomy, data, contrast or ContrastOptions(), projection, draws
+        ),
     }
     tensors: dict[str, Tensor] = {}
     cards: dict[str, Any] = {}
@@ -122,6 +148,16 @@ def _choose_parts(
     names = [method] if isinstance(method, str) else method
     needed = [part for name in names for part in get_method(name).needs]
     return tuple(dict.fromkeys([*needed, "features"]))
+
+
+def _check_no_head_needed(method: str | Sequence[str] | None) -> None:
+    """Refuse early what `adapt` would refuse after a long preparation."""
+    for name in [method] if isinstance(method, str) else method or ():
+        if getattr(get_method(name), "needs_contrast_head", False):
+            raise ArtifactMissing(
+                f"{name} needs the projection head that the model was trained with jointly: "
+                f"contrast_head=FILE. {HOW_TO_TRAIN}"
+            )
 
 
 def _first(source: Iterable[Any], normalization: Normalization | None) -> Tensor:

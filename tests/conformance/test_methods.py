@@ -34,6 +34,9 @@ def test_every_method_file_is_registered():
         "guard",
         "optimizer",
         "state",
+        "heads",
+        "memory",
+        "teacher",
     }
     assert {path.stem for path in folder.glob("*.py")} - plumbing == set(METHODS)
 

@@ -13,6 +13,9 @@ they would have had in one batch.
 - "projector": the size of the crops is not given. It is 0.2 to 1 of the area, as in TTT++, the
   framework of the paper's ResNet-50 experiments (torchvision's default is 0.08 to 1). Nor is the
   order; crop and flip come first, as is usual for contrastive learning.
+
+"crop+flip" and "simclr" are those of TTT++: the first for its summary of the source, the second
+for the two views that it contrasts.
 """
 
 from __future__ import annotations
@@ -128,12 +131,18 @@ _COLOR_GRAY_INVERT = (*_COLOR, OneOf((Grayscale(), Invert())))
 _SWR = (*_COLOR_GRAY_INVERT, Blur())
 _TEST = (*_COLOR, Grayscale(), Blur())
 
+_CROP_FLIP = (Crop(), Flip())
+# The jitter has a probability of 0.8: one time in five, nothing happens.
+_OFTEN_COLOR = OneOf((*[ColorJitter(0.4, 0.4, 0.4, 0.1)] * 4, Grayscale(0.0)))
+
 # "color" to "color+...+crop" are the columns of the supplement's ablation.
 VIEW_SETS: dict[str, Views] = {
     "none": Views(()),
     "swr": Views(_SWR),
     "test": Views(_TEST),
-    "projector": Views((Crop(), Flip(), *_TEST)),
+    "projector": Views((*_CROP_FLIP, *_TEST)),
+    "crop+flip": Views(_CROP_FLIP),
+    "simclr": Views((*_CROP_FLIP, _OFTEN_COLOR, Grayscale(0.2))),
     "color": Views(_COLOR),
     "color+gray": Views((*_COLOR, Grayscale())),
     "color+gray+invert": Views(_COLOR_GRAY_INVERT),

@@ -3,29 +3,67 @@
 from __future__ import annotations
 
 from acclimate.errors import InvalidConfig, UnknownMethod, did_you_mean
+from acclimate.methods.alpha_bn import AlphaBn
 from acclimate.methods.base import Method
+from acclimate.methods.bn_ema import BnEma
+from acclimate.methods.core import Core
+from acclimate.methods.cotta import Cotta
+from acclimate.methods.deyo import Deyo
+from acclimate.methods.eata import Eata
 from acclimate.methods.entropy import Entropy
+from acclimate.methods.eta import Eta
 from acclimate.methods.infomax import Infomax
+from acclimate.methods.lame import Lame
+from acclimate.methods.memo import Memo
 from acclimate.methods.norm import Norm
+from acclimate.methods.note import Note
 from acclimate.methods.nsp import NspMethod
+from acclimate.methods.rdumb import Rdumb
+from acclimate.methods.roid import Roid
+from acclimate.methods.rotta import Rotta
+from acclimate.methods.rpl import Rpl
+from acclimate.methods.sar import Sar
+from acclimate.methods.shot import Shot
 from acclimate.methods.source import Source
 from acclimate.methods.supervised import Supervised
 from acclimate.methods.swr import SwrMethod
 from acclimate.methods.swr_fixmatch import SwrFixmatch
 from acclimate.methods.swr_nsp import SwrNsp
+from acclimate.methods.t3a import T3a
 from acclimate.methods.tent import Tent
+from acclimate.methods.tfa import Tfa
+from acclimate.methods.ttt_pp import TttPp
 
 METHODS: dict[str, type[Method]] = {
     "source": Source,
     "norm": Norm,
+    "alpha_bn": AlphaBn,
+    "bn_ema": BnEma,
     "tent": Tent,
+    "core": Core,
     "entropy": Entropy,
     "infomax": Infomax,
-    "supervised": Supervised,
+    "shot": Shot,
+    "tfa": Tfa,
+    "ttt_pp": TttPp,
+    "t3a": T3a,
     "swr": SwrMethod,
     "nsp": NspMethod,
     "swr_nsp": SwrNsp,
     "swr_fixmatch": SwrFixmatch,
+    "eta": Eta,
+    "eata": Eata,
+    "sar": Sar,
+    "deyo": Deyo,
+    "rpl": Rpl,
+    "rdumb": Rdumb,
+    "cotta": Cotta,
+    "rotta": Rotta,
+    "roid": Roid,
+    "note": Note,
+    "lame": Lame,
+    "memo": Memo,
+    "supervised": Supervised,
 }
 
 

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from acclimate.errors import UnsuitableModel
-from acclimate.functional.norm import norm_parameters, use_statistics
+from acclimate.errors import BadInput, UnsuitableModel
+from acclimate.functional.entropy import log_probs
+from acclimate.functional.norm import batch_norm_layers, norm_parameters, use_statistics
 from acclimate.parts.options import FisherOptions
 from acclimate.parts.source import Source, iterate_blocks
 from acclimate.taps import Anatomy, get_logits
@@ -29,7 +30,12 @@ def prepare_fisher(
             "the part fisher is measured on scale and shift of normalisation layers, and this "
             'model has none. Leave "fisher" out of the parts.'
         )
-    totals = {name: torch.zeros_like(parameter) for name, parameter in named.items()}
+    # In float32 at least: squares of small gradients vanish in half precision.
+    totals = {
+        name: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32))
+        for name, p in named.items()
+    }
+    has_batch_norm = bool(batch_norm_layers(model))
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     n = n_batches = 0
     try:
@@ -38,15 +44,15 @@ def prepare_fisher(
         for parameter in named.values():
             parameter.requires_grad_(True)
         for x, _ in iterate_blocks(source, "fisher", options.n_samples, options.batch_size):
-            if len(x) == 1:
+            if len(x) == 1 and has_batch_norm:
                 continue  # one image has no batch statistics
             with use_statistics(model, "batch"), torch.enable_grad():
                 logits = get_logits(model(x), anatomy.logits_at)
-                loss = F.cross_entropy(logits, logits.detach().argmax(dim=1))
+                loss = F.nll_loss(log_probs(logits), logits.detach().argmax(dim=1))
                 gradients = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
             for name, gradient in zip(named, gradients, strict=True):
                 if gradient is not None:
-                    totals[name] += gradient**2
+                    totals[name] += gradient.to(totals[name]) ** 2
             n += len(x)
             n_batches += 1
             if source.progress is not None:
@@ -54,5 +60,11 @@ def prepare_fisher(
     finally:
         for parameter, flag in flags:
             parameter.requires_grad_(flag)
-    tensors = {f"fisher/{name}": total / max(1, n_batches) for name, total in totals.items()}
+    if not n_batches:
+        raise BadInput(
+            "expected source batches of more than one sample to measure the part fisher of a model "
+            "with BatchNorm, found single ones only. Give more samples, or larger batches: "
+            "FisherOptions(n_samples=..., batch_size=...)."
+        )
+    tensors = {f"fisher/{name}": total / n_batches for name, total in totals.items()}
     return tensors, {"n_samples": n, "batch_size": options.batch_size}

@@ -112,7 +112,30 @@ class FisherOptions:
             _check(self, name, _is_count(getattr(self, name)), "a whole number of at least 1")
 
 
-def to_card(options: PenaltyOptions | PrototypeOptions) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class ContrastOptions:
+    """How the source is summarised for TFA and TTT++; the defaults are their authors'.
+
+    Attributes:
+        n_samples: Source samples used, at most; there are as many in the training set of CIFAR.
+        batch_size: Samples of a block. Distances at test time are measured in units of what they
+            are between blocks of the source: give the number of samples that moments are taken
+            over then, queue and batch together. A source of less than two blocks is halved.
+        views: Transforms of the samples: a name or a list.
+    """
+
+    n_samples: int = 50_000
+    batch_size: int = 1536
+    views: Any = "crop+flip"
+
+    def __post_init__(self) -> None:
+        for name in ("n_samples", "batch_size"):
+            _check(self, name, _is_count(getattr(self, name)), "a whole number of at least 1")
+        _check(self, "batch_size", self.batch_size > 1, "at least 2: one sample has no covariance")
+        get_views(self.views)
+
+
+def to_card(options: PenaltyOptions | PrototypeOptions | ContrastOptions) -> dict[str, Any]:
     """Return the options as plain JSON types, transforms spelled out."""
     values = {spec.name: getattr(options, spec.name) for spec in dataclasses.fields(options)}
     return {**values, "views": get_views(options.views).to_dict()}

@@ -17,6 +17,14 @@ from acclimate.parts.options import PenaltyOptions, PrototypeOptions
 from acclimate.preparation import PARTS, prepare
 from acclimate.testing.models import MODEL_OPTIONS, tiny_batches, tiny_model
 
+#: What a method needs to learn, and to be quick, on a few tiny batches.
+METHOD_OPTIONS: dict[str, dict[str, Any]] = {
+    "cotta": {"n_augmentations": 3},
+    "memo": {"n_copies": 4},
+    "note": {"update_every": 8, "memory_size": 16},
+    "rotta": {"update_every": 8, "memory_size": 16},
+}
+
 
 class Violation(AssertionError):
     """A method does not hold a part of the contract."""
@@ -41,7 +49,12 @@ class Case:
         named = {} if artifact is not None else MODEL_OPTIONS.get(self.model, {})
         if named and artifact is None:
             named = {**named, "logits_at": 1}
-        return adapt(model, self.method, artifact, **{**named, **options})
+        return adapt(
+            model,
+            self.method,
+            artifact,
+            **{**named, **METHOD_OPTIONS.get(self.method, {}), **options},
+        )
 
     @property
     def suits(self) -> bool:

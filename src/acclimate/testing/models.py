@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from acclimate.functional.iabn import InstanceAwareBatchNorm2d
+
 N_CLASSES = 4
 INPUT_SHAPE = (3, 8, 8)
 
@@ -146,6 +148,7 @@ def _group_norm(width: int) -> nn.Module:
 TINY_MODELS: dict[str, Callable[[], nn.Module]] = {
     "batch_norm": lambda: ConvNet(nn.BatchNorm2d),
     "group_norm": lambda: ConvNet(_group_norm),
+    "instance_aware": lambda: ConvNet(InstanceAwareBatchNorm2d),
     "depthwise": lambda: ConvNet(nn.BatchNorm2d, groups=8),
     "vit": Vit,
     "mlp": _mlp,

@@ -1,0 +1,161 @@
+"""Instance-aware batch normalisation (IABN), which NOTE needs in the model it adapts.
+
+An image whose own statistics lie further from the layer's than chance explains is normalised with
+statistics moved towards its own; any other image as BatchNorm does. The layers belong into a model
+*before* it is trained: a model trained with plain BatchNorm is another function afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.errors import UnsuitableModel
+
+#: Width of the range taken for chance, in standard errors (k in the paper).
+SHRINKAGE = 4.0
+
+
+class InstanceAwareBatchNorm2d(nn.BatchNorm2d):
+    """BatchNorm2d that follows an image whose statistics are far from the layer's.
+
+    It has the tensors of a BatchNorm2d under the same names, and is one to whoever looks for
+    BatchNorm layers. Variances are unbiased, also those of a batch in training, as in the authors'
+    code.
+
+    Args:
+        num_features: Number of channels.
+        eps: Added to variances.
+        momentum: Share of a batch in the running statistics, in training.
+        affine: Whether there are scale and shift.
+        track_running_stats: Whether to keep running statistics.
+        shrinkage: Differences of up to so many standard errors are taken for chance.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        shrinkage: float = SHRINKAGE,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+        self.shrinkage = shrinkage
+
+    @classmethod
+    def from_batch_norm(cls, layer: nn.BatchNorm2d, shrinkage: float = SHRINKAGE) -> Self:
+        """Return a layer around the very parameters and buffers of a BatchNorm2d."""
+        made = cls(
+            layer.num_features,
+            layer.eps,
+            layer.momentum,
+            affine=False,
+            track_running_stats=False,
+            shrinkage=shrinkage,
+        )
+        made.affine, made.track_running_stats = layer.affine, layer.track_running_stats
+        made._parameters.update(layer._parameters)
+        made._buffers.update(layer._buffers)
+        return made.train(layer.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise each image with the layer's statistics, or with some nearer to its own."""
+        self._check_input_dim(x)
+        dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+        mean, variance = self._layer_moments(x.to(dtype))
+        n = x.shape[2] * x.shape[3]
+        if n > 1:  # a single position has no variance of its own
+            own_variance, own_mean = torch.var_mean(x.to(dtype), dim=(2, 3), keepdim=True)
+            # The eps keeps the gradient of the root finite where a channel is constant.
+            error_of_mean = ((variance + self.eps) / n).sqrt()
+            error_of_variance = (variance + self.eps) * math.sqrt(2 / (n - 1))
+            mean = mean + _shrink(own_mean - mean, self.shrinkage * error_of_mean)
+            moved = _shrink(own_variance - variance, self.shrinkage * error_of_variance)
+            variance = (variance + moved).clamp_min(0)
+        normal = (x.to(dtype) - mean) * torch.rsqrt(variance + self.eps)
+        if self.affine:
+            normal = normal * self.weight.to(dtype).view(1, -1, 1, 1)
+            normal = normal + self.bias.to(dtype).view(1, -1, 1, 1)
+        return normal.to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """Name the shrinkage besides what a BatchNorm2d says."""
+        base: str = super().extra_repr()  # type: ignore[no-untyped-call]
+        return f"{base}, shrinkage={self.shrinkage:g}"
+
+    def _layer_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of the batch in training, else the running ones."""
+        shape = (1, -1, 1, 1)
+        mean, variance = self.running_mean, self.running_var
+        if not self.training and mean is not None and variance is not None:
+            return mean.to(x.dtype).view(shape), variance.to(x.dtype).view(shape)
+        n = x.numel() // x.shape[1]
+        variance, mean = torch.var_mean(x, dim=(0, 2, 3), correction=min(1, n - 1))
+        if self.training and self.track_running_stats:
+            self._keep(mean.detach(), variance.detach())
+        return mean.view(shape), variance.view(shape)
+
+    @torch.no_grad()
+    def _keep(self, mean: Tensor, variance: Tensor) -> None:
+        if self.running_mean is None or self.running_var is None:
+            return
+        share = self.momentum
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            share = 1 / float(self.num_batches_tracked) if share is None else share
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share or 0.0)
+        self.running_var.lerp_(variance.to(self.running_var.dtype), share or 0.0)
+
+
+def _shrink(difference: Tensor, threshold: Tensor) -> Tensor:
+    """Move towards zero by the threshold, and stop there (soft-shrinkage)."""
+    return (difference - threshold).clamp_min(0) - (-difference - threshold).clamp_min(0)
+
+
+def iabn_layers(model: nn.Module) -> dict[str, InstanceAwareBatchNorm2d]:
+    """Return the instance-aware layers by name."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, InstanceAwareBatchNorm2d)
+    }
+
+
+def convert(model: nn.Module, shrinkage: float = SHRINKAGE) -> nn.Module:
+    """Turn every BatchNorm2d in a model into its instance-aware form, in place.
+
+    Do it before the model is trained. Parameters, buffers and their names stay what they are.
+
+    Args:
+        model: Its layers are exchanged; itself, if it is a BatchNorm2d, is not.
+        shrinkage: Of all layers (k in the paper).
+
+    Returns:
+        The same model.
+
+    Raises:
+        UnsuitableModel: There is no plain BatchNorm2d in it.
+
+    >>> net = convert(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
+    >>> type(net[1]).__name__
+    'InstanceAwareBatchNorm2d'
+    """
+    # A layer used in two places must stay one layer.
+    made: dict[nn.Module, InstanceAwareBatchNorm2d] = {}
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.BatchNorm2d:
+                if child not in made:
+                    made[child] = InstanceAwareBatchNorm2d.from_batch_norm(child, shrinkage)
+                setattr(parent, name, made[child])
+    if not made:
+        raise UnsuitableModel(
+            "expected a model with BatchNorm2d layers, found none to convert. Give the model "
+            "before it is wrapped, and before it was converted."
+        )
+    return model

@@ -1,0 +1,102 @@
+"""A mixture of the source's BatchNorm statistics and the test batch's (α-BN, BN-adapt)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from acclimate.errors import InvalidConfig
+from acclimate.functional.norm import STATISTICS, Statistics, use_statistics
+from acclimate.methods.base import Method
+from acclimate.methods.config import Config, hp, uniform
+from acclimate.methods.norm import Norm
+from acclimate.taps import Forward
+
+_SHARE, _MOMENTUM = 0.5, 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureConfig(Config):
+    """Options of methods that mix the source's statistics with the test batch's."""
+
+    statistics: str = hp(
+        "mixed",
+        choices=STATISTICS,
+        help="BatchNorm statistics: mixed (by source_share or prior), or another policy",
+    )
+    statistics_momentum: float = hp(
+        _MOMENTUM, low=0.0, high=1.0, help="share of the batch in running and robust statistics"
+    )
+    source_share: float = hp(
+        _SHARE,
+        low=0.0,
+        high=1.0,
+        search=uniform(0.0, 1.0),
+        help="weight of the source's statistics, that of the test batch is 1 minus it: α of You "
+        "et al., but 1 − α where α weighs the test batch; no value is known to be published",
+    )
+    prior: int = hp(
+        0,
+        low=0,
+        help="count the source as so many samples instead: n of a batch then weigh n/(n + prior) "
+        "(N of Schneider et al., who take 16 with single images); 0: use source_share",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prior and self.source_share != _SHARE:
+            raise InvalidConfig(
+                f"source_share = {self.source_share:g} and prior = {self.prior} both say what the "
+                "source weighs. Give one of them."
+            )
+        if self.statistics == "mixed" and self.statistics_momentum != _MOMENTUM:
+            raise InvalidConfig(
+                "statistics_momentum has no part in mixed statistics here. Say what the source "
+                f"weighs: source_share = {1 - self.statistics_momentum:g}."
+            )
+
+    def batch_share(self, n: int) -> float:
+        """Return what the statistics of a batch of n samples weigh."""
+        return n / (n + self.prior) if self.prior else 1.0 - self.source_share
+
+
+class MixingMethod(Method):
+    """A method that runs on mixed statistics, in shares that may depend on the batch's size."""
+
+    def run(
+        self,
+        x: Tensor,
+        moves: bool = True,
+        statistics: Statistics | None = None,
+        model: nn.Module | None = None,
+    ) -> Forward:
+        """Run the model once; `"mixed"` statistics are mixed as the options say."""
+        config = self.config
+        if (statistics or config.statistics) != "mixed" or not isinstance(config, MixtureConfig):
+            return super().run(x, moves, statistics, model)
+        network = self.model if model is None else model
+        # The mixture acts on what enters the layers, which then do as with the source's statistics.
+        with use_statistics(network, "mixed", config.batch_share(len(x))):
+            return super().run(x, moves, "source", model)
+
+
+class AlphaBn(MixingMethod, Norm):
+    """Normalises with a mixture of the source's statistics and the test batch's.
+
+    Paper: Schneider et al. 2020, https://arxiv.org/abs/2006.16971, and You et al. 2021,
+    https://arxiv.org/abs/2110.04065 (α-BN). Official code:
+    https://github.com/bethgelab/robustness, of the former.
+    α weighs the source in the one and the test batch in the other; here the option says whose share
+    it is. Batch variances are unbiased, as running ones are. Which share You et al. took is not
+    known; half and half is a middle, not a published value.
+    Moves no parameter and keeps nothing between batches; works on single images. Returns the logits
+    of its one forward. Cost of a batch: 1 forward.
+    """
+
+    name: ClassVar[str] = "alpha_bn"
+    config_class: ClassVar[type[Config]] = MixtureConfig
+    paper: ClassVar[str] = "https://arxiv.org/abs/2006.16971"
+    code: ClassVar[str] = "https://github.com/bethgelab/robustness"
+    year: ClassVar[int] = 2020

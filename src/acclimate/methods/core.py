@@ -1,0 +1,90 @@
+"""Class correlations minimised under mixed statistics (CORE), reconstructed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from acclimate.functional.entropy import entropy, log_probs
+from acclimate.methods.alpha_bn import MixingMethod, MixtureConfig
+from acclimate.methods.config import Config, GradientConfig, choice, hp, uniform
+from acclimate.methods.tent import Tent
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreConfig(MixtureConfig, GradientConfig):
+    """Options of `core`; the share of the source and the form of the loss are not known."""
+
+    correlation: str = hp(
+        "raw",
+        choices=("raw", "balanced"),
+        search=choice("raw", "balanced"),
+        help="loss: the mean correlation of different classes, or with every class counted alike",
+    )
+    temperature: float = hp(
+        1.0, low=1e-3, search=uniform(1.0, 4.0), help="the logits are divided by it (T)"
+    )
+    weighted: bool = hp(False, help="let sure samples count more, by 1 + exp(−entropy)")
+
+
+def correlation_loss(
+    logits: Tensor, *, balanced: bool = False, temperature: float = 1.0, weighted: bool = False
+) -> Tensor:
+    """Return how much different classes are predicted together in a batch: (B, K) → ().
+
+    With P the probabilities (B, K) and R = Pᵀ W P, it is the mass of R off its diagonal over B; if
+    balanced, each row of R is divided by its sum first, and the mass by K.
+
+    >>> round(correlation_loss(torch.zeros(3, 4)).item(), 4)  # all of 1 − Σ p²
+    0.75
+    """
+    log_p = log_probs(logits / temperature)
+    p = log_p.exp()
+    weights = torch.ones_like(p[:, 0])
+    if weighted:
+        weights = 1 + (-entropy(log_p.detach())).exp()
+        weights = weights * len(weights) / weights.sum()
+    together = (p * weights.unsqueeze(1)).T @ p
+    if not balanced:
+        return (together.sum() - together.trace()) / len(p)
+    # A class that nobody predicts has a row of zeros; it adds nothing, whatever it is divided by.
+    smallest = torch.finfo(p.dtype).tiny ** 0.5
+    together = together / together.sum(dim=1, keepdim=True).clamp_min(smallest)
+    return (together.sum() - together.trace()) / p.shape[1]
+
+
+class Core(MixingMethod, Tent):
+    """Makes classes less often predicted together, under mixed BatchNorm statistics.
+
+    Paper: You et al. 2021, https://arxiv.org/abs/2110.04065. Official code: none is public.
+    Reconstruction: the text at hand says "pairwise class correlation" and mixed statistics, and not
+    the form of the loss nor the share of the source; both are options here, the optimiser is
+    TENT's, and no figure of the paper is promised. With `correlation="raw"` the loss equals the
+    mean of 1 − Σ p², a bounded relative of the entropy; with `"balanced"`, `temperature=2.5` and
+    `weighted=True` it is minimum class confusion (Jin et al. 2020).
+    Moves scale and shift of normalisation layers. Returns the logits before the update.
+    Cost of a batch: 1 forward, 1 backward.
+    """
+
+    name: ClassVar[str] = "core"
+    config_class: ClassVar[type[Config]] = CoreConfig
+    config: CoreConfig
+    paper: ClassVar[str] = "https://arxiv.org/abs/2110.04065"
+    code: ClassVar[str] = ""
+    year: ClassVar[int] = 2021
+    reconstruction: ClassVar[str] = (
+        "the form of the loss and the share of the source statistics are not known"
+    )
+
+    def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the correlation of different classes over the batch."""
+        logits = self.run(x).logits
+        return logits, correlation_loss(
+            logits,
+            balanced=self.config.correlation == "balanced",
+            temperature=self.config.temperature,
+            weighted=self.config.weighted,
+        )

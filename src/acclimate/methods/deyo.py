@@ -1,0 +1,135 @@
+"""Entropy minimisation on samples whose prediction rests on the shape of the object (DeYO)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from acclimate.functional.entropy import entropy, log_probs
+from acclimate.functional.norm import Statistics
+from acclimate.methods.config import Config, GradientConfig, hp, uniform
+from acclimate.methods.sar import TOP_OF_RESNET50, SkipTopConfig, lower_norm_parameters
+from acclimate.methods.tent import Tent
+
+
+def shuffle_patches(x: Tensor, n_sides: int, generator: torch.Generator) -> Tensor:
+    """Return the images with their patches in a random order, each image in one of its own.
+
+    A side that is no multiple of the number of patches is first scaled down to the next one, and
+    scaled back at the end. An image smaller than that is cut into its pixels.
+
+    Args:
+        x: Images, (batch, channels, height, width).
+        n_sides: Patches along a side.
+        generator: Of the orders, on the CPU.
+    """
+    n, channels, height, width = x.shape
+    rows, columns = min(n_sides, height), min(n_sides, width)
+    order = torch.rand(n, rows * columns, generator=generator).argsort(dim=1).to(x.device)
+    cut = _resize(x, height // rows * rows, width // columns * columns)
+    patch = (cut.shape[2] // rows, cut.shape[3] // columns)
+    grid = cut.reshape(n, channels, rows, patch[0], columns, patch[1]).permute(0, 2, 4, 1, 3, 5)
+    patches = grid.reshape(n, rows * columns, channels, *patch)
+    mixed = patches[torch.arange(n, device=x.device)[:, None], order]
+    grid = mixed.reshape(n, rows, columns, channels, *patch).permute(0, 3, 1, 4, 2, 5)
+    return _resize(grid.reshape(cut.shape), height, width)
+
+
+def _resize(x: Tensor, height: int, width: int) -> Tensor:
+    if x.shape[2:] == (height, width):
+        return x
+    wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
+    size = (height, width)
+    return F.interpolate(wide, size, mode="bilinear", antialias=True).to(x.dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeyoConfig(SkipTopConfig):
+    """Options of `deyo`; the defaults are the authors', with the benchmarks' rate on CIFAR-10."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "imagenet": {
+            **GradientConfig.presets["imagenet"],
+            "min_drop": 0.3,
+            "skip_top": TOP_OF_RESNET50,
+        }
+    }
+
+    max_entropy: float = hp(
+        0.5,
+        low=0.0,
+        search=uniform(0.2, 0.8),
+        help="learn from predictions whose entropy is under this share of log K",
+    )
+    weight_entropy: float = hp(
+        0.4, low=0.0, help="entropy of weight one, as a share of log K; surer samples weigh more"
+    )
+    min_drop: float = hp(
+        0.2,
+        low=-1.0,
+        high=1.0,
+        search=uniform(0.0, 0.5),
+        help="learn if shuffling the patches lowers the probability of the predicted class by more "
+        "than this (τ of PLPD); the authors' 0.3 for mild, 0.2 for wild streams",
+    )
+    n_patches: int = hp(4, low=1, help="patches along a side of the image")
+
+
+class Deyo(Tent):
+    """Minimises the weighted entropy of sure predictions that shuffled patches would change.
+
+    Paper: Lee et al. 2024, https://arxiv.org/abs/2403.07366.
+    Official code: https://github.com/Jhyun17/DeYO.
+    What is sure is predicted again with its patches shuffled; samples whose predicted class then
+    loses probability are learned from, more so the surer they were and the more it loses. With
+    batch statistics that second pass has those of the shuffled, sure samples alone, as in the
+    authors' code; a single one has none, and is normalised with the source's. Of their three ways
+    to destroy an object, this is the one they recommend.
+    Moves scale and shift of normalisation layers, without the share `skip_top` next to the output
+    (see SAR). Returns the logits before the update.
+    Cost of a batch: 2 forwards (the second on the sure samples), 1 backward.
+    """
+
+    name: ClassVar[str] = "deyo"
+    config_class: ClassVar[type[Config]] = DeyoConfig
+    config: DeyoConfig
+    paper: ClassVar[str] = "https://arxiv.org/abs/2403.07366"
+    code: ClassVar[str] = "https://github.com/Jhyun17/DeYO"
+    year: ClassVar[int] = 2024
+    forwards: ClassVar[int] = 2
+
+    @classmethod
+    def trainable(cls, model: nn.Module, config: DeyoConfig) -> dict[str, nn.Parameter]:  # type: ignore[override]
+        """Return scale and shift of all but the topmost normalisation layers."""
+        return lower_norm_parameters(model, config.skip_top)
+
+    def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+        """Return the weighted mean entropy of the chosen samples; None if there are none."""
+        logits = self.run(x).logits
+        each = entropy(logits)
+        most = math.log(logits.shape[1])
+        sure = each.detach() < self.config.max_entropy * most
+        if not bool(sure.any()):
+            return logits, None
+        each = each[sure]
+        drop = self._drop(x[sure], logits.detach()[sure])
+        chosen = drop > self.config.min_drop
+        if not bool(chosen.any()):
+            return logits, None
+        weight = (self.config.weight_entropy * most - each.detach()).exp() + drop.exp()
+        return logits, (weight * each)[chosen].mean()
+
+    @torch.no_grad()
+    def _drop(self, x: Tensor, logits: Tensor) -> Tensor:
+        """Return what the predicted class loses in probability when the patches are shuffled."""
+        shuffled = shuffle_patches(x, self.config.n_patches, self.generator)
+        statistics: Statistics | None = "source" if self._is_single(x) else None
+        other = self.run(shuffled, moves=False, statistics=statistics).logits
+        before, label = log_probs(logits).exp().max(dim=1)
+        return before - log_probs(other).exp().gather(1, label[:, None]).squeeze(1)

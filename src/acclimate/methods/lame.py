@@ -1,0 +1,120 @@
+"""Predictions corrected by their neighbours in the batch (LAME)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from acclimate.functional.entropy import log_probs
+from acclimate.functional.norm import STATISTICS
+from acclimate.methods.config import Config, choice, hp
+from acclimate.methods.heads import FeatureMethod
+from acclimate.taps import Forward
+
+
+@dataclass(frozen=True, kw_only=True)
+class LameConfig(Config):
+    """Options of `lame`."""
+
+    statistics: str = hp(
+        "source", choices=STATISTICS, help="BatchNorm statistics: the source's, or another policy"
+    )
+    kernel: str = hp(
+        "rbf",
+        choices=("rbf", "knn", "linear"),
+        search=choice("rbf", "knn", "linear"),
+        help="affinity of two samples: Gaussian in their distance, 1 for neighbours, or cosine",
+    )
+    n_neighbours: int = hp(
+        5,
+        low=1,
+        search=choice(1, 3, 5),
+        help="rbf: its width is the mean distance of the n-th neighbour, oneself being the first; "
+        "knn: how many others are neighbours",
+    )
+    max_iterations: int = hp(100, low=1, help="bound on the iterations of a batch")
+
+
+def affinities(features: Tensor, kernel: str = "rbf", n_neighbours: int = 5) -> Tensor:
+    """Return the affinity of each pair of samples in a batch: (B, d) → (B, B).
+
+    >>> affinities(torch.eye(2), "linear").tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    directions = F.normalize(features, dim=1)
+    if kernel == "linear":
+        return directions @ directions.T
+    # Plain differences: by way of a matrix product a sample is not at distance zero from itself.
+    mode = "donot_use_mm_for_euclid_dist"
+    distances = torch.cdist(directions, directions, compute_mode=mode)
+    n = len(features)
+    if kernel == "knn":
+        others = distances.fill_diagonal_(torch.inf)
+        nearest = others.topk(min(n_neighbours, n - 1), dim=1, largest=False).indices
+        return torch.zeros_like(distances).scatter_(1, nearest, 1.0)
+    width = distances.topk(min(n_neighbours, n), dim=1, largest=False).values[:, -1].mean()
+    # Zero if all features are equal, or there is one only: then equal ones have affinity one.
+    width = width.clamp_min(torch.finfo(width.dtype).eps)
+    return (-((distances / width) ** 2) / 2).exp()
+
+
+def corrected_log_probs(
+    log_p: Tensor, affinity: Tensor, max_iterations: int = 100, tolerance: float = 1e-8
+) -> Tensor:
+    """Return assignments near the predictions and alike for samples alike, as logarithms.
+
+    They lower the energy Σ y log(y/p) − Σ_ij w_ij y_i·y_j by the updates
+    y_i ← softmax(log p_i + Σ_j w_ij y_j), until it changes by less than the tolerance.
+    """
+    log_y, before = log_p, torch.inf
+    for _ in range(max_iterations):
+        log_y = log_probs(log_p + affinity @ log_y.exp())
+        y = log_y.exp()
+        energy = float((y * (log_y - log_p)).sum() - (y * (affinity @ y)).sum())
+        if abs(energy - before) <= tolerance * abs(before) < torch.inf:
+            break
+        before = energy
+    return log_y
+
+
+class Lame(FeatureMethod):
+    """Corrects the predictions of a batch so that samples with like features get like labels.
+
+    Paper: Boudiaf et al. 2022, https://arxiv.org/abs/2201.05718.
+    Official code: https://github.com/fiveai/LAME, of which nothing is used here.
+    Moves no parameter and keeps nothing between batches; BatchNorm keeps the source's statistics.
+    Helps where neighbours in the stream share their label, and hurts where they do not. Returns the
+    logarithms of the corrected probabilities. Cost of a batch: 1 forward.
+    """
+
+    name: ClassVar[str] = "lame"
+    config_class: ClassVar[type[Config]] = LameConfig
+    config: LameConfig
+    paper: ClassVar[str] = "https://arxiv.org/abs/2201.05718"
+    code: ClassVar[str] = "https://github.com/fiveai/LAME"
+    year: ClassVar[int] = 2022
+
+    def step(self, x: Tensor) -> Tensor:
+        """Predict one batch and correct it."""
+        return self._corrected(self.run(x))
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Do the same; there is nothing to learn."""
+        return self._corrected(self.run(x, moves=False))
+
+    def _corrected(self, found: Forward) -> Tensor:
+        log_p = log_probs(found.logits)
+        features = found.known_features.to(log_p.dtype)
+        # A sample that overflowed in the model has no neighbours, and must not be one.
+        usable = torch.isfinite(features).all(dim=1) & torch.isfinite(log_p).all(dim=1)
+        log_y = log_p.clone()
+        if bool(usable.any()):
+            with torch.autocast(log_p.device.type, enabled=False):
+                near = affinities(features[usable], self.config.kernel, self.config.n_neighbours)
+                log_y[usable] = corrected_log_probs(log_p[usable], near, self.config.max_iterations)
+        dtype = found.logits.dtype
+        return log_y.clamp_min(torch.finfo(dtype).min).to(dtype)

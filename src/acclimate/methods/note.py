@@ -1,0 +1,144 @@
+"""Entropy minimisation over a class-balanced memory, for correlated streams (NOTE)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.functional.entropy import entropy
+from acclimate.functional.iabn import iabn_layers
+from acclimate.functional.norm import STATISTICS, use_statistics
+from acclimate.functional.reservoir import choose_slot
+from acclimate.methods.base import Problem
+from acclimate.methods.config import Config, GradientConfig, hp, log_uniform
+from acclimate.methods.tent import Tent
+from acclimate.taps import Forward
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoteConfig(GradientConfig):
+    """Options of `note`; NOTE* for i.i.d. streams: memory="fifo", statistics="batch", lr=1e-3."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+    lr: float = hp(
+        1e-4, low=0.0, search=log_uniform(1e-5, 1e-2), help="learning rate of the optimiser"
+    )
+    statistics: str = hp(
+        "running",
+        choices=STATISTICS,
+        help="BatchNorm statistics: running (moved by each pass over the memory), or another",
+    )
+    statistics_momentum: float = hp(
+        0.01, low=0.0, high=1.0, help="share of the memory in running, mixed and robust statistics"
+    )
+    memory: str = hp(
+        "balanced",
+        choices=("balanced", "fifo"),
+        help="what is remembered: as many samples of each predicted class, or the last ones",
+    )
+    memory_size: int = hp(64, low=2, help="samples remembered")
+    update_every: int = hp(64, low=2, help="samples between two updates")
+
+
+class Note(Tent):
+    """Minimises the entropy over a class-balanced memory, on a model with instance-aware BatchNorm.
+
+    Paper: Gong et al. 2022, https://arxiv.org/abs/2208.05117.
+    Official code: https://github.com/TaesikGong/NOTE.
+    The model must have been trained with instance-aware layers (`acclimate.functional.iabn`). Each
+    sample is predicted alone, with running statistics; after every 64 samples, also in the midst of
+    a batch, follow one pass over the memory (with its own statistics, of which the running ones
+    take a share) and one update. The authors' entropy is also averaged over classes, a factor that
+    Adam hides, and a shorter stream gets an update at its end, which no stream here has.
+    Moves scale and shift of normalisation layers and the running statistics. Returns the logits
+    before the update that follows. Cost of a batch of 64: 2 forwards, 1 backward.
+    """
+
+    name: ClassVar[str] = "note"
+    config_class: ClassVar[type[Config]] = NoteConfig
+    config: NoteConfig
+    paper: ClassVar[str] = "https://arxiv.org/abs/2208.05117"
+    code: ClassVar[str] = "https://github.com/TaesikGong/NOTE"
+    year: ClassVar[int] = 2022
+    moves: ClassVar[str] = "scale and shift of normalisation layers, running statistics"
+    forwards: ClassVar[int] = 2
+
+    images: Tensor | None
+    kept: list[int]
+    seen: dict[str, int]
+    n_samples: int
+
+    @classmethod
+    def check(cls, model: nn.Module, config: Config) -> list[Problem]:
+        """Report a model without instance-aware layers."""
+        if iabn_layers(model):
+            return super().check(model, config)
+        return [
+            Problem(
+                "normalisation",
+                "no instance-aware BatchNorm layer was found; NOTE relies on them, and they must "
+                "be there when the source model is trained.",
+                "Build the model, call acclimate.functional.iabn.convert(model), train it and "
+                'adapt that one; or use "tent".',
+            )
+        ]
+
+    def setup(self) -> None:
+        """Declare the memory."""
+        super().setup()
+        self.add_state("images", None)
+        self.add_state("kept", [])
+        self.add_state("seen", {})
+        self.add_state("n_samples", 0)
+
+    def step(self, x: Tensor) -> Tensor:
+        """Predict and remember sample by sample; learn whenever enough have come."""
+        parts: list[Tensor] = []
+        rest = x
+        while len(rest):
+            n = self.config.update_every - self.n_samples % self.config.update_every
+            parts.append(self.predict(rest[:n]))
+            if not parts[1:] and n < len(x) and not isinstance(self._output, Tensor):
+                # What else the model returns is to be that of the whole batch.
+                self._output = None
+                self.predict(x)
+            self._remember(rest[:n], parts[-1])
+            rest = rest[n:]
+            is_time = self.n_samples % self.config.update_every == 0
+            if is_time and len(self.kept) > 1 and self.images is not None:
+                super().step(self.images[: len(self.kept)])
+        return torch.cat(parts)
+
+    def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean entropy of the memory."""
+        logits = self._run_memory(x).logits
+        return logits, entropy(logits).mean()
+
+    def _run_memory(self, x: Tensor) -> Forward:
+        if self.config.statistics != "running":
+            return self.run(x)
+        # Normalised by its own statistics, as in training; the running ones only follow.
+        with use_statistics(self.model, "running", self.config.statistics_momentum):
+            return self.run(x, statistics="batch")
+
+    def _remember(self, x: Tensor, logits: Tensor) -> None:
+        size, kept, seen = self.config.memory_size, list(self.kept), dict(self.seen)
+        images = x.new_zeros(size, *x.shape[1:]) if self.images is None else self.images.clone()
+        # An image that overflowed in the model would spoil every pass over the memory.
+        usable = torch.isfinite(logits).all(dim=1)
+        for image, label in zip(x[usable], logits[usable].argmax(dim=1).tolist(), strict=True):
+            key = str(label)
+            seen[key] = seen.get(key, 0) + 1
+            slot: int | None = (sum(seen.values()) - 1) % size
+            if self.config.memory == "balanced":
+                slot = choose_slot(kept, label, seen[key], size, self.generator)
+            if slot is not None:
+                images[slot] = image
+                kept[slot : slot + 1] = [label]
+        self.images, self.kept, self.seen = images, kept, seen
+        self.n_samples += len(x)

@@ -1,0 +1,132 @@
+"""Robust test-time adaptation in dynamic scenarios (RoTTA)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.functional.augmentations import CottaAugmentation, augment
+from acclimate.functional.entropy import cross_entropy_between, entropy
+from acclimate.functional.inputs import check_images
+from acclimate.functional.norm import STATISTICS
+from acclimate.methods.config import Config, GradientConfig, hp
+from acclimate.methods.memory import BalancedMemory
+from acclimate.methods.teacher import copy_frozen, follow
+from acclimate.methods.tent import Tent
+from acclimate.snapshot import Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class RottaConfig(GradientConfig):
+    """Options of `rotta`; the defaults are published for CIFAR-10 and CIFAR-100."""
+
+    statistics: str = hp(
+        "robust",
+        choices=STATISTICS,
+        help="BatchNorm statistics; robust: a mixture of kept and batch's, which is then kept",
+    )
+    statistics_momentum: float = hp(
+        0.05, low=0.0, high=1.0, help="share of the batch in running, mixed and robust (α)"
+    )
+    memory_size: int = hp(64, low=1, help="images in the memory (N)")
+    update_every: int = hp(64, low=1, help="samples between two updates")
+    age_weight: float = hp(1.0, low=0.0, help="of age, in what the memory lets go (λ_t)")
+    uncertainty_weight: float = hp(1.0, low=0.0, help="of uncertainty, in the same (λ_u)")
+    teacher_decay: float = hp(0.999, low=0.0, high=1.0, help="share the teacher keeps (1 − ν)")
+    draws_per_image: bool = hp(False, help="augment every image by itself, not the batch as one")
+
+
+class Rotta(Tent):
+    """Learns from a memory balanced over classes, by a slow teacher with slow BatchNorm statistics.
+
+    Paper: Yuan et al. 2023, https://arxiv.org/abs/2303.13899.
+    Official code: https://github.com/BIT-DA/RoTTA.
+    After every 64 samples the student learns to predict on the augmented memory what the teacher
+    predicts on the memory as it is; what is younger counts more. A batch that is larger than that
+    has several updates, a smaller one has one now and then. It works on streams of single images.
+    Moves scale and shift of all normalisation layers (the authors' code: of BatchNorm) and the
+    BatchNorm statistics. Returns the teacher's logits, before the update, with the statistics kept.
+    Cost of a batch: 1 forward; 2 forwards and 1 backward on the memory for each update.
+    """
+
+    name: ClassVar[str] = "rotta"
+    config_class: ClassVar[type[Config]] = RottaConfig
+    config: RottaConfig
+    paper: ClassVar[str] = "https://arxiv.org/abs/2303.13899"
+    code: ClassVar[str] = "https://github.com/BIT-DA/RoTTA"
+    year: ClassVar[int] = 2023
+    moves: ClassVar[str] = "scale and shift of normalisation layers, BatchNorm statistics"
+    forwards: ClassVar[int] = 3
+
+    teacher: nn.Module
+    memory: Tree
+    n_waiting: int
+
+    def setup(self) -> None:
+        """Copy the source model as teacher; the memory is empty."""
+        super().setup()
+        self.teacher = copy_frozen(self.model)
+        self.add_state("memory", None)
+        self.add_state("n_waiting", 0)  # samples since the last update was due
+        self._augmentation = CottaAugmentation(per_image=self.config.draws_per_image)
+        self._weights = torch.ones(())
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Predict one batch with the teacher and the statistics it has kept."""
+        return self.run(x, moves=False, model=self.teacher).logits
+
+    def step(self, x: Tensor) -> Tensor:
+        """Predict, put the samples into the memory one by one, and learn whenever it is time."""
+        check_images(x, self.normalization)
+        logits = self.predict(x)
+        memory = self._read_memory(logits.shape[1])
+        labels, uncertainties = logits.argmax(dim=1).tolist(), entropy(logits).tolist()
+        for image, label, uncertainty in zip(x, labels, uncertainties, strict=True):
+            if math.isfinite(uncertainty):  # what overflowed in the model teaches nothing
+                memory.add(image, label, uncertainty)
+            self.n_waiting = (self.n_waiting + 1) % self.config.update_every
+            if self.n_waiting == 0:
+                self._learn(memory)
+        self.memory = memory.to_tree()
+        return logits
+
+    def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weighted cross entropy against the teacher, on the images of the memory."""
+        with torch.no_grad():
+            target = self.run(x, model=self.teacher).logits
+        changed = augment(self._augmentation, x, self.normalization, self.generator)
+        student = self.run(changed).logits
+        each = cross_entropy_between(target, student)
+        return student, (each * self._weights.to(each)).mean()
+
+    def after_update(self, x: Tensor) -> None:
+        """Move the teacher."""
+        follow(self.teacher, self.model, self.config.teacher_decay)
+
+    def _learn(self, memory: BalancedMemory) -> None:
+        """Take one update on the memory."""
+        items = memory.ordered()
+        if not items:
+            self.counts.skip("nothing_selected")
+            return
+        images = torch.stack([item.image for item in items])
+        if self._is_single(images):
+            self.counts.skip("single")
+            return
+        ages = torch.tensor([item.age for item in items], dtype=torch.float64)
+        self._weights = torch.sigmoid(-ages / self.config.memory_size)
+        torch.clear_autocast_cache()  # which holds the weights from before the last update
+        super().step(images)
+
+    def _read_memory(self, n_classes: int) -> BalancedMemory:
+        return BalancedMemory(
+            self.config.memory_size,
+            n_classes,
+            self.config.age_weight,
+            self.config.uncertainty_weight,
+            BalancedMemory.read_tree(self.memory),
+        )

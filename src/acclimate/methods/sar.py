@@ -1,0 +1,166 @@
+"""Sharpness-aware and reliable entropy minimisation (SAR)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.functional.entropy import entropy
+from acclimate.functional.norm import NORM_LAYERS, norm_parameters
+from acclimate.methods.config import Config, GradientConfig, hp, log_uniform, uniform
+from acclimate.methods.optimizer import all_finite
+from acclimate.methods.tent import Tent
+from acclimate.snapshot import copy_tree
+
+#: What the authors leave alone in a ResNet-50: 10 of its 53 normalisation layers.
+TOP_OF_RESNET50 = 0.19
+#: Of the moving mean loss, per update.
+DECAY = 0.9
+
+
+def lower_norm_parameters(model: nn.Module, skip_top: float) -> dict[str, nn.Parameter]:
+    """Return scale and shift of the normalisation layers but for a share next to the output.
+
+    Layers count in the order in which the model defines them; the first always moves.
+    """
+    layers = [m for m in model.modules() if isinstance(m, NORM_LAYERS) and _own(m)]
+    n_kept = max(1, len(layers) - math.floor(skip_top * len(layers) + 0.5))
+    kept = {id(parameter) for layer in layers[:n_kept] for parameter in _own(layer)}
+    named = norm_parameters(model).items()
+    return {name: p for name, p in named if p.requires_grad and id(p) in kept}
+
+
+def _own(layer: nn.Module) -> list[nn.Parameter]:
+    return list(layer.parameters(recurse=False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkipTopConfig(GradientConfig):
+    """The option of methods that leave the layers next to the output alone."""
+
+    skip_top: float = hp(
+        0.0,
+        low=0.0,
+        high=1.0,
+        help="share of the normalisation layers, counted from the output, that do not move; the "
+        f"authors': {TOP_OF_RESNET50} for a ResNet-50, 0.28 for a ViT-B, 0 for CIFAR models",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SarConfig(SkipTopConfig):
+    """Options of `sar`; rate and batches of 200 are the benchmarks' on CIFAR-10."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "imagenet": {"lr": 2.5e-4, "skip_top": TOP_OF_RESNET50}
+    }
+
+    optimizer: str = hp("sgd", choices=("adam", "adamw", "sgd"), help="the optimiser")
+    max_entropy: float = hp(
+        0.4,
+        low=0.0,
+        search=uniform(0.2, 0.6),
+        help="learn from predictions whose entropy is under this share of log K (E_0)",
+    )
+    radius: float = hp(0.05, low=0.0, search=log_uniform(0.005, 0.5), help="of the climb (ρ)")
+    recover_below: float = hp(
+        0.2, low=0.0, help="restore the source when the moving mean loss is under this; 0: never"
+    )
+
+
+class Sar(Tent):
+    """Minimises the entropy of sure predictions where the loss is flat, and recovers from collapse.
+
+    Paper: Niu et al. 2023, https://arxiv.org/abs/2302.12400.
+    Official code: https://github.com/mr-eggplant/SAR.
+    The weights climb a short way up the loss, the gradient is taken there on the samples that are
+    still sure, and applied where they were. If the moving mean of the second loss gets low, source
+    weights, a fresh optimiser and no mean take over (`counts.restored`); the authors' code writes
+    the low mean back, and so restores again and again. A batch without a sure sample changes
+    nothing; their optimiser coasts on its momentum then. NSP, if added, is in the second gradient.
+    Moves scale and shift of normalisation layers, without the share `skip_top` next to the output.
+    The authors exclude by name (`layer4` of ResNets, blocks 9 to 11 and the last norm of ViTs),
+    which excludes nothing in CIFAR's WideResNets and ResNet-20: the default. Their rate for ViTs is
+    1e-3, and shrinks with small batches. Returns the logits before the update.
+    Cost of a batch: 2 forwards, 2 backwards.
+    """
+
+    name: ClassVar[str] = "sar"
+    config_class: ClassVar[type[Config]] = SarConfig
+    config: SarConfig
+    paper: ClassVar[str] = "https://arxiv.org/abs/2302.12400"
+    code: ClassVar[str] = "https://github.com/mr-eggplant/SAR"
+    year: ClassVar[int] = 2023
+    forwards: ClassVar[int] = 2
+    backwards: ClassVar[int] = 2
+
+    mean_loss: Tensor | None
+
+    @classmethod
+    def trainable(cls, model: nn.Module, config: SarConfig) -> dict[str, nn.Parameter]:  # type: ignore[override]
+        """Return scale and shift of all but the topmost normalisation layers."""
+        return lower_norm_parameters(model, config.skip_top)
+
+    def setup(self) -> None:
+        """Declare the moving mean of the second loss."""
+        super().setup()
+        self.add_state("mean_loss", None)
+        self._reliable: Tensor | None = None  # on the first pass of the batch under way
+
+    def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+        """Return the mean entropy of what is reliable, on a second pass: still reliable."""
+        logits = self.run(x, moves=self._reliable is None).logits
+        each = entropy(logits)
+        reliable = each.detach() < self.config.max_entropy * math.log(logits.shape[1])
+        if self._reliable is not None:
+            reliable = reliable & self._reliable
+        self._reliable = reliable
+        return logits, each[reliable].mean() if bool(reliable.any()) else None
+
+    def differentiate(self, x: Tensor) -> tuple[Tensor, Tensor | None, Sequence[Tensor | None]]:
+        """Return the gradients at the top of the climb; the weights are back where they were."""
+        moved = list(self.parameters_moved.values())
+        before = [parameter.detach().clone() for parameter in moved]
+        try:
+            logits, loss = self.loss(x)
+            if loss is None:
+                return logits, None, ()
+            gradients = self.gradients_of(loss)
+            if not all_finite([g for g in gradients if g is not None]):
+                return logits, loss, gradients  # which are counted as such, and not applied
+            self._climb(moved, gradients)
+            self._first = None  # the pass that NSP is to use is the one up there
+            _, loss = self.loss(x)
+            if loss is None:
+                return logits, None, ()
+            old, new = self.mean_loss, loss.detach()
+            self.mean_loss = new if old is None else DECAY * old.to(new) + (1 - DECAY) * new
+            loss = loss + self.auxiliary(x) if self.nsp is not None else loss
+            return logits, loss, self.gradients_of(loss)
+        finally:
+            self._reliable = None
+            with torch.no_grad():
+                for parameter, value in zip(moved, before, strict=True):
+                    parameter.copy_(value)
+
+    def after_update(self, x: Tensor) -> None:
+        """Restore the source if the loss has become too low to be true."""
+        if self.mean_loss is not None and bool(self.mean_loss < self.config.recover_below):
+            self.load_learned(copy_tree(self.initial()))
+            self.counts.restored += 1
+
+    @torch.no_grad()
+    def _climb(self, moved: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
+        given = [(p, g) for p, g in zip(moved, gradients, strict=True) if g is not None]
+        wide = torch.promote_types(moved[0].dtype, torch.float32)
+        norms = [torch.linalg.vector_norm(g, dtype=wide) for _, g in given]
+        step = self.config.radius / (torch.stack(norms).norm() + 1e-12)
+        for parameter, gradient in given:
+            parameter.add_(step.to(gradient) * gradient)
+        # Autocast may hold low-precision copies of the weights as they were.
+        torch.clear_autocast_cache()

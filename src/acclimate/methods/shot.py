@@ -1,0 +1,132 @@
+"""Source hypothesis transfer (SHOT), one step a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from acclimate.errors import UnsuitableModel
+from acclimate.functional.entropy import information_maximization, log_probs
+from acclimate.methods.config import Config, GradientConfig, choice, hp, log_uniform
+from acclimate.methods.gradient import GradientMethod
+from acclimate.methods.heads import FeatureMethod
+from acclimate.methods.optimizer import build_optimizer
+from acclimate.taps import get_head
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShotConfig(GradientConfig):
+    """Options of `shot`; the defaults are those of the TTT++ framework on CIFAR."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+    optimizer: str = hp("sgd", choices=("adam", "adamw", "sgd"), help="the optimiser")
+    confidence: float = hp(1.0, low=0.0, help="weight of the mean entropy")
+    diversity: float = hp(1.0, low=0.0, help="weight of the entropy of the mean")
+    pseudo_weight: float = hp(
+        0.001,
+        low=0.0,
+        search=log_uniform(1e-3, 0.3),
+        help="weight of the cross entropy with pseudo-labels (0.3 in the offline original)",
+    )
+    pseudo_labels: str = hp(
+        "batch",
+        choices=("batch", "queue", "none"),
+        search=choice("batch", "queue", "none"),
+        help="their centroids are of the batch, or of the last samples too; none: SHOT-IM",
+    )
+    queue_size: int = hp(1024, low=1, help="samples that a queue keeps")
+
+
+def pseudo_labels(directions: Tensor, p: Tensor, n_last: int) -> Tensor:
+    """Return labels by the nearest class centroid, found twice, of the last samples.
+
+    Args:
+        directions: (N, d) features of length one.
+        p: (N, K) probabilities; a sample without any, all zero, has no part in it.
+        n_last: How many labels to return.
+    """
+    takes_part = (p.sum(dim=1, keepdim=True) > 0).to(p.dtype)
+    weights = p
+    for _ in range(2):
+        centroids = weights.T @ directions
+        closeness = directions @ F.normalize(centroids, dim=1).T
+        # A class without members has no centroid to be near to.
+        closeness = closeness.masked_fill(weights.sum(dim=0) == 0, -torch.inf)
+        labels = closeness.argmax(dim=1)
+        weights = F.one_hot(labels, p.shape[1]).to(p.dtype) * takes_part
+    return labels[-n_last:]
+
+
+class Shot(FeatureMethod, GradientMethod):
+    """Trains the encoder towards sure and evenly spread predictions of the frozen classifier.
+
+    Paper: Liang et al. 2020, https://arxiv.org/abs/2002.08546.
+    Official code: https://github.com/tim-learn/SHOT (offline).
+    The original makes pseudo-labels of the whole target set once an epoch. Online they come from
+    centroids of the current batch, or of a queue of the last samples; the framework of TTT++, whose
+    rates and weights are taken here, reshuffles between labelling and training, so that its labels
+    belong to other images, which is not repeated. Plain entropies take the place of logarithms with
+    an epsilon. `pseudo_labels="none"` is SHOT-IM.
+    Moves all parameters but the head's. Returns the logits before the update.
+    Cost of a batch: 1 forward, 1 backward.
+    """
+
+    name: ClassVar[str] = "shot"
+    config_class: ClassVar[type[Config]] = ShotConfig
+    config: ShotConfig
+    paper: ClassVar[str] = "https://arxiv.org/abs/2002.08546"
+    code: ClassVar[str] = "https://github.com/tim-learn/SHOT"
+    year: ClassVar[int] = 2020
+    moves: ClassVar[str] = "all parameters but the head's"
+    reconstruction: ClassVar[str] = "how pseudo-labels are made online is not published"
+
+    queue: dict[str, Tensor]
+
+    def setup(self) -> None:
+        """Take the head out of what moves, and open the queue."""
+        super().setup()
+        frozen = {id(p) for p in get_head(self.model, str(self.head)).parameters()}
+        self.parameters_moved = {
+            name: p for name, p in self.parameters_moved.items() if id(p) not in frozen
+        }
+        if not self.parameters_moved:
+            raise UnsuitableModel(
+                f'{self.name} trains all but the head "{self.head}", of which every parameter is '
+                "frozen. Unfreeze the model with model.requires_grad_(True)."
+            )
+        self.optimizer = build_optimizer(list(self.parameters_moved.values()), self.config)
+        self.add_state("queue", {})
+
+    def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return information maximisation, and the cross entropy with pseudo-labels."""
+        config, found = self.config, self.run(x)
+        logits = found.logits
+        loss = information_maximization(logits, config.confidence, config.diversity)
+        if config.pseudo_labels != "none":
+            log_p = log_probs(logits)
+            labels = self._label(found.known_features.detach().to(log_p.dtype), log_p.detach())
+            loss = loss + config.pseudo_weight * F.nll_loss(log_p, labels)
+        return logits, loss
+
+    def _label(self, features: Tensor, log_p: Tensor) -> Tensor:
+        """Label a batch, and put it into the queue if there is one."""
+        directions = F.normalize(F.pad(features, (0, 1), value=1.0), dim=1)
+        p, n = log_p.exp(), len(log_p)
+        if self.config.pseudo_labels == "batch":
+            return pseudo_labels(directions, p, n)
+        # A sample that overflowed in the model would spoil the centroids of batches to come.
+        usable = torch.isfinite(directions).all(dim=1) & torch.isfinite(p).all(dim=1)
+        new = {"directions": directions, "p": p}
+        new = {name: t.masked_fill(~usable.unsqueeze(1), 0.0) for name, t in new.items()}
+        # A queue is full from the start, of samples that are none: its size never changes.
+        size = self.config.queue_size
+        old = self.queue or {name: t.new_zeros(size, t.shape[1]) for name, t in new.items()}
+        both = {name: torch.cat([old[name].to(t.dtype), t]) for name, t in new.items()}
+        self.queue = {name: t[-size:].clone() for name, t in both.items()}
+        return pseudo_labels(both["directions"], both["p"], n)

@@ -1,0 +1,146 @@
+"""Test-time feature alignment (TFA): the part of TTT++ that needs no views."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from acclimate.artifact import Artifact
+from acclimate.errors import AcclimateWarning, ArtifactMissing, UnsuitableModel
+from acclimate.methods.config import Config, GradientConfig, hp, log_uniform
+from acclimate.methods.gradient import GradientMethod
+from acclimate.terms.alignment import Alignment
+from acclimate.terms.contrastive_head import head_from_weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class TfaConfig(GradientConfig):
+    """Options of `tfa`; the defaults are the authors' for CIFAR-10."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "cifar100": {"lr": 1e-4, "encoder_scale": 5.0, "head_scale": 20.0, "window": 2048}
+    }
+
+    optimizer: str = hp("sgd", choices=("adam", "adamw", "sgd"), help="the optimiser")
+    lr: float = hp(
+        1e-2, low=0.0, search=log_uniform(1e-5, 1e-1), help="learning rate of the optimiser"
+    )
+    encoder_scale: float = hp(
+        0.05, low=0.0, search=log_uniform(1e-2, 10), help="weight of the encoder's space"
+    )
+    head_scale: float = hp(
+        0.2, low=0.0, search=log_uniform(1e-2, 50), help="weight of the projection head's space"
+    )
+    mean_weight: float = hp(
+        0.5, low=0.0, help="weight of the distance of means beside that of covariances"
+    )
+    window: int = hp(
+        1536,
+        low=2,
+        high=1e6,
+        help="samples that moments are taken over, queue and batch together; up to the batch "
+        "size: no queue",
+    )
+
+
+class Tfa(GradientMethod):
+    """Pulls mean and covariance of the features back to those of the source.
+
+    Paper: Liu et al. 2021,
+    https://papers.nips.cc/paper/2021/hash/b618c3210e934362ac261db280128c22-Abstract.html.
+    Official code: https://github.com/vita-epfl/ttt-plus-plus (cifar, method `align`).
+    The features are those of the encoder and what a projection head makes of them; the head comes
+    from training jointly with a contrastive loss. If the artifact has none, the encoder's space is
+    aligned alone, with a warning unless `head_scale` is 0. Moments are taken over the batch and a
+    queue of earlier features, once the queue is full.
+    The authors' script is offline: it passes over the test set up to 500 times, and its learning
+    rate and its end depend on the test error. Here each batch is seen once. It also predicts with
+    running statistics that move; here the batch's own, those of the update, are used.
+    Moves all parameters of the encoder; classifier and projection head are fixed. Returns the
+    logits before the update. Cost of a batch: 1 forward, 1 backward.
+    """
+
+    name: ClassVar[str] = "tfa"
+    config_class: ClassVar[type[Config]] = TfaConfig
+    config: TfaConfig
+    paper: ClassVar[str] = (
+        "https://papers.nips.cc/paper/2021/hash/b618c3210e934362ac261db280128c22-Abstract.html"
+    )
+    code: ClassVar[str] = "https://github.com/vita-epfl/ttt-plus-plus"
+    year: ClassVar[int] = 2021
+    moves: ClassVar[str] = "all parameters of the encoder"
+    needs: ClassVar[tuple[str, ...]] = ("contrast",)
+
+    alignment: Alignment
+    queue: Tensor
+    n_queued: int
+
+    def setup(self) -> None:
+        """Take moments and head from the artifact, and start with an empty queue."""
+        artifact = _need(self.artifact)
+        device = next(iter(self.model.parameters())).device
+        self.alignment = self._build_alignment(artifact).to(device)
+        super().setup()
+        classifier = self.model.get_submodule(artifact.anatomy.head)
+        fixed = {id(parameter) for parameter in classifier.parameters()}
+        if all(id(parameter) in fixed for parameter in self.parameters_moved.values()):
+            raise UnsuitableModel(
+                f"{self.name} moves the encoder, but every parameter before the head "
+                f'"{artifact.anatomy.head}" is frozen. Unfreeze it: model.requires_grad_(True).'
+            )
+        like = next(iter(self.model.parameters()))
+        self.add_state("queue", like.new_zeros(self.config.window, artifact.anatomy.n_features))
+        self.add_state("n_queued", 0)
+        self._fresh: Tensor | None = None
+
+    def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return how far the features are from the source's."""
+        found = self.run(x)
+        features = found.known_features
+        self._fresh = features.detach()
+        # Queued rows carry no gradient, and the head is fixed: one queue serves both spaces.
+        return found.logits, self.alignment(torch.cat([self._queued(len(x)), features]))
+
+    def after_update(self, x: Tensor) -> None:
+        """Put the batch's features at the end of the queue; the oldest leave it."""
+        if self._fresh is not None:
+            fresh = self._fresh[-self.config.window :].to(self.queue.dtype)
+            self.queue = torch.cat([self.queue[len(fresh) :], fresh])
+            self.n_queued = min(self.n_queued + len(fresh), self.config.window)
+            self._fresh = None
+
+    def _queued(self, n: int) -> Tensor:
+        """Return the features that fill the window beside a batch of n; none if they do not."""
+        n_wanted = self.config.window - n
+        return self.queue[-n_wanted:] if 0 < n_wanted <= self.n_queued else self.queue[:0]
+
+    def _build_alignment(self, artifact: Artifact) -> Alignment:
+        config = self.config
+        head = None
+        if artifact.parts["contrast"]["head"] is not None:
+            head = head_from_weights(artifact.part("contrast_head"))
+            head.to(next(iter(self.model.parameters())))
+        elif config.head_scale:
+            warnings.warn(
+                f"the artifact has no projection head: {self.name} aligns the encoder's features "
+                "alone. Say head_scale=0 if that is what you want, or prepare a jointly trained "
+                "model with contrast_head=FILE (see `acclimate train --joint`).",
+                AcclimateWarning,
+                stacklevel=2,
+            )
+        scales = (config.encoder_scale, config.head_scale)
+        return Alignment(artifact.part("contrast"), head, scales, config.mean_weight)
+
+
+def _need(artifact: Artifact | None) -> Artifact:
+    if artifact is None:
+        raise ArtifactMissing(
+            "an artifact with the part contrast is needed: acclimate.prepare(model, source, "
+            'method="tfa").'
+        )
+    return artifact

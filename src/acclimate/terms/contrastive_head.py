@@ -1,0 +1,114 @@
+"""The projection head of contrastive learning: built, read from a file, written to one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.errors import ArtifactMismatch, UnsuitableModel
+from acclimate.snapshot import fingerprint
+from acclimate.storage import read_file, write_file
+
+#: Width of what the head gives; that of SimCLR and TTT++.
+WIDTH = 128
+
+#: How to come by a head, for whoever has none.
+HOW_TO_TRAIN = (
+    "Train the model together with a head: acclimate train --joint simclr --model NAME --data SET "
+    "--out FILE.safetensors, which writes the head to FILE.head.safetensors. Then prepare: "
+    'acclimate.prepare(model, source, method="ttt_pp", contrast_head="FILE.head.safetensors").'
+)
+
+_KIND = "contrast_head"
+_NAMES = ("0.weight", "0.bias", "2.weight", "2.bias")
+
+
+def build_contrastive_head(
+    n_features: int, hidden: int | None = None, width: int = WIDTH, seed: int = 0
+) -> nn.Sequential:
+    """Build a projection head with fresh weights: Linear – ReLU – Linear.
+
+    Args:
+        n_features: Width of the features.
+        hidden: Width inside; that of the features by default.
+        width: Width of what it gives.
+        seed: Of the weights; the global random state is left as it is.
+
+    >>> [type(layer).__name__ for layer in build_contrastive_head(8)]
+    ['Linear', 'ReLU', 'Linear']
+    """
+    hidden = n_features if hidden is None else hidden
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(n_features, hidden), nn.ReLU(), nn.Linear(hidden, width))
+
+
+def head_from_weights(weights: Mapping[str, Tensor]) -> nn.Sequential:
+    """Build the projection head that has these weights, frozen; the weights are copied."""
+    if set(weights) != set(_NAMES):
+        raise UnsuitableModel(
+            f"expected a projection head with the tensors {', '.join(_NAMES)} (Linear, ReLU, "
+            f"Linear), found {', '.join(sorted(weights)) or 'none'}."
+        )
+    hidden, n_features = weights["0.weight"].shape
+    head = build_contrastive_head(n_features, hidden, len(weights["2.weight"]))
+    # Assigned, not copied into: a fresh single-precision layer would round double precision.
+    head.load_state_dict({name: value.clone() for name, value in weights.items()}, assign=True)
+    return head.requires_grad_(False)
+
+
+def write_head(
+    path: str | Path, head: nn.Module, model: nn.Module, card: Mapping[str, Any]
+) -> None:
+    """Write a projection head as one file, which says what model it was trained with.
+
+    Args:
+        path: Where.
+        head: As `build_contrastive_head` builds it.
+        model: Trained together with the head.
+        card: What else there is to say; JSON-serialisable.
+    """
+    trained_with = fingerprint(model)["weights_sha256"]
+    write_file(path, _KIND, head.state_dict(), {**card, "model_sha256": trained_with})
+
+
+def read_head(head: nn.Module | str | Path, model: nn.Module, n_features: int) -> nn.Sequential:
+    """Return a copy of a projection head, frozen, in precision and place of the model.
+
+    Args:
+        head: A module of the layers Linear, ReLU, Linear; or a file that `write_head` wrote.
+        model: It was trained with; of a file, this is checked.
+        n_features: Width of the model's features.
+
+    Raises:
+        ArtifactMismatch: The file belongs to another model, or the width is another.
+        UnsuitableModel: The module has other layers.
+    """
+    if isinstance(head, nn.Module):
+        layers = [type(layer) for layer in head.children()]
+        if not isinstance(head, nn.Sequential) or layers != [nn.Linear, nn.ReLU, nn.Linear]:
+            names = ", ".join(kind.__name__ for kind in layers) or "no layers"
+            raise UnsuitableModel(
+                "expected as projection head an nn.Sequential of Linear, ReLU, Linear, found "
+                f"{type(head).__name__} of {names}. Other heads cannot be kept in an artifact."
+            )
+        weights: Mapping[str, Tensor] = head.state_dict()
+    else:
+        weights, card = read_file(head, _KIND)
+        if card.get("model_sha256") != fingerprint(model)["weights_sha256"]:
+            raise ArtifactMismatch(
+                f"{head} was trained together with a model of other weights or names of tensors. "
+                "Load the weights that were written beside it, or give the head of this model."
+            )
+    built = head_from_weights(weights)
+    width = weights["0.weight"].shape[1]
+    if width != n_features:
+        raise ArtifactMismatch(
+            f"expected a projection head for the {n_features} features of this model, found one "
+            f"for {width}. Give the head that was trained together with it."
+        )
+    return built.to(next(iter(model.parameters())))
