@@ -1,6 +1,6 @@
 """Time of the corruptions at severity 5 on 32×32 images, against a loop over single images.
 
-    python benchmarks/corruption_speed.py --images 10000 --workers 2
+    python benchmarks/corruption_speed.py --workers 2 --out results/corruption-speed.json
 
 The loop calls NumPy, SciPy, OpenCV and Pillow for one image after the other, as the published
 program does; photographs of frost are read once on both sides. It is timed on fewer images, since
@@ -11,9 +11,16 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import math
+import os
+import platform
+import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -24,7 +31,7 @@ from scipy.ndimage import zoom as scipy_zoom
 
 from acclimate.builtin.render import render
 from acclimate.corruptions import BENCHMARK, apply_in_parallel, open_pool
-from acclimate.corruptions.frost import load_textures
+from acclimate.corruptions.frost import find_photographs, load_textures
 
 RANDOM = np.random.default_rng(0)
 
@@ -179,24 +186,18 @@ def jpeg_compression(x: Any) -> Any:
     return np.asarray(Image.open(file))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, default=10_000)
-    parser.add_argument("--loop-images", type=int, default=500)
-    parser.add_argument("--workers", type=int, default=2)
-    options = parser.parse_args()
-    few, _ = render(options.loop_images, seed=0)
-    many = np.resize(few, (options.images, 32, 32, 3))
+def measure(n_images: int, n_loop: int, workers: int) -> dict[str, dict[str, float]]:
+    """Return the seconds of both for that many images, and their ratio, by corruption."""
+    few, _ = render(n_loop, seed=0)
+    many = np.resize(few, (n_images, 32, 32, 3))
     load_textures(0.2, 32, 32)
-    print(f"{'corruption':20}{'loop s':>10}{'here s':>10}{'ratio':>8}")
-    sums = np.zeros(2)
-    with open_pool(options.workers) as pool:
+    seconds = {}
+    with open_pool(workers) as pool:
         start = time.perf_counter()
         for name in BENCHMARK:  # the processes start, import and read what they need
-            apply_in_parallel(many[: 1024 * options.workers], name, workers=pool)
-        print(
-            f"(first calls, with the start of the processes: {time.perf_counter() - start:.1f} s)"
-        )
+            apply_in_parallel(many[: 1024 * workers], name, workers=pool)
+        first = time.perf_counter() - start
+        print(f"(first calls, with the start of the processes: {first:.1f} s)")
         for name in BENCHMARK:
             function: Callable[[Any], Any] = globals()[name]
             start = time.perf_counter()
@@ -205,11 +206,63 @@ def main() -> None:
             start = time.perf_counter()
             for image in few:
                 np.uint8(function(image))
-            loop = (time.perf_counter() - start) * options.images / len(few)
-            print(f"{name:20}{loop:10.2f}{here:10.2f}{loop / here:8.1f}", flush=True)
-            if name != "glass_blur":
-                sums += loop, here
-    print(f"{'sum without glass':20}{sums[0]:10.2f}{sums[1]:10.2f}{sums[0] / sums[1]:8.1f}")
+            loop = (time.perf_counter() - start) * n_images / len(few)
+            seconds[name] = compare(loop, here)
+            show(name, seconds[name])
+    return seconds
+
+
+def compare(loop: float, here: float) -> dict[str, float]:
+    """Return both times in seconds with their ratio."""
+    return {"loop_s": round(loop, 3), "here_s": round(here, 3), "ratio": round(loop / here, 2)}
+
+
+def show(name: str, row: dict[str, float]) -> None:
+    """Print a line of the table."""
+    print(f"{name:20}{row['loop_s']:10.2f}{row['here_s']:10.2f}{row['ratio']:8.1f}", flush=True)
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=10_000)
+    parser.add_argument("--loop-images", type=int, default=500)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="a JSON file for the figures and how they came")
+    options = parser.parse_args()
+    load_before = os.getloadavg()
+    print(f"{'corruption':20}{'loop s':>10}{'here s':>10}{'ratio':>8}")
+    seconds = measure(options.images, options.loop_images, options.workers)
+    glass = seconds.pop("glass_blur")
+    total = compare(*(sum(row[key] for row in seconds.values()) for key in ("loop_s", "here_s")))
+    show("sum without glass", total)
+    if options.out:
+        provenance = {
+            "command": " ".join(["python", *sys.argv]),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "images": options.images,
+            "images_of_the_loop": options.loop_images,
+            "size": "32 by 32 pixels, severity 5",
+            "processes": {"here": options.workers, "loop": 1},
+            "threads": {"opencv": cv2.getNumThreads(), "omp": os.environ.get("OMP_NUM_THREADS")},
+            "frost": "procedural" if find_photographs() is None else "photographs",
+            "versions": {
+                "python": platform.python_version(),
+                **{
+                    name: version(name)
+                    for name in ("acclimate", "numpy", "scipy", "pillow", "opencv-python-headless")
+                },
+            },
+            "machine": {"cores": os.cpu_count(), "processor": platform.machine()},
+            "load_average": {"before": load_before, "after": os.getloadavg()},
+        }
+        content = {
+            "provenance": provenance,
+            "seconds": seconds,
+            "sum_without_glass": total,
+            "glass_blur": glass,
+        }
+        options.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from acclimate.data import cifar
 from acclimate.data.catalog import SETS
 from acclimate.data.check import check
 from acclimate.data.cifar_files import parse_pickle
-from acclimate.data.download import DownloadFailed, RemoteFile
+from acclimate.data.download import RemoteFile
 from acclimate.data.places import VARIABLE
-from acclimate.errors import BadInput, CorruptFile
+from acclimate.errors import BadInput, CorruptFile, DownloadFailed
 from tests.data_samples import (
     as_npy,
     binary_files,
@@ -297,29 +297,6 @@ def test_root(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="cannot make the folder"):
         data.get("cifar10", tmp_path / "file" / "root", tmp_path)
-
-
-def test_weights(tmp_path, monkeypatch):
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    name = "robustbench-cifar10-standard"
-    with serve(b"PK weights") as server:
-        file = RemoteFile(f"{name}.pt", (f"{server.address}/page", f"{server.address}/good"))
-        monkeypatch.setitem(data.WEIGHTS, name, file)
-        notes: list[str] = []
-        path = data.get(name, tmp_path, notify=notes.append)
-        assert path.read_bytes() == b"PK weights"
-        assert "open the address in a browser" in notes[0]
-        assert data.get(name, tmp_path) == path
-        assert len(server.requests) == 2
-    assert check(name, tmp_path).problems == []
-    path.write_bytes(b"PK weightz")
-    assert "SHA-256 differs" in check(name, tmp_path).problems[0]
-    (tmp_path / "page.html").write_text("<html>")
-    with pytest.raises(CorruptFile, match="not a PyTorch checkpoint"):
-        data.get(name, tmp_path, tmp_path / "page.html", force=True)
-    (tmp_path / "saved.pt").write_bytes(b"PK by browser")
-    data.get(name, tmp_path, tmp_path / "saved.pt", force=True)
-    assert path.read_bytes() == b"PK by browser"
 
 
 class TestReal:

@@ -9,9 +9,10 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from acclimate import data
 from acclimate.cli.data import app
+from acclimate.corruptions import BENCHMARK, HELD_OUT, apply
 from acclimate.data.catalog import SETS
+from acclimate.data.folder_copies import FolderCounts
 from acclimate.data.places import VARIABLE
 from acclimate.errors import BadInput
 from tests.data_samples import binary_files, tiny_corrupted_entry, tiny_entry, write_tar
@@ -46,7 +47,7 @@ def test_from_archive_to_corrupted_set(tmp_path, monkeypatch):
     assert "official" in rows["cifar10"]
     assert "generated, 1 corruptions, 1 blocks" in rows["cifar10c"]
     assert "–" in rows["cifar100"]
-    assert set(SETS) | set(data.WEIGHTS) <= set(rows)
+    assert set(SETS) <= set(rows)
     other = run("list", "--data-dir", tmp_path / "empty").stdout
     assert "official" not in other
     assert str(tmp_path / "empty") in other
@@ -83,6 +84,57 @@ def test_folders(tmp_path):
     assert [path.as_posix() for path in found] == wanted
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), BENCHMARK),
+        (("--name", "extra"), HELD_OUT),
+        (("--name", "extra", "--name", "fog"), (*HELD_OUT, "fog")),
+        (("--name", "all"), (*BENCHMARK, *HELD_OUT)),
+    ],
+)
+def test_which_corruptions_are_made(options, expected, tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr("acclimate.data.corrupt", lambda *asked: made.append(asked) or tmp_path)
+    run("corrupt", "cifar10", "--data-dir", tmp_path, *options)
+    assert tuple(made[0][1]) == expected
+    # What the help promises.
+    text = " ".join(run("corrupt", "--help").stdout.replace("│", " ").split())
+    assert "default: the fifteen of the benchmark" in text
+
+
+def test_images_are_resized_before_they_are_cropped(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 128, 3)).astype(np.uint8)
+    path = tmp_path / "photos" / "wide.png"
+    path.parent.mkdir()
+    Image.fromarray(pixels).save(path)
+    options = ("--name", "brightness", "--severity", "1", "--workers", "1", "--size", "16")
+    run("corrupt", path.parent, "--out", tmp_path / "out", *options, "--resize", "32")
+    smaller = np.asarray(Image.open(path).resize((64, 32), Image.Resampling.BILINEAR))
+    expected = apply(smaller[None, 8:24, 24:40], "brightness", 1)[0]
+    found = np.asarray(Image.open(tmp_path / "out" / "brightness" / "1" / "wide.png"))
+    assert np.array_equal(found, expected)
+    with pytest.raises(BadInput, match="made with another resize"):
+        run("corrupt", path.parent, "--out", tmp_path / "out", *options)
+
+
+def test_imagenet_is_resized_and_cropped_as_usual(tmp_path, monkeypatch):
+    asked = []
+    counts = FolderCounts()
+    monkeypatch.setattr(
+        "acclimate.data.folder_copies.corrupt_folder", lambda *a: asked.append(a) or counts
+    )
+    (tmp_path / "imagenet" / "val").mkdir(parents=True)
+    for options, sizes in (
+        ((), (224, 256)),
+        (("--size", "64"), (64, None)),
+        (("--resize", "300"), (224, 300)),
+    ):
+        run("corrupt", "imagenet", "--data-dir", tmp_path, *options)
+        assert (asked[-1][5], asked[-1][9]) == sizes
+        assert asked[-1][2] == list(BENCHMARK)
+
+
 def test_mistakes_are_explained(tmp_path):
     for arguments, words in (
         (("get", "cifar"), "Did you mean"),
@@ -91,6 +143,9 @@ def test_mistakes_are_explained(tmp_path):
         (("corrupt", tmp_path), "by --out"),
         (("corrupt", "imagenet", "--data-dir", tmp_path), "image-net.org"),
         (("corrupt", "cifar10", "--size", "32"), "--size is for folders"),
+        (("corrupt", "cifar10", "--resize", "32"), "--resize is for folders"),
+        (("corrupt", tmp_path, "--out", tmp_path / "out", "--resize", "9"), "needs a size to crop"),
+        (("check", "frost", "--data-dir", tmp_path), "Run: acclimate data get frost"),
     ):
         with pytest.raises(BadInput) as caught:
             run(*arguments)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from acclimate.data import download, npm
-from acclimate.data.download import DownloadFailed, RemoteFile, fetch
-from acclimate.errors import MissingExtra
+from acclimate.data.download import RemoteFile, fetch
+from acclimate.errors import DownloadFailed, MissingExtra
 from tests.data_server import Server, serve
 
 CONTENT = random.Random(0).randbytes(20 * download._CHUNK)

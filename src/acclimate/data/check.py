@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from acclimate.corruptions.frost import frost_from
 from acclimate.data.arrays import CARD, array_sha256, open_array, read_card
-from acclimate.data.catalog import WEIGHTS, DataSet, get_set
+from acclimate.data.catalog import DataSet, get_set
 from acclimate.data.cifar import make_remedy
 from acclimate.data.cifar_c import (
     generated_folder,
@@ -16,9 +17,9 @@ from acclimate.data.cifar_c import (
 )
 from acclimate.data.download import file_digest
 from acclimate.data.folders import find_base, list_corrupted
-from acclimate.data.generate import read_ledger
+from acclimate.data.ingredients import find_faults
+from acclimate.data.ledger import find_origin, read_ledger
 from acclimate.data.places import Progress, data_root
-from acclimate.data.weights import weights_folder
 from acclimate.errors import BadInput, CorruptFile
 from acclimate.streams.images import list_images, read_ahead
 
@@ -48,7 +49,7 @@ def check(
     """Return what is on disk of a set, and what is wrong with it.
 
     Args:
-        name: Of a set, or of weights.
+        name: Of a set.
         root: Of all data; see `data_root`.
         path: Where a set of folders is, if not under the root.
         progress: Is told of files.
@@ -57,28 +58,24 @@ def check(
         BadInput: There is no such set, or nothing of it is on disk.
     """
     place = data_root(root)
-    if name in WEIGHTS:
-        return _check_weights(name, place)
     entry = get_set(name)
     if entry.kind == "made":
         return Report({"source": entry.placing})
     if entry.kind == "folder":
         return _check_folder(entry, place, path, progress)
     if entry.kind == "cifar_c":
-        return Report(*_check_cifar_c(entry, place, progress))
+        with frost_from(place):
+            return Report(*_check_cifar_c(entry, place, progress))
+    if entry.kind == "ingredient":
+        return _check_ingredient(entry, place)
     return Report(*_check_cifar(entry, place))
 
 
-def _check_weights(name: str, root: Path) -> Report:
-    file = weights_folder(root) / WEIGHTS[name].name
-    remedy = f"Run: acclimate data get {name} --force"
-    card = read_card(file.with_suffix(".json"), remedy, "sha256")
-    facts = {"file": str(file), "source": str(card.get("source"))}
-    if not file.is_file():
-        return Report(facts, [f"{file} is missing. {remedy}"])
-    if file_digest(file, "sha256") != card["sha256"]:
-        return Report(facts, [f"{file} is not what was fetched: its SHA-256 differs. {remedy}"])
-    return Report(facts)
+def _check_ingredient(entry: DataSet, root: Path) -> Report:
+    folder = root / entry.name
+    if not folder.is_dir():
+        raise BadInput(f"{entry.name} is not in {root}. Run: acclimate data get {entry.name}")
+    return Report({"folder": str(folder), "licence": entry.licence}, find_faults(entry, root))
 
 
 def _check_folder(
@@ -183,6 +180,9 @@ def _check_generated(
         if progress is not None:
             progress(f"reading {entry.name} (files)", number, len(ledger["blocks"]))
         facts[name] = "severity " + ", ".join(sorted(blocks))
+        if name == "frost" and blocks:
+            origins = {find_origin(ledger, name, int(severity)) for severity in blocks}
+            facts[name] += f" ({'; '.join(sorted(origins))})"
         for severity, block in blocks.items():
             try:
                 images, _ = open_block(folder, name, int(severity), remedy)

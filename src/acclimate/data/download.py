@@ -20,17 +20,13 @@ from urllib.parse import urlsplit
 from acclimate._version import __version__
 from acclimate.data.places import Notify, Progress, hold_lock, make_folder
 from acclimate.data.transfer import Refused, Sink, check_answer
-from acclimate.errors import AcclimateError, MissingExtra
+from acclimate.errors import DownloadFailed, MissingExtra
 
 _MEGABYTE = 1_000_000
 _TRIES = 10  # at one mirror, as long as each brings something new
 _CHUNK = 1 << 14  # bytes; what came of a chunk is lost when the connection is cut inside it
 _PAUSE = 1.0  # seconds before the next try
 _TIMEOUT = (8.0, 30.0)  # seconds to connect, and between two pieces of an answer
-
-
-class DownloadFailed(AcclimateError, OSError):
-    """No mirror gave the file."""
 
 
 @dataclass(frozen=True)

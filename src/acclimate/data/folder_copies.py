@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from acclimate._version import __version__
+from acclimate.corruptions import provenance
+from acclimate.corruptions.frost import PROCEDURAL, warn_if_procedural
 from acclimate.data.arrays import read_card
 from acclimate.data.corruptor import check_request, corrupt_file
-from acclimate.data.generate import LEDGER, open_pool
+from acclimate.data.generate import open_pool
+from acclimate.data.ledger import LEDGER, MADE_FROM, write_ledger
 from acclimate.data.places import Notify, Progress, hold_lock, make_folder
 from acclimate.errors import BadInput
-from acclimate.streams.images import list_images
+from acclimate.streams.images import check_resize, list_images
 
-_Job = tuple[Path, Path, str, int, int, int, int | None]
+_Job = tuple[Path, Path, str, int, int, int, int | None, int | None]
 
 
 @dataclass
@@ -39,6 +41,7 @@ def corrupt_folder(
     workers: int = 1,
     progress: Progress | None = None,
     notify: Notify | None = None,
+    resize: int | None = None,
 ) -> FolderCounts:
     """Write corrupted copies of all images of a folder to `out/<corruption>/<severity>/…`, as PNG.
 
@@ -50,15 +53,17 @@ def corrupt_folder(
         names: Corruptions.
         severities: From 1 to 5.
         seed: Of the random draws; those of an image depend on its place in the sorted listing.
-        size: Shorter side to bring images to, then the centre is cut out; None keeps them.
+        size: Side of the square to cut out of the centre; None keeps images as they are.
         workers: Processes; 1 computes in this one.
         progress: Is told of images.
         notify: Is told when another process works on the same folder.
+        resize: What the shorter side is brought to before; None for `size` itself.
 
     Raises:
         BadInput: A name or severity is unknown; `out` holds copies of something else.
     """
     check_request(names, severities)
+    check_resize(resize, size)
     paths = list_images(source)
     if out.resolve().is_relative_to(source.resolve()):
         raise BadInput(f"{out} is inside {source}: the copies would be copied. Give another --out.")
@@ -72,14 +77,18 @@ def corrupt_folder(
     counts = FolderCounts()
     make_folder(out)
     with hold_lock(out, "generate", notify), open_pool(workers) as pool:
-        _claim(out, source, targets, seed, size)
+        _claim(out, source, targets, seed, size, resize)
         for name in dict.fromkeys(names):
+            _record_origin(out, name)
             for severity in sorted(set(severities)):
-                jobs = [
-                    (path, out / name / str(severity) / target, name, severity, seed, place, size)
+                folder = out / name / str(severity)
+                jobs: list[_Job] = [
+                    (path, folder / target, name, severity, seed, place, size, resize)
                     for place, (path, target) in enumerate(zip(paths, targets, strict=True))
                 ]
                 left = [job for job in jobs if not job[1].exists()]
+                if left and name == "frost":
+                    warn_if_procedural()
                 counts.n_present += len(jobs) - len(left)
                 for n_done, (path, reason) in enumerate(
                     _run(left, pool), len(jobs) - len(left) + 1
@@ -106,20 +115,26 @@ def _run(
         yield tasks[task], task.result()
 
 
-def _claim(out: Path, source: Path, targets: Sequence[Path], seed: int, size: int | None) -> None:
+def _claim(
+    out: Path,
+    source: Path,
+    targets: Sequence[Path],
+    seed: int,
+    size: int | None,
+    resize: int | None,
+) -> None:
     """Record what the copies are of, or refuse if the folder holds copies of something else."""
-    from acclimate.storage import write_atomically
-
     listing = "\n".join(target.as_posix() for target in targets)
     claim = {
         "source": str(source.resolve()),
         "listing_sha256": hashlib.sha256(listing.encode("utf-8", "surrogateescape")).hexdigest(),
         "seed": seed,
         "size": size,
+        "resize": resize,
     }
     path = out / LEDGER
     if path.is_file():
-        held = read_card(path, f"Remove {out}.", *claim)
+        held = {"resize": None, **read_card(path, f"Remove {out}.", *(claim.keys() - {"resize"}))}
         differing = [key for key, value in claim.items() if key != "source" and held[key] != value]
         if differing:
             raise BadInput(
@@ -133,4 +148,20 @@ def _claim(out: Path, source: Path, targets: Sequence[Path], seed: int, size: in
             f"{out} holds {foreign[0]} and is no folder of copies made here. Give another "
             "--out, so that the two are not mixed."
         )
-    write_atomically(path, json.dumps({**claim, "version": __version__}, indent=2).encode())
+    write_ledger(out, {**claim, "version": __version__, MADE_FROM: {}})
+
+
+def _record_origin(out: Path, name: str) -> None:
+    """Record what a corruption is made from, or refuse to mix two kinds of frost."""
+    ledger = read_card(out / LEDGER, f"Remove {out}.")
+    origins, here = ledger.setdefault(MADE_FROM, {}), provenance(name)
+    if not (out / name).is_dir():
+        origins[name] = here
+        write_ledger(out, ledger)
+        return
+    there = origins.get(name, here)
+    if (there == PROCEDURAL) != (here == PROCEDURAL):
+        raise BadInput(
+            f"{out / name} was made with {there}, but here it would be {here}. Remove that folder, "
+            "or give another --out, so that the two are not mixed."
+        )

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from acclimate.data.arrays import read_card
 from acclimate.data.catalog import DataSet
 from acclimate.data.corruptor import SEVERITIES
-from acclimate.data.generate import LEDGER
+from acclimate.data.ledger import LEDGER, MADE_FROM
 from acclimate.errors import BadInput
 from acclimate.functional.normalization import Normalization
 from acclimate.streams.folder import FolderSource
@@ -31,6 +32,7 @@ class LabelledFolder(FolderSource):
         seed: Of the order; None keeps the images sorted by path.
         classes: Class names in the order of the model's logits; the folder names, sorted, if None.
         description: What a result must say of its data.
+        resize: What images are resized to cover before a crop of `size`; None for `size` itself.
     """
 
     def __init__(
@@ -42,8 +44,9 @@ class LabelledFolder(FolderSource):
         seed: int | None = None,
         classes: Sequence[str] | None = None,
         description: Mapping[str, Any] | None = None,
+        resize: int | Size | None = None,
     ) -> None:
-        super().__init__(root, size, batch_size, normalization, seed or 0, classes)
+        super().__init__(root, size, batch_size, normalization, seed or 0, classes, resize)
         self.description = {**(description or {}), "n": len(self.paths)}
         if seed is not None:
             order = torch.randperm(len(self.paths), generator=torch.Generator().manual_seed(seed))
@@ -106,6 +109,7 @@ def load_folder(
     normalization: Normalization | None = None,
     seed: int | None = None,
     classes: Sequence[str] | None = None,
+    resize: int | Size | None = None,
 ) -> LabelledFolder:
     """Return a folder as batches `(x, y)` that can be gone through as often as needed.
 
@@ -116,22 +120,33 @@ def load_folder(
         path: Where the set is, if not under the root.
         corruption: Of `imagenetc`.
         severity: Of `imagenetc`.
-        size: Height and width, or one number for both; None if all images have one size.
+        size: Height and width, or one number for both; None takes that of the set: 224 for
+            `imagenet` and the published `imagenetc`, for others the one size all images have.
         batch_size: Images a batch.
         normalization: Applied to the images in [0, 1]; None for none.
         seed: Of the order; None keeps the images sorted by path.
         classes: Class names in the order of the model's logits; the folder names, sorted, if None.
+        resize: What images are resized to cover before a crop of `size`; None for `size` itself,
+            and for 256 where `imagenet` has its own size.
 
     Raises:
         BadInput: The folder is not there, or its sub-folders do not give the class numbers.
     """
     place = find_folder(entry, root, split, path, corruption, severity)
-    made = any((folder / LEDGER).is_file() for folder in (place, *place.parents[:2]))
+    ledger = _find_ledger(place)
+    if ledger is None:
+        size, resize = choose_sizes(entry, size, resize)
     description: dict[str, Any] = {"name": entry.name, "split": split, "folder": str(place)}
-    description["source"] = "generated" if made else "folder"
+    description |= {"source": "folder" if ledger is None else "generated"}
+    description |= {"size": size, "resize": resize}
     if corruption is not None:
         description |= {"corruption": corruption, "severity": severity}
-    folder = LabelledFolder(place, size, batch_size, normalization, seed, classes, description)
+        if ledger is not None:
+            said = ledger.get(MADE_FROM, {})
+            description[MADE_FROM] = said.get(corruption, f"{corruption}: not recorded")
+    folder = LabelledFolder(
+        place, size, batch_size, normalization, seed, classes, description, resize
+    )
     if entry.name != "image-folder" and classes is None and len(folder.classes) != _N_IMAGENET:
         raise BadInput(
             f"expected {_N_IMAGENET} class folders in {place}, found {len(folder.classes)}: their "
@@ -139,6 +154,27 @@ def load_folder(
             "classes=."
         )
     return folder
+
+
+def choose_sizes(
+    entry: DataSet, size: int | Size | None, resize: int | Size | None
+) -> tuple[int | Size | None, int | Size | None]:
+    """Return size and resize as given, or those of the set: both, if neither is given.
+
+    >>> from acclimate.data.catalog import SETS
+    >>> choose_sizes(SETS["imagenet"], None, None), choose_sizes(SETS["imagenet"], 64, None)
+    ((224, 256), (64, None))
+    """
+    if size is None and resize is None:
+        return entry.size, entry.resize
+    return entry.size if size is None else size, resize
+
+
+def _find_ledger(place: Path) -> dict[str, Any] | None:
+    for folder in (place, *place.parents[:2]):
+        if (folder / LEDGER).is_file():
+            return read_card(folder / LEDGER, f"Remove {folder} and make the copies anew.")
+    return None
 
 
 def list_corrupted(base: Path) -> dict[str, list[int]]:

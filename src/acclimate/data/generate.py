@@ -7,8 +7,8 @@ file is named `fog.npy.part` until the severities of its first run are there.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -19,12 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from acclimate._version import __version__
-from acclimate.data.arrays import LabelledImages, Pixels, array_sha256, read_card, write_array
+from acclimate.corruptions import provenance
+from acclimate.corruptions.frost import get_frost_root, set_frost_root, warn_if_procedural
+from acclimate.data.arrays import LabelledImages, Pixels, array_sha256, write_array
 from acclimate.data.corruptor import SEVERITIES, check_request, corrupt_block, find_recipe
+from acclimate.data.ledger import MADE_FROM, find_stale, read_ledger, write_ledger
 from acclimate.data.places import Notify, Progress, hold_lock, make_folder
-from acclimate.errors import BadInput
-
-LEDGER = "generated.json"
+from acclimate.errors import AcclimateWarning, BadInput
 
 _BLOCK = 500  # images a task: enough to outweigh sending them to another process
 
@@ -40,6 +41,8 @@ def generate(
     notify: Notify | None = None,
 ) -> None:
     """Make corrupted copies of a set, as far as they are not there yet.
+
+    Photographs of frost are looked for as `acclimate.corruptions.frost.frost_from` says.
 
     Args:
         clean: The set to corrupt.
@@ -66,29 +69,11 @@ def generate(
                 for severity in stale:
                     del ledger["blocks"][name][str(severity)]
                 if stale and notify is not None:
-                    notify(f"{name} was made by another version of the corruption: made anew.")
+                    what = "version of the corruption"
+                    if name == "frost":
+                        what += ", or from other pictures"
+                    notify(f"{name} was made by another {what}: made anew.")
                 _make(clean, folder, name, sorted(set(severities)), ledger, pool, progress)
-
-
-def read_ledger(folder: Path) -> dict[str, Any] | None:
-    """Return what was generated into a folder, or None if nothing was."""
-    path = folder / LEDGER
-    if not path.is_file():
-        return None
-    remedy = f"Remove {folder} and make the set anew by acclimate data corrupt."
-    return read_card(path, remedy, "source", "seed", "n", "shape", "blocks")
-
-
-def find_stale(folder: Path, name: str, severities: Iterable[int]) -> list[int]:
-    """Return the severities whose blocks were made by another version of the corruption."""
-    ledger = read_ledger(folder) or {"blocks": {}}
-    blocks = ledger["blocks"].get(name, {})
-    return [
-        severity
-        for severity in sorted(set(severities))
-        if str(severity) in blocks
-        and blocks[str(severity)]["recipe"] != find_recipe(name, severity, tuple(ledger["shape"]))
-    ]
 
 
 def _open_ledger(clean: LabelledImages, folder: Path, seed: int) -> dict[str, Any]:
@@ -115,12 +100,6 @@ def _open_ledger(clean: LabelledImages, folder: Path, seed: int) -> dict[str, An
     return ledger
 
 
-def _write_ledger(folder: Path, ledger: dict[str, Any]) -> None:
-    from acclimate.storage import write_atomically
-
-    write_atomically(folder / LEDGER, (json.dumps(ledger, indent=2) + "\n").encode())
-
-
 def _write_labels(clean: LabelledImages, folder: Path) -> None:
     # One byte each, as published, while the numbers fit.
     kind = np.uint8 if len(clean.classes) <= 256 else np.int64
@@ -143,7 +122,7 @@ def _make(
     path = final if final.exists() else part
     if not _fits(path, shape):
         ledger["blocks"].pop(name, None)
-        _write_ledger(folder, ledger)
+        write_ledger(folder, ledger)
         path.unlink(missing_ok=True)
         path = part
         # The file is as long as its header says, but takes no room where nothing was written.
@@ -152,7 +131,9 @@ def _make(
     for severity in severities:
         if str(severity) in made:
             continue
-        _write_ledger(folder, ledger)  # first, so that a block that is being made is not listed
+        if name == "frost":
+            warn_if_procedural()
+        write_ledger(folder, ledger)  # first, so that a block that is being made is not listed
         array = np.lib.format.open_memmap(path, "r+")
         block = array[(severity - 1) * len(clean) : severity * len(clean)]
         _fill(block, clean.images, name, severity, ledger["seed"], pool, progress)
@@ -161,8 +142,9 @@ def _make(
             "version": __version__,
             "recipe": find_recipe(name, severity, shape[1:]),
             "sha256": array_sha256(block),
+            MADE_FROM: provenance(name),
         }
-        _write_ledger(folder, ledger)
+        write_ledger(folder, ledger)
     if path == part:
         part.replace(final)
 
@@ -210,15 +192,25 @@ def _iter_corrupted(
 
 @contextmanager
 def open_pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
-    """Give a pool of processes, or None for one worker: this process does the work itself."""
+    """Give a pool of processes, or None for one worker: this process does the work itself.
+
+    The processes look for photographs of frost where this one does, and leave warnings to it.
+    """
     if workers < 1:
         raise BadInput(f"expected at least 1 worker, found {workers}.")
     if workers == 1:
         yield None
         return
     # Not forked: the caller may have threads, whose locks would be copied in any state.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(
+        workers, get_context("spawn"), initializer=_start_worker, initargs=(get_frost_root(),)
+    )
     try:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _start_worker(root: Path | None) -> None:
+    set_frost_root(root)
+    warnings.simplefilter("ignore", AcclimateWarning)

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from acclimate.data.download import DownloadFailed
+from acclimate.errors import DownloadFailed
 
 _TIMEOUT = 1800  # seconds; slow, but not for ever
 

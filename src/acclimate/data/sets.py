@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from acclimate.corruptions.frost import PROCEDURAL, frost_from
 from acclimate.data.arrays import CARD, LabelledImages, array_sha256, read_card
-from acclimate.data.catalog import SETS, WEIGHTS, DataSet, get_set
+from acclimate.data.catalog import SETS, DataSet, get_set
 from acclimate.data.cifar import get_cifar, load_cifar, make_remedy
 from acclimate.data.cifar_c import (
     generated_folder,
@@ -15,10 +16,11 @@ from acclimate.data.cifar_c import (
     load_cifar_c,
     published_folder,
 )
-from acclimate.data.corruptor import list_corruptions
-from acclimate.data.generate import generate, read_ledger
+from acclimate.data.corruptor import choose_corruptions
+from acclimate.data.generate import generate
+from acclimate.data.ingredients import get_ingredient
+from acclimate.data.ledger import has_procedural_frost, read_ledger
 from acclimate.data.places import Notify, Progress, data_root
-from acclimate.data.weights import get_weights, weights_folder
 from acclimate.errors import BadInput, did_you_mean
 
 if TYPE_CHECKING:
@@ -40,10 +42,10 @@ def get(
     progress: Progress | None = None,
     notify: Notify | None = None,
 ) -> Path:
-    """Return where a set or a file of weights is, fetched and checked if it was not there.
+    """Return where a set is, fetched and checked if it was not there.
 
     Args:
-        name: A key of `SETS` or `WEIGHTS`.
+        name: A key of `SETS`.
         root: Of all data; see `data_root`.
         source: An archive, folder or file that was brought here by other means.
         force: Fetch it even if it is there.
@@ -55,13 +57,10 @@ def get(
         DownloadFailed: No mirror gave it.
         CorruptFile: What came, or was given, is not the published set.
     """
-    place = data_root(root)
+    place, entry = data_root(root), get_set(name)
     given = None if source is None else Path(source)
-    if name in WEIGHTS:
-        return get_weights(name, place, given, force, progress, notify)
-    if name not in SETS:
-        raise BadInput(f'no data set "{name}". {did_you_mean(name, [*SETS, *WEIGHTS])}')
-    entry = SETS[name]
+    if entry.kind == "ingredient":
+        return get_ingredient(entry, place, given, force, progress, notify)
     if entry.kind == "cifar_c":
         return get_cifar_c(entry, place, given, force, progress, notify)
     if entry.kind in ("cifar", "cifar10_1"):
@@ -75,7 +74,7 @@ def load(
     """Return a set as arrays, memory-mapped where it lies on disk.
 
     Args:
-        name: A key of `SETS` that is no folder.
+        name: A key of `SETS` that has labelled images and is no folder.
         split: Such as `train` or `test`.
         root: Of all data; see `data_root`.
         **options: Of a corrupted set: `corruption` and `severity` (5), and where it has to be made
@@ -92,6 +91,8 @@ def load(
     entry, place = get_set(name), data_root(root)
     if entry.kind == "folder":
         raise BadInput(f'{name} is a folder of files: use acclimate.data.load_folder("{name}").')
+    if entry.kind == "ingredient":
+        raise BadInput(f"{name} has no labels, it is what other sets are made with: {entry.text}.")
     known = _OPTIONS[entry.kind]
     for option in options:
         if option not in known:
@@ -117,7 +118,7 @@ def load_folder(
         split: Sub-folder, if there is one of that name.
         root: Of all data; see `data_root`.
         **options: Of `acclimate.data.folders.load_folder`: `path`, `corruption`, `severity`,
-            `size`, `batch_size`, `normalization`, `seed`, `classes`.
+            `size`, `resize`, `batch_size`, `normalization`, `seed`, `classes`.
 
     Raises:
         BadInput: There is no such set, or it is not on disk.
@@ -145,7 +146,8 @@ def corrupt(
 
     Args:
         name: `cifar10`, `cifar100`, or another set of arrays if `out` is given.
-        names: Corruptions; None makes all.
+        names: Corruptions; `all` and `extra` stand for all nineteen and for the four held-out ones;
+            None makes the fifteen of the benchmark.
         severities: From 1 to 5.
         root: Of all data; see `data_root`.
         out: Where to; None for the place where `load` looks.
@@ -162,24 +164,25 @@ def corrupt(
     if out is None and not spoiled:
         raise BadInput(f"there is no usual place for corrupted copies of {name}: give --out.")
     folder = generated_folder(spoiled[0], place) if out is None else Path(out)
-    wanted = list_corruptions() if names is None else names
-    generate(load(name, root=place), folder, wanted, severities, seed, workers, progress, notify)
+    wanted, clean = choose_corruptions(names), load(name, root=place)
+    with frost_from(place):
+        generate(clean, folder, wanted, severities, seed, workers, progress, notify)
     return folder
 
 
 def find_state(name: str, root: str | Path | None = None) -> str:
-    """Return in a few words what of a set or of weights is on disk; empty if nothing."""
-    place = data_root(root)
-    if name in WEIGHTS:
-        return "on disk" if (weights_folder(place) / WEIGHTS[name].name).is_file() else ""
-    entry = get_set(name)
+    """Return in a few words what of a set is on disk; empty if nothing."""
+    place, entry = data_root(root), get_set(name)
+    if entry.kind == "ingredient":
+        there = all((place / name / file).is_file() for file in entry.sha256)
+        return f"{len(entry.sha256)} files" if there else ""
     if entry.kind == "made":
         return "made by code"
     if entry.kind == "cifar_c":
         return _find_corrupted(entry, place)
     if entry.kind == "folder":
-        there = [place / entry.name, place / f"{entry.name}-generated"]
-        return "folder" if any(folder.is_dir() for folder in there) else ""
+        places = [place / entry.name, place / f"{entry.name}-generated"]
+        return "folder" if any(folder.is_dir() for folder in places) else ""
     card = place / entry.name / CARD
     return (
         str(read_card(card, make_remedy(entry, place), "source")["source"])
@@ -197,7 +200,8 @@ def _find_corrupted(entry: DataSet, root: Path) -> str:
     if ledger is None:
         return ""
     n_blocks = sum(len(blocks) for blocks in ledger["blocks"].values())
-    return f"generated, {len(ledger['blocks'])} corruptions, {n_blocks} blocks"
+    frost = f", {PROCEDURAL}" if has_procedural_frost(ledger) else ""
+    return f"generated, {len(ledger['blocks'])} corruptions, {n_blocks} blocks{frost}"
 
 
 def _load_builtin(split: str, n: int = 2000, start: int = 0) -> LabelledImages:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from acclimate.data.places import Notify, Progress, data_root, make_folder
-from acclimate.errors import AcclimateWarning, ArtifactMismatch, BadInput
+from acclimate.errors import AcclimateWarning, ArtifactMismatch, BadInput, DownloadFailed
 from acclimate.storage import read_file, write_file
 from acclimate.zoo.catalog import CATALOG, get_spec
 from acclimate.zoo.external import NormalizedModel, build_external
@@ -55,11 +56,14 @@ def load(
     """Return a model with its weights, in evaluation mode, for images in [0, 1].
 
     Args:
-        name: a name in the zoo, `timm:NAME`, `torchvision:NAME` or `package.module:function`.
+        name: a name in the zoo, `timm:NAME`, `torchvision:NAME` or `package.module:function`. An
+            architecture alone, such as `resnet20`, stands for the name with that many classes, or
+            else for that of CIFAR-10; see `get_spec`.
         weights: a safetensors file or a PyTorch checkpoint with the published names or ours; None
             takes what `import_checkpoint` imported, or what the library or function comes with.
+            With an architecture alone, any weights that fit are taken, such as those of your own.
         n_classes: number of logits, if not that of the published weights.
-        check_hash: whether the weights of a name of the zoo must be the published ones, where
+        check_hash: whether the weights of a full name of the zoo must be the published ones, where
             their SHA-256 is known. Others that were imported on purpose are taken with a warning.
         root: folder of all data; the default is that of `acclimate.data`.
 
@@ -71,20 +75,23 @@ def load(
     """
     path = None if weights is None else Path(weights)
     if ":" in name:
+        if path is not None and n_classes is None:
+            n_classes = _find_n_classes(name, path)
         model = build_external(name, n_classes, pretrained=path is None)
         if path is not None:
             inner = model.model if isinstance(model, NormalizedModel) else model
             fit(inner, read_tensors(path), None, path)
         return model.eval()
-    spec = get_spec(name)
-    path = weights_path(name, root) if path is None else path
+    spec = get_spec(name, n_classes)
+    path = weights_path(spec.name, root) if path is None else path
     if weights is None and not path.is_file():
         raise BadInput(_no_weights(spec, path))
-    tensors, sha256, is_imported = _read(spec, path)
-    model = spec.build(n_classes)
+    tensors, sha256, card = _read(spec, path)
+    model = spec.build(card.get("n_classes") if n_classes is None else n_classes)
     fit(model, tensors, spec.layout, path)
-    fault = _find_fault(spec, path, sha256, model) if check_hash else ""
-    if fault and is_imported:  # whoever imported it decided to take it
+    is_own = weights is not None and (name != spec.name or "training" in card)
+    fault = _find_fault(spec, path, sha256, model) if check_hash and not is_own else ""
+    if fault and card:  # whoever imported it decided to take it
         warnings.warn(fault, AcclimateWarning, stacklevel=2)
     elif fault:
         raise ArtifactMismatch(fault)
@@ -95,12 +102,20 @@ def build(name: str, n_classes: int | None = None) -> nn.Module:
     """Return a model with fresh weights, in training mode. Arguments as for `load`."""
     if ":" in name:
         return build_external(name, n_classes, pretrained=False)
-    return get_spec(name).build(n_classes)
+    return get_spec(name, n_classes).build(n_classes)
 
 
 def weights_path(name: str, root: str | Path | None = None) -> Path:
-    """Return where the imported weights of a model lie, or would lie."""
-    return data_root(root) / "zoo" / f"{get_spec(name).name}.safetensors"
+    """Return where the weights of a model lie, or would lie: imported, else in the package."""
+    spec = get_spec(name)
+    imported = _imported_path(spec, root)
+    if spec.packaged and not imported.is_file():
+        return Path(__file__).parent / "weights" / spec.packaged
+    return imported
+
+
+def _imported_path(spec: ModelSpec, root: str | Path | None) -> Path:
+    return data_root(root) / "zoo" / f"{spec.name}.safetensors"
 
 
 def import_checkpoint(
@@ -127,7 +142,7 @@ def import_checkpoint(
         "licence": spec.licence,
         "left_out": left_out,
     }
-    target = weights_path(name, root)
+    target = _imported_path(spec, root)
     make_folder(target.parent)
     write_file(target, _KIND, model.state_dict(), card)
     return target
@@ -143,6 +158,8 @@ def download(
 ) -> Path:
     """Fetch the published weights of a model and import them; return where they are then.
 
+    They are looked for at their address, and if that is of Google Drive, at its other one.
+
     Args:
         name: a name in the zoo.
         check_hash: as for `load`.
@@ -152,37 +169,59 @@ def download(
 
     Raises:
         BadInput: when no weights of that model are published.
-        AcclimateError: when they cannot be had; see `acclimate.data.download.fetch`.
+        DownloadFailed: when they cannot be had; see `acclimate.data.download.fetch`.
     """
     from acclimate.data.download import RemoteFile, fetch
 
     spec = get_spec(name)
+    if spec.packaged:
+        return weights_path(spec.name, root)
     if not spec.address:
-        raise BadInput(_no_weights(spec, weights_path(name, root)))
+        raise BadInput(_no_weights(spec, weights_path(spec.name, root)))
     whole = len(spec.sha256) == 64
     checksum = f"sha256:{spec.sha256}" if check_hash and whole else None
-    remote = RemoteFile(f"{name}.pt", (spec.address,), checksum=checksum)
-    fetched = fetch(remote, data_root(root) / ".downloads", progress, notify)
+    remote = RemoteFile(f"{spec.name}.pt", _list_addresses(spec), checksum=checksum)
+    try:
+        fetched = fetch(remote, data_root(root) / ".downloads", progress, notify)
+    except DownloadFailed as failure:
+        hint = f"save {spec.address} with a browser, then: acclimate zoo get {spec.name}"
+        raise DownloadFailed(f"{failure}\n  Or {hint} --from FILE") from failure
     path = import_checkpoint(name, fetched, check_hash=check_hash, root=root)
     fetched.unlink()  # all of it that matters is in the zoo now
     return path
 
 
-def _read(spec: ModelSpec, path: Path) -> tuple[dict[str, Tensor], str, bool]:
-    """Return tensors, the SHA-256 of the published file, and whether it was imported before."""
+def _list_addresses(spec: ModelSpec) -> tuple[str, ...]:
+    host, _, file = spec.address.partition("/uc?export=download&confirm=t&id=")
+    if host != "https://drive.google.com":
+        return (spec.address,)
+    other = f"https://drive.usercontent.google.com/download?id={file}&export=download&confirm=t"
+    return spec.address, other
+
+
+def _find_n_classes(name: str, path: Path) -> int | None:
+    """Return how many classes a model of a library was trained with, if the file says so."""
+    if not name.startswith(("timm:", "torchvision:")) or not _is_ours(path):
+        return None
+    n_classes: int = read_file(path, _KIND)[1]["n_classes"]
+    return n_classes
+
+
+def _read(spec: ModelSpec, path: Path) -> tuple[dict[str, Tensor], str, dict[str, Any]]:
+    """Return tensors, the SHA-256 of the published file, and the card if it is a file of ours."""
     if not _is_ours(path):
-        return read_tensors(path), sha256_of(path), False
+        return read_tensors(path), sha256_of(path), {}
     tensors, card = read_file(path, _KIND)
     if card["name"] != spec.name:
         raise ArtifactMismatch(
             f"expected weights of {spec.name}, but {path} holds those of {card['name']}. "
             f"Give another file, or load {card['name']}."
         )
-    return tensors, card["source_sha256"], True
+    return tensors, card["source_sha256"], card
 
 
 def _is_ours(path: Path) -> bool:
-    """Return whether `import_checkpoint`, or another part of acclimate, wrote the file."""
+    """Return whether `import_checkpoint`, `acclimate train` or another part of ours wrote it."""
     if path.suffix != ".safetensors" or not path.is_file():
         return False
     try:

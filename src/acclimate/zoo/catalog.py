@@ -7,22 +7,40 @@ from typing import Any
 
 from acclimate.builtin.model import WideResNet
 from acclimate.errors import BadInput, did_you_mean
-from acclimate.zoo.resnet import CifarResNet, PreactivationResNet, SmallStemResNet, WideStemResNet
+from acclimate.functional.normalization import NORMALIZATIONS
+from acclimate.zoo.resnet import (
+    CifarResNet,
+    PreactivationResNet,
+    ShortResNet,
+    SmallStemResNet,
+    WideStemResNet,
+)
 from acclimate.zoo.spec import Channels, ModelSpec
 
 
-def get_spec(name: str) -> ModelSpec:
+def get_spec(name: str, n_classes: int | None = None) -> ModelSpec:
     """Return what is known of the model of that name.
+
+    Args:
+        name: such as `resnet20-cifar10`; or the architecture alone, as `resnet20`, which stands for
+            the entry of that many classes, or else for that of CIFAR-10.
+        n_classes: chooses between entries of one architecture.
 
     Raises:
         BadInput: when there is none.
+
+    >>> get_spec("resnet20").name, get_spec("wrn40-2", n_classes=100).name
+    ('resnet20-cifar10', 'wrn40-2-cifar100')
     """
-    if name not in CATALOG:
+    if name in CATALOG:
+        return CATALOG[name]
+    specs = [spec for spec in CATALOG.values() if spec.name.rpartition("-")[0] == name]
+    if not specs:
         raise BadInput(
             f'no model "{name}" in the zoo. {did_you_mean(name, CATALOG)} Other models are given '
             "as timm:NAME, torchvision:NAME or package.module:function."
         )
-    return CATALOG[name]
+    return min(specs, key=lambda spec: (spec.n_classes != n_classes, spec.n_classes != 10))
 
 
 _IMAGENET: tuple[Channels, Channels] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -126,6 +144,22 @@ def _preactivation(name: str, n_groups: int, description: str, **known: Any) -> 
     )
 
 
+def _short(**known: Any) -> ModelSpec:
+    mean, std = NORMALIZATIONS["cifar10"].mean, NORMALIZATIONS["cifar10"].std
+    return ModelSpec(
+        name="resnet9-cifar10",
+        data="CIFAR-10",
+        architecture="ResNet-9, 16 to 112 channels",
+        factory=ShortResNet,
+        n_classes=10,
+        mean=(mean[0], mean[1], mean[2]),
+        std=(std[0], std[1], std[2]),
+        layout="cifar_resnet",
+        description="A small net of few layers, trained by `acclimate train`.",
+        **known,
+    )
+
+
 _SPECS = (
     _wide(
         28,
@@ -193,6 +227,7 @@ _SPECS = (
         "cifar10_rn26_gn/ckpt.pth",
         licence="MIT",
     ),
+    _short(),
     _ttt_plus_plus(18, 10),
     _ttt_plus_plus(18, 100),
     _ttt_plus_plus(50, 10, f"{_DRIVE}1TWiFJY_q5uKvNr9x3Z4CiK2w9Giqk9Dx"),

@@ -33,6 +33,7 @@ class ModelSpec:
         content_sha256: digest of the weights themselves, whatever file they come in, if known; see
             `acclimate.zoo.readers.content_digest`. Without either a file is taken as it is.
         input_size: height and width of the images.
+        packaged: file in `acclimate/zoo/weights` with the weights, if they come with the package.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ModelSpec:
     sha256: str = ""
     content_sha256: str = ""
     input_size: int = 32
+    packaged: str = ""
 
     def build(self, n_classes: int | None = None) -> nn.Module:
         """Return the architecture with the weights PyTorch gives it."""

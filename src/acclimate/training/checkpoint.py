@@ -1,0 +1,145 @@
+"""Where a run stands: kept beside its output, so that it can be cut anywhere and gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.errors import ArtifactMismatch, BadInput
+from acclimate.storage import read_file, write_file
+
+_KIND = "training"
+_WEIGHT, _MOMENTUM = "weight.", "momentum."
+
+
+@dataclass
+class Position:
+    """How far a run has come. Random draws need no more: they depend on the place alone.
+
+    Attributes:
+        epoch: The one that is under way, from 0.
+        step: Steps of this epoch that are done.
+        loss_sum: Sum of their losses.
+        seconds: Time spent up to here.
+        scaler: State of the loss scaling of 16-bit precision.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    seconds: float = 0.0
+    scaler: dict[str, Any] = field(default_factory=dict)
+
+
+def checkpoint_path(out: Path) -> Path:
+    """Return where the checkpoint of a run lies that writes to this file."""
+    return out.with_name(f"{out.stem}.checkpoint.safetensors")
+
+
+def save_checkpoint(
+    path: Path,
+    trained: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    position: Position,
+    run: Mapping[str, Any],
+) -> None:
+    """Write where a run stands, in one step.
+
+    Args:
+        path: Of the checkpoint.
+        trained: All that is trained.
+        optimizer: SGD; its state is one momentum for each parameter.
+        position: How far the run has come.
+        run: What run it is; `load_checkpoint` compares it.
+    """
+    tensors = {f"{_WEIGHT}{name}": tensor for name, tensor in trained.state_dict().items()}
+    for name, parameter in trained.named_parameters():
+        momentum = optimizer.state[parameter].get("momentum_buffer")
+        if momentum is not None:
+            tensors[f"{_MOMENTUM}{name}"] = momentum
+    write_file(path, _KIND, tensors, {"position": asdict(position), "run": dict(run)})
+
+
+def load_checkpoint(path: Path, run: Mapping[str, Any]) -> tuple[dict[str, Tensor], Position]:
+    """Return the tensors of a checkpoint of this very run, and how far it had come.
+
+    Raises:
+        ArtifactMismatch: It is of a run with other settings, data or versions.
+        CorruptFile: It is damaged.
+    """
+    tensors, card = read_file(path, _KIND)
+    then, now = _flatten(card["run"]), _flatten(run)
+    lines = [
+        f"{name}: {then.get(name)!r} then, {now.get(name)!r} now"
+        for name in sorted({*then, *now})
+        if then.get(name) != now.get(name)
+    ]
+    if lines:
+        raise ArtifactMismatch(
+            f"{path} was left by another run:\n  " + "\n  ".join(lines) + "\nSay the same as then "
+            "to go on, or start anew with --force instead of --resume."
+        )
+    return tensors, Position(**card["position"])
+
+
+def _flatten(values: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def restore(
+    tensors: Mapping[str, Tensor], trained: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    """Put the tensors of a checkpoint back where they were."""
+    own = trained.state_dict()
+    state = {
+        name.removeprefix(_WEIGHT): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(_WEIGHT)
+    }
+    if own.keys() != state.keys():
+        raise ArtifactMismatch(
+            "the checkpoint holds other tensors than the model has now: its code was changed. "
+            "Start anew with --force instead of --resume."
+        )
+    trained.load_state_dict(state)
+    for name, parameter in trained.named_parameters():
+        momentum = tensors.get(f"{_MOMENTUM}{name}")
+        if momentum is not None:
+            # In the memory layout of the parameter, as the optimiser itself would have made it.
+            optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(
+                parameter, requires_grad=False
+            ).copy_(momentum)
+
+
+def check_place(out: Path, resume: bool, force: bool) -> None:
+    """Refuse to overwrite, before anything is loaded.
+
+    Raises:
+        BadInput: There is a result or a checkpoint, and nobody said what to do with it.
+    """
+    if resume and force:
+        raise BadInput("--resume goes on, --force starts anew: give one of them.")
+    if out.suffix != ".safetensors":
+        raise BadInput(f"expected a file that ends in .safetensors as --out, found {out}.")
+    if not out.parent.is_dir():
+        raise BadInput(f"the folder {out.parent} of --out does not exist. Create it first.")
+    if resume or force:
+        return
+    if checkpoint_path(out).exists():
+        raise BadInput(
+            f"{checkpoint_path(out)} was left by an interrupted run. Say --resume to go on with it "
+            "or --force to start anew."
+        )
+    if out.exists():
+        raise BadInput(f"{out} exists. Give another --out, or --force to overwrite it.")

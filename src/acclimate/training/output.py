@@ -1,0 +1,132 @@
+"""What a run leaves: a log, and a file of weights that says how they came about."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from acclimate import zoo
+from acclimate.artifact import versions
+from acclimate.errors import BadInput
+from acclimate.storage import read_file, write_atomically, write_file
+from acclimate.training.settings import TrainSettings
+from acclimate.zoo.external import NormalizedModel
+
+_KIND = "zoo"  # so that zoo.load(name, weights=FILE) reads it
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a training run gave.
+
+    Attributes:
+        path: Of the weights.
+        error: On the test split in percent; None if there is none.
+        minutes: Time spent, over all calls.
+        losses: On the training images, the mean of each epoch.
+        was_done: Whether the run had ended before, and nothing was done.
+    """
+
+    path: Path
+    error: float | None
+    minutes: float
+    losses: tuple[float, ...]
+    was_done: bool = False
+
+
+def log_path(out: Path) -> Path:
+    """Return where the figures of each epoch are written, one JSON object a line."""
+    return out.with_name(f"{out.stem}.log.jsonl")
+
+
+def read_log(path: Path, n_epochs: int) -> list[dict[str, Any]]:
+    """Return the figures of the first epochs, as many as are there."""
+    if not path.is_file():
+        return []
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [figures for figures in lines if figures.get("epoch", n_epochs + 1) <= n_epochs]
+
+
+def write_log(path: Path, log: list[dict[str, Any]]) -> None:
+    """Write one JSON object a line."""
+    write_atomically(path, "".join(json.dumps(figures) + "\n" for figures in log).encode())
+
+
+def write_weights(
+    out: Path,
+    model: nn.Module,
+    settings: TrainSettings,
+    run: Mapping[str, Any],
+    figures: Mapping[str, Any],
+    device: torch.device,
+) -> None:
+    """Write the file in the end: weights by our names, and a card.
+
+    Args:
+        out: Where.
+        model: Trained.
+        settings: Of the run.
+        run: What run it was: settings, data, classes.
+        figures: What came out.
+        device: That computed it.
+    """
+    name = architecture = settings.model
+    if ":" not in name:
+        spec = zoo.get_spec(name, len(run["classes"]))
+        name, architecture = spec.name, spec.architecture
+    card = {
+        "name": name,
+        "architecture": architecture,
+        "n_classes": len(run["classes"]),
+        "source_sha256": "",  # of a published file: there is none
+        "address": "",
+        "licence": "",
+        "left_out": [],
+        "training": {
+            **run,
+            "command": settings.command,
+            "versions": {**versions(), "lightning-fabric": version("lightning-fabric")},
+            "machine": _describe_machine(device),
+            **figures,
+        },
+    }
+    inner = model.model if isinstance(model, NormalizedModel) else model
+    write_file(out, _KIND, inner.state_dict(), card)
+
+
+def read_result(out: Path, run: Mapping[str, Any]) -> TrainResult:
+    """Return the result of this very run, which has ended.
+
+    Raises:
+        BadInput: The file is the result of another run.
+    """
+    _, card = read_file(out, _KIND)
+    done = card.get("training", {})
+    if any(done.get(name) != value for name, value in run.items()):
+        raise BadInput(
+            f"{out} is the result of another run ({done.get('command', 'not of training')}). Give "
+            "another --out, or --force to overwrite it."
+        )
+    return TrainResult(
+        path=out,
+        error=done["test_error_percent"],
+        minutes=done["minutes"],
+        losses=tuple(done["loss"]),
+        was_done=True,
+    )
+
+
+def _describe_machine(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    kind = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+    return f"{kind}, {torch.get_num_threads()} of {os.cpu_count()} cores"

@@ -1,0 +1,148 @@
+"""Sets of image files: copies in the layout of ImageNet-C, and how they are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from acclimate import data
+from acclimate.data import corruptor, folders
+from acclimate.data.check import check
+from acclimate.data.folder_copies import corrupt_folder
+from acclimate.errors import BadInput
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    draws = np.random.default_rng(0)
+    for number in range(6):
+        path = tmp_path / "photos" / ("cat", "dog")[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draws.integers(0, 256, (32, 32, 3)).astype(np.uint8)).save(path)
+    return tmp_path / "photos"
+
+
+class TestFolders:
+    def test_copies_keep_the_layout_and_go_on(self, photos, tmp_path):
+        (photos / "cat" / "torn.jpg").write_bytes(b"no image")
+        out = tmp_path / "out"
+        counts = corrupt_folder(photos, out, ["fog"], [2], seed=1)
+        assert (counts.n_written, counts.n_present) == (6, 0)
+        assert list(counts.unreadable) == [photos / "cat" / "torn.jpg"]
+        listed = sorted(photos.rglob("*.*"), key=lambda path: path.relative_to(photos).as_posix())
+        for place, path in enumerate(listed):
+            if path.suffix == ".png":
+                copy = out / "fog" / "2" / path.relative_to(photos)
+                clean = np.asarray(Image.open(path))[None]
+                wanted = corruptor.corrupt_block(clean, "fog", 2, 1, place)[0]
+                assert np.array_equal(np.asarray(Image.open(copy)), wanted)
+        (out / "fog" / "2" / "dog" / "1.png").unlink()
+        counts = corrupt_folder(photos, out, ["fog"], [2], seed=1, workers=2)
+        assert (counts.n_written, counts.n_present, len(counts.unreadable)) == (1, 5, 1)
+        assert not list(out.rglob("*.part"))
+
+    def test_mixtures_are_refused(self, photos, tmp_path):
+        corrupt_folder(photos, tmp_path / "out", ["brightness"], [1])
+        (tmp_path / "full").mkdir()
+        (tmp_path / "full" / "a.txt").write_text("")
+        (photos / "cat" / "0.jpg").write_bytes((photos / "cat" / "0.png").read_bytes())
+        cases = [
+            (tmp_path / "other", 0, "differ only in the ending"),
+        ]
+        for out, seed, words in cases:
+            with pytest.raises(BadInput, match=words):
+                corrupt_folder(photos, out, ["brightness"], [1], seed)
+        (photos / "cat" / "0.jpg").unlink()
+        for out, seed, words in (
+            (tmp_path / "out", 1, "made with another seed"),
+            (tmp_path / "full", 0, "no folder of copies"),
+            (photos / "copies", 0, "is inside"),
+        ):
+            with pytest.raises(BadInput, match=words):
+                corrupt_folder(photos, out, ["brightness"], [1], seed)
+        (photos / "cat" / "0.png").unlink()
+        with pytest.raises(BadInput, match="made with another listing"):
+            corrupt_folder(photos, tmp_path / "out", ["brightness"], [1])
+
+    def test_a_folder_is_gone_through_in_one_order(self, photos, tmp_path):
+        loaded = data.load_folder("image-folder", path=photos, batch_size=4)
+        assert loaded.description["n"] == 6
+        assert loaded.description["source"] == "folder"
+        passes = [list(loaded), list(loaded)]
+        for first, second in zip(*passes, strict=True):
+            assert torch.equal(first[0], second[0])
+            assert torch.equal(first[1], second[1])
+        assert torch.cat([y for _, y in passes[0]]).tolist() == [0, 0, 0, 1, 1, 1]
+        first = torch.from_numpy(np.asarray(Image.open(photos / "cat" / "0.png")) / np.float32(255))
+        assert torch.equal(passes[0][0][0][0], first.permute(2, 0, 1))
+        mixed = data.load_folder("image-folder", path=photos, seed=1)
+        labels = [y.tolist() for _, y in mixed]
+        assert labels != [[0, 0, 0, 1, 1, 1]]
+        assert sorted(labels[0]) == [0, 0, 0, 1, 1, 1]
+        assert labels == [y.tolist() for _, y in mixed]
+
+    def test_imagenet_layouts(self, photos, tmp_path, monkeypatch):
+        monkeypatch.setattr(folders, "_N_IMAGENET", 2)
+        place = tmp_path / "imagenet" / "val"
+        place.parent.mkdir()
+        photos.rename(place)
+        clean = data.load_folder("imagenet", root=tmp_path)
+        assert clean.classes == ["cat", "dog"]
+        assert (clean.size, clean.resize) == ((224, 224), (256, 256))
+        assert (clean.description["size"], clean.description["resize"]) == (224, 256)
+        small = data.load_folder("imagenet", root=tmp_path, size=16)
+        assert (small.size, small.resize) == ((16, 16), None)
+        inner = data.load_folder("imagenet", root=tmp_path, size=16, resize=20)
+        with Image.open(inner.paths[0]) as image:
+            larger = np.asarray(image.resize((20, 20), Image.Resampling.BILINEAR))
+        expected = torch.from_numpy(larger[2:18, 2:18] / np.float32(255)).permute(2, 0, 1)
+        assert torch.equal(next(iter(inner))[0][0], expected)
+        corrupt_folder(place, tmp_path / "imagenetc-generated", ["fog"], [5])
+        made = data.load_folder("imagenetc", root=tmp_path, corruption="fog", severity=5)
+        assert made.description["source"] == "generated"
+        assert len(made.paths) == 6
+        assert (made.size, made.resize) == ((32, 32), None)  # as the copies are
+        (tmp_path / "imagenetc-generated" / "generated.json").unlink()
+        (tmp_path / "imagenetc-generated").rename(tmp_path / "imagenetc")
+        found = data.load_folder("imagenetc", root=tmp_path, corruption="fog", severity=5)
+        assert found.description["source"] == "folder"
+        assert (found.size, found.resize) == ((224, 224), None)  # published as crops of that size
+        report = check("imagenetc", tmp_path)
+        assert report.facts["fog"] == "severity 5"
+        assert report.problems == []
+        monkeypatch.setattr(folders, "_N_IMAGENET", 1000)
+        with pytest.raises(BadInput, match="expected 1000 class folders"):
+            data.load_folder("imagenet", root=tmp_path)
+        named = data.load_folder("imagenet", root=tmp_path, classes=["ant", "cat", "dog"])
+        assert sorted({label for _, y in named for label in y.tolist()}) == [1, 2]
+
+    def test_unreadable_images_are_counted(self, photos, tmp_path):
+        (photos / "cat" / "torn.png").write_bytes((photos / "cat" / "0.png").read_bytes()[:200])
+        (photos / "dog" / "text.jpg").write_text("no image")
+        report = check("image-folder", path=photos)
+        assert report.facts["images"] == "8"
+        assert report.facts["unreadable"] == "2"
+        assert len(report.problems) == 2
+
+    def test_mistakes_are_explained(self, tmp_path):
+        for call, words in (
+            (lambda: data.load_folder("image-folder"), "give it as path="),
+            (
+                lambda: data.load_folder("imagenetc", root=tmp_path),
+                "needs a corruption and a severity",
+            ),
+            (lambda: data.load_folder("imagenet", root=tmp_path), "image-net.org"),
+            (
+                lambda: data.load_folder("imagenetc", root=tmp_path, corruption="fog", severity=1),
+                "zenodo.org/records/2235448",
+            ),
+            (lambda: check("imagenet", tmp_path), "image-net.org"),
+            (lambda: check("image-folder", tmp_path), "give it by --dir"),
+        ):
+            with pytest.raises(BadInput) as caught:
+                call()
+            assert words in str(caught.value)

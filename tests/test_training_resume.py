@@ -1,0 +1,193 @@
+"""Runs that are cut and gone on with end at the same weights, to the last bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from acclimate.errors import ArtifactMismatch, BadInput, CorruptFile
+from acclimate.storage import read_file
+from acclimate.training import train
+from acclimate.training.checkpoint import (
+    Position,
+    checkpoint_path,
+    load_checkpoint,
+    save_checkpoint,
+)
+from acclimate.training.output import log_path
+from tests.test_training import WithHead
+from tests.training_samples import make_photos, make_settings
+
+CPU: dict[str, Any] = {"device": "cpu"}
+
+
+class Cut(Exception):
+    """Ends a run as a crash would."""
+
+
+def cut_after(n_steps: int) -> Any:
+    """Return a callback that ends the run when that many steps are done."""
+
+    def progress(stage: str, done: int, total: int | None) -> None:
+        if stage == "train" and done == n_steps:
+            raise Cut
+
+    return progress
+
+
+def weights(path: Path) -> dict[str, Tensor]:
+    return read_file(path, "zoo")[0]
+
+
+def assert_same(path: Path, other: Path) -> None:
+    expected, found = weights(path), weights(other)
+    assert expected.keys() == found.keys()
+    different = [name for name in expected if not torch.equal(expected[name], found[name])]
+    assert not different
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return make_photos(tmp_path / "photos")
+
+
+@pytest.mark.parametrize(
+    ("changes", "cuts"),
+    [
+        ({}, [1]),  # before the first checkpoint: from the beginning
+        ({}, [3]),  # in the middle of the first epoch
+        ({}, [5]),  # after an epoch's last step, before it was counted
+        ({"warmup_epochs": 1.5}, [4, 9, 14]),
+        ({"momentum": 0.0}, [8]),
+        ({"augmentation": "augmix"}, [8]),
+        ({"precision": "bf16-mixed"}, [8]),
+    ],
+)
+def test_a_run_that_was_cut_ends_as_one_that_was_not(
+    changes: dict[str, Any], cuts: list[int], photos: Path, tmp_path: Path
+) -> None:
+    run = make_settings(photos, **changes)
+    whole = train(run, tmp_path / "whole.safetensors", **CPU)
+    out = tmp_path / "cut.safetensors"
+    for number, step in enumerate(cuts):
+        torch.rand(step)  # whatever else the process draws has no influence
+        with pytest.raises(Cut):
+            train(run, out, **CPU, resume=number > 0, save_every=2, progress=cut_after(step))
+    done: list[int] = []
+    parts = train(run, out, **CPU, resume=True, save_every=2, progress=lambda *p: done.append(p[1]))
+    assert (done[0] > 1) == (cuts[-1] > 1)
+    assert_same(whole.path, out)
+    assert parts.losses == whole.losses
+    assert parts.error == whole.error
+    assert not checkpoint_path(out).exists()
+    epochs = [json.loads(line).get("epoch") for line in log_path(out).read_text().splitlines()]
+    assert epochs == [1, 2, 3, None]
+
+
+def test_a_head_of_the_objective_is_gone_on_with(photos: Path, tmp_path: Path) -> None:
+    def make() -> WithHead:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return WithHead()
+
+    run, out, first = make_settings(photos), tmp_path / "cut.safetensors", make()
+    train(run, tmp_path / "whole.safetensors", **CPU, objective=first)
+    with pytest.raises(Cut):
+        train(run, out, **CPU, objective=make(), save_every=3, progress=cut_after(9))
+    second = make()
+    train(run, out, **CPU, objective=second, resume=True)
+    assert_same(tmp_path / "whole.safetensors", out)
+    assert torch.equal(first.head.weight, second.head.weight)
+
+
+def test_the_loss_scaling_of_16_bits_is_kept(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    model(torch.full((1, 2), torch.inf)).sum().backward()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler.scale(torch.ones(1))
+    scaler.step(optimizer)
+    scaler.update()  # infinite gradients: the scale is halved
+    position = Position(epoch=1, step=2, loss_sum=0.5, seconds=3.0, scaler=scaler.state_dict())
+    save_checkpoint(tmp_path / "a.safetensors", model, optimizer, position, {"seed": 0})
+    _, found = load_checkpoint(tmp_path / "a.safetensors", {"seed": 0})
+    assert found == position
+    restored = torch.amp.GradScaler("cpu")
+    restored.load_state_dict(found.scaler)
+    assert restored.get_scale() == 512.0
+
+
+def test_a_process_that_was_killed_is_gone_on_with(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "killed.safetensors"
+    run = make_settings(photos, model="tests.cli_models:mortal_cnn")
+    code = (
+        "import sys, torch; torch.set_num_threads(1)\n"
+        "from pathlib import Path; from acclimate.training import train\n"
+        "from tests.training_samples import make_settings\n"
+        "run = make_settings(Path(sys.argv[1]), model='tests.cli_models:mortal_cnn')\n"
+        "train(run, sys.argv[2], device='cpu', save_every=1)\n"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", code, str(photos), str(out)],
+        env={**os.environ, "KILL_AT": "9"},
+        cwd=Path(__file__).parent.parent,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert checkpoint_path(out).exists()
+    assert not out.exists()
+    train(run, out, **CPU, resume=True)
+    train(run, tmp_path / "whole.safetensors", **CPU)
+    assert_same(tmp_path / "whole.safetensors", out)
+
+
+def test_nothing_is_overwritten_unasked(photos: Path, tmp_path: Path) -> None:
+    run, out = make_settings(photos), tmp_path / "out.safetensors"
+    with pytest.raises(Cut):
+        train(run, out, **CPU, save_every=2, progress=cut_after(8))
+    with pytest.raises(BadInput, match=r"left by an interrupted run\. Say --resume to go on"):
+        train(run, out, **CPU)
+    with pytest.raises(BadInput, match="give one of them"):
+        train(run, out, **CPU, resume=True, force=True)
+    train(run, out, **CPU, force=True)
+    with pytest.raises(BadInput, match=r"exists\. Give another --out, or --force"):
+        train(run, out, **CPU)
+    before = out.read_bytes()
+    assert train(run, out, **CPU, resume=True).was_done
+    assert out.read_bytes() == before
+    other = make_settings(photos, seed=1)
+    with pytest.raises(BadInput, match=r"result of another run \(acclimate train --model tests"):
+        train(other, out, **CPU, resume=True)
+    train(other, out, **CPU, force=True)
+    assert not torch.equal(weights(out)["0.weight"], torch.zeros(1))
+    with pytest.raises(BadInput, match=r"ends in \.safetensors as --out, found"):
+        train(run, tmp_path / "out.pt", **CPU)
+    with pytest.raises(BadInput, match=r"folder .*nowhere of --out does not exist"):
+        train(run, tmp_path / "nowhere" / "out.safetensors", **CPU)
+
+
+def test_a_checkpoint_of_another_run_is_refused(photos: Path, tmp_path: Path) -> None:
+    run, out = make_settings(photos), tmp_path / "out.safetensors"
+    with pytest.raises(Cut):
+        train(run, out, **CPU, save_every=2, progress=cut_after(8))
+    with pytest.raises(ArtifactMismatch, match=r"settings\.lr: 0\.1 then, 0\.2 now"):
+        train(make_settings(photos, lr=0.2), out, **CPU, resume=True)
+    (photos / "train" / "cat" / "000.png").unlink()
+    with pytest.raises(ArtifactMismatch, match=r"data\.n: 40 then, 39 now"):
+        train(run, out, **CPU, resume=True)
+    with pytest.raises(ArtifactMismatch, match="objective: 'CrossEntropy' then, 'WithHead' now"):
+        train(run, out, **CPU, resume=True, objective=WithHead())
+    content = bytearray(checkpoint_path(out).read_bytes())
+    content[-3] ^= 1
+    checkpoint_path(out).write_bytes(content)
+    with pytest.raises(CorruptFile, match="SHA-256 differs"):
+        train(run, out, **CPU, resume=True)
