@@ -132,7 +132,7 @@ def _compose(
         return added
     if not issubclass(kind, GradientMethod):
         raise InvalidConfig(
-            f"{kind.name} takes no gradient steps, so there is nothing that SWR could damp or NSP "
+            f"{kind.name} keeps no gradient steps, so there is nothing that SWR could damp or NSP "
             "could add to. Leave regularizer and auxiliary out."
         )
     own = kind.own_terms(config)

@@ -238,7 +238,7 @@ def test_shapes_need_one_penalty_a_tensor():
 @pytest.mark.parametrize(
     ("method", "options", "words"),
     [
-        ("norm", {"regularizer": "swr"}, "no gradient steps"),
+        ("norm", {"regularizer": "swr"}, "keeps no gradient steps"),
         ("swr_nsp", {"regularizer": "swr"}, "has SWR already"),
         ("nsp", {"auxiliary": NspOptions()}, "has NSP already"),
         ("tent", {"regularizer": "swrr"}, "swr"),

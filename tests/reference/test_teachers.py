@@ -14,17 +14,10 @@ from acclimate.errors import BadInput
 from acclimate.functional.augmentations import CottaAugmentation, augment
 from acclimate.functional.augmix import AugMix
 from acclimate.functional.norm import use_statistics
-from acclimate.methods import METHODS
-from acclimate.methods.cotta import Cotta
-from acclimate.methods.memo import Memo
 from acclimate.methods.memory import BalancedMemory
-from acclimate.methods.roid import Roid, soft_likelihood_ratio
-from acclimate.methods.rotta import Rotta
+from acclimate.methods.roid import soft_likelihood_ratio
 from acclimate.testing.models import tiny_batches, tiny_model
 from tests.reference import oracles_teachers as oracles
-
-for kind in (Cotta, Rotta, Roid, Memo):
-    METHODS.setdefault(kind.name, kind)
 
 PRECISIONS = [(torch.float64, 5, 1e-8), (torch.float32, 1, 1e-5)]
 CASES = [(name, *case) for name in ("batch_norm", "vit") for case in PRECISIONS]

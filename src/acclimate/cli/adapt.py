@@ -175,7 +175,9 @@ def _facts(summary: Summary, counts: Counts, out: Path, state: Path | None) -> d
         "images": f"{summary.n_images:,} in {summary.n_batches:,} batches{taken}",
         "speed": f"{summary.images_per_second:,.0f} images/s",
         "updates": f"{counts.updates:,}" + (f"; skipped: {skipped}" if skipped else ""),
-        "restored": f"{counts.restored} times by the guard" if counts.restored else "",
+        "restored": f"{counts.restored} times, by the guard or the method"
+        if counts.restored
+        else "",
         "labels": labels + (f", {rest} more" if rest else ""),
         "state": "" if state is None else str(state),
     }

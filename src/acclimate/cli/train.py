@@ -46,6 +46,14 @@ def train(
     augmentation: Annotated[
         str, typer.Option(help="standard (shifts and flips), augmix or none.")
     ] = "standard",
+    joint: Annotated[
+        str,
+        typer.Option(
+            help="A second task to train with: simclr (contrastive, for `ttt_pp` and `tfa`) or "
+            "none. Its head is written beside the weights: NAME.head.safetensors."
+        ),
+    ] = "none",
+    joint_weight: Annotated[float, typer.Option(help="Weight of the second task.")] = 1.0,
     precision: Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mixed.")] = "32-true",
     images: Annotated[
         int | None, typer.Option(help="Train on this many images; default: all.")
@@ -84,6 +92,7 @@ def train(
     """
     from acclimate.training import TrainSettings
     from acclimate.training import train as train_model
+    from acclimate.training.simclr import head_path
 
     here = str(Path.cwd())
     if here not in sys.path:  # for package.module:function
@@ -99,6 +108,8 @@ def train(
         warmup_epochs=warmup_epochs,
         label_smoothing=label_smoothing,
         augmentation=augmentation,
+        joint=joint,
+        joint_weight=joint_weight,
         precision=precision,
         images=images,
         size=size,
@@ -122,6 +133,7 @@ def train(
             raise
     facts = {
         "weights": str(result.path),
+        "head": "" if joint == "none" else str(head_path(result.path)),
         "": "this run had ended before; nothing was done" if result.was_done else "",
         "training loss": f"{result.losses[0]:.3f} → {result.losses[-1]:.3f}",
         "test error": "no test split" if result.error is None else f"{result.error:.2f} %",

@@ -27,7 +27,7 @@ class Record:
         nll: Mean negative logarithm of the true class's probability.
         ms: Wall time of the call, in milliseconds.
         n_skipped: Batches since the last reset that were predicted without an update.
-        n_restored: States restored by the guard since the last reset.
+        n_restored: States restored, by the guard or the method itself, since the last reset.
         predictions: The predicted classes; None where they were not kept.
         by_domain: Samples and errors of each domain in the batch.
         epoch: Which pass over the stream this was, from 1.

@@ -184,7 +184,7 @@ class Result:
 
     @property
     def n_restored(self) -> int:
-        """States restored by the guard, over all resets."""
+        """States restored by the guard or by the method itself, over all resets."""
         return sum(record.restored for record in self.records)
 
     def of_epoch(self, epoch: int) -> Result:

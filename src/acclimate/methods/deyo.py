@@ -109,7 +109,7 @@ class Deyo(Tent):
         """Return scale and shift of all but the topmost normalisation layers."""
         return lower_norm_parameters(model, config.skip_top)
 
-    def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+    def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the weighted mean entropy of the chosen samples; None if there are none."""
         logits = self.run(x).logits
         each = entropy(logits)

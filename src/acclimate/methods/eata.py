@@ -58,7 +58,7 @@ class Eata(Eta):
         measured = self.artifact.part("fisher")
         self._fisher = {name: measured[name] for name in self.parameters_moved if name in measured}
 
-    def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+    def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return ETA's loss and the penalty; None if no sample is chosen."""
         logits, loss = super().loss(x)
         if loss is not None and self.config.fisher_weight > 0:

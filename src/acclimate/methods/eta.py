@@ -68,7 +68,7 @@ class Eta(Tent):
         super().setup()
         self.add_state("mean_prediction", None)
 
-    def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+    def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the weighted mean entropy of the chosen samples; None if there are none."""
         logits = self.run(x).logits
         each = entropy(logits)

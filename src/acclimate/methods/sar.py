@@ -112,7 +112,7 @@ class Sar(Tent):
         self.add_state("mean_loss", None)
         self._reliable: Tensor | None = None  # on the first pass of the batch under way
 
-    def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+    def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the mean entropy of what is reliable, on a second pass: still reliable."""
         logits = self.run(x, moves=self._reliable is None).logits
         each = entropy(logits)

@@ -46,12 +46,12 @@ class Tent(GradientMethod):
             Problem(
                 "normalisation",
                 "no BatchNorm, InstanceNorm, GroupNorm, LayerNorm or RMSNorm with parameters was "
-                f"found ({n_layers} modules looked at); TENT moves only those.",
+                f"found ({n_layers} modules looked at); {cls.name} moves only those.",
                 'Use "swr_nsp", which trains other layers.',
             )
         ]
 
-    def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the mean entropy of the batch's predictions."""
         logits = self.run(x).logits
         return logits, entropy(logits).mean()

@@ -54,8 +54,9 @@ def prepare_contrast(
     }
     card = {**to_card(options), "n_samples": n, "batch_size": batch_size, "head": None}
     if head is not None:
-        tensors |= {f"contrast_head/{name}": value for name, value in head.state_dict().items()}
-        card["head"] = [len(head[0].weight), len(head[2].weight)]
+        weights = head.state_dict()
+        tensors |= {f"contrast_head/{name}": value for name, value in weights.items()}
+        card["head"] = [len(weights["0.weight"]), len(weights["2.weight"])]
     return tensors, card
 
 
@@ -129,7 +130,7 @@ def _blocks(encoded: Iterable[Tensor], size: int) -> Iterator[Tensor]:
             f"are apart, found {n_held}. Give more source data: thousands are usual."
         )
     if n_held:
-        yield from torch.cat(held).split(size if started else n_held // 2)
+        yield from torch.split(torch.cat(held), size if started else n_held // 2)
 
 
 def _encode(

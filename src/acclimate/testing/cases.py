@@ -21,6 +21,11 @@ from acclimate.testing.models import MODEL_OPTIONS, tiny_batches, tiny_model
 METHOD_OPTIONS: dict[str, dict[str, Any]] = {
     "cotta": {"n_augmentations": 3},
     "memo": {"n_copies": 4},
+    "eta": {"max_entropy": 1.5, "max_similarity": 1.1},
+    "eata": {"max_entropy": 1.5, "max_similarity": 1.1},
+    "rdumb": {"max_entropy": 1.5, "max_similarity": 1.1, "reset_every": 2},
+    "sar": {"max_entropy": 1.5},
+    "deyo": {"max_entropy": 1.5, "min_drop": -1.0},
     "note": {"update_every": 8, "memory_size": 16},
     "rotta": {"update_every": 8, "memory_size": 16},
 }

@@ -12,12 +12,14 @@ from acclimate.training.objectives import CrossEntropy, Objective
 from acclimate.training.output import TrainResult
 from acclimate.training.run import train
 from acclimate.training.settings import TrainSettings
+from acclimate.training.simclr import SimclrJoint
 
 __all__ = [
     "AugMixJsd",
     "AugMixOptions",
     "CrossEntropy",
     "Objective",
+    "SimclrJoint",
     "TrainResult",
     "TrainSettings",
     "train",

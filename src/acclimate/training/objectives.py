@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,8 +22,25 @@ class Objective(nn.Module, ABC):
     """A loss with the augmentation that belongs to it.
 
     Parameters it has, such as those of a second head, are trained with the model and kept in
-    checkpoints, but not in the file that is written at the end.
+    checkpoints, but not in the file that is written at the end; `write` may write another.
     """
+
+    def attach(self, model: nn.Module, x: Tensor) -> None:
+        """Make what depends on the model, such as a second head; called before training.
+
+        Args:
+            model: With its first weights.
+            x: A few images as stored.
+        """
+
+    def write(self, out: Path, model: nn.Module, card: Mapping[str, Any]) -> None:
+        """Write what is to be kept besides the model; called after training.
+
+        Args:
+            out: Where the model is written.
+            model: Trained.
+            card: What run it was; can be written as JSON.
+        """
 
     @abstractmethod
     def forward(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
@@ -59,6 +78,14 @@ class CrossEntropy(Objective):
 
 def make_objective(settings: TrainSettings) -> Objective:
     """Return what a run minimises."""
+    if settings.joint == "simclr":
+        from acclimate.training.simclr import SimclrJoint
+
+        return SimclrJoint(_main_objective(settings), settings.joint_weight, seed=settings.seed)
+    return _main_objective(settings)
+
+
+def _main_objective(settings: TrainSettings) -> Objective:
     if settings.augmentation == "augmix":
         from acclimate.training.augmix import AugMixJsd
 

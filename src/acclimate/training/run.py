@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from acclimate import zoo
 from acclimate.data.places import Progress
@@ -87,6 +87,7 @@ def train(
     fabric = make_fabric(settings, device)
     with repeatable(settings.seed):
         model = _build(settings, data)
+        objective.attach(model, _few(data))
         trained = Trained(model, objective)
         trained.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         plain = make_optimizer(trained, settings)
@@ -129,6 +130,7 @@ def train(
             "minutes": result.minutes,
             "loss": list(result.losses),
         }
+        objective.write(out, model, run)
         write_weights(out, model, settings, run, figures, fabric.device)
         checkpoint_path(out).unlink(missing_ok=True)
     fabric.barrier()
@@ -154,7 +156,7 @@ def _build(settings: TrainSettings, data: ImageSet) -> nn.Module:
     model = zoo.build(settings.model, None if is_function else len(data.classes))
     # Functions may return what was used before, in evaluation mode or partly frozen.
     model.requires_grad_(True).train()
-    x, _ = next(data.batches([torch.arange(min(2, len(data)))]))
+    x = _few(data)
     model.eval()
     with torch.no_grad():
         logits = model(x.float() / 255)
@@ -167,3 +169,8 @@ def _build(settings: TrainSettings, data: ImageSet) -> nn.Module:
             "logit a class."
         )
     return model
+
+
+def _few(data: ImageSet) -> Tensor:
+    x, _ = next(data.batches([torch.arange(min(2, len(data)))]))
+    return x

@@ -13,6 +13,7 @@ from acclimate.errors import BadInput, InvalidConfig, did_you_mean
 from acclimate.zoo import get_spec
 
 AUGMENTATIONS = ("standard", "augmix", "none")
+JOINTS = ("none", "simclr")
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 
 
@@ -32,6 +33,9 @@ class TrainSettings:
         label_smoothing: Part of the target that is spread over all classes.
         augmentation: `standard` (shifts and flips), `augmix` (these and AugMix, with its
             Jensen-Shannon term) or `none`.
+        joint: A second task that is trained with the first: `simclr`, a contrastive one with a head
+            of its own, which TTT++ goes on with at test time; or `none`.
+        joint_weight: Weight of the second task's loss.
         precision: `32-true`, or `bf16-mixed` or `16-mixed` to compute most products in 16 bits.
         images: How many training images, the first; None is all.
         size: Height and width image files are brought to; None if all have one size.
@@ -49,6 +53,8 @@ class TrainSettings:
     warmup_epochs: float = 0.0
     label_smoothing: float = 0.0
     augmentation: str = "standard"
+    joint: str = "none"
+    joint_weight: float = 1.0
     precision: str = "32-true"
     images: int | None = None
     size: int | None = None
@@ -66,8 +72,10 @@ class TrainSettings:
                 f"expected a batch size that {self.devices} devices can share equally, found "
                 f"{self.batch_size}; give a multiple of {self.devices}."
             )
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            raise InvalidConfig(f"expected lr above 0, found {self.lr}; 0.1 is usual.")
+        for name, usual in (("lr", 0.1), ("joint_weight", 1)):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise InvalidConfig(f"expected {name} above 0, found {value}; {usual} is usual.")
         for name, end in (("momentum", 1), ("label_smoothing", 1), ("weight_decay", math.inf)):
             value = getattr(self, name)
             if not 0 <= value < end:
@@ -87,7 +95,11 @@ class TrainSettings:
                 f'"{self.data}" is neither a data set nor a folder. {did_you_mean(self.data, SETS)}'
                 " A folder has one sub-folder of images a class."
             )
-        for name, known in (("augmentation", AUGMENTATIONS), ("precision", PRECISIONS)):
+        for name, known in (
+            ("augmentation", AUGMENTATIONS),
+            ("joint", JOINTS),
+            ("precision", PRECISIONS),
+        ):
             value = getattr(self, name)
             if value not in known:
                 raise InvalidConfig(f'there is no {name} "{value}". {did_you_mean(value, known)}')
