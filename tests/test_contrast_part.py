@@ -170,6 +170,15 @@ def test_without_a_head_there_is_one_space():
     assert artifact.part("contrast")["encoder_mean"].dtype == torch.float32
 
 
+def test_crops_are_for_models_that_were_trained_with_a_head():
+    model, head = tiny_model("batch_norm"), build_contrastive_head(8, 8, 4)
+    for with_head, name in ((None, "none"), (head, "crop+flip")):
+        artifact = prepare(model, tiny_batches(4), with_head)
+        assert artifact.parts["contrast"]["views"] == get_views(name).to_dict()
+        same = prepare(model, tiny_batches(4), with_head, views=name)
+        assert all(torch.equal(t, same.tensors[key]) for key, t in artifact.tensors.items())
+
+
 def test_the_part_does_not_depend_on_the_loader_s_batch_size():
     model = tiny_model("batch_norm").double()
     x, y = (torch.cat(parts) for parts in zip(*tiny_batches(6, dtype=DOUBLE), strict=True))

@@ -25,10 +25,16 @@ if TYPE_CHECKING:
     from acclimate.functional.normalization import Normalization
     from acclimate.methods import get_method, list_methods, register_method
     from acclimate.methods.base import Method, Problem, Snapshot
+    from acclimate.methods.composition import NspOptions, SwrOptions
     from acclimate.methods.config import Config, GradientConfig, hp
     from acclimate.methods.gradient import GradientMethod
     from acclimate.methods.guard import Guard
-    from acclimate.parts.options import PenaltyOptions, PrototypeOptions
+    from acclimate.parts.options import (
+        ContrastOptions,
+        FisherOptions,
+        PenaltyOptions,
+        PrototypeOptions,
+    )
     from acclimate.preparation import prepare
 
 _HOMES = {
@@ -39,29 +45,46 @@ _HOMES = {
     "functional.normalization": ["Normalization"],
     "methods": ["get_method", "list_methods", "register_method"],
     "methods.base": ["Method", "Problem", "Snapshot"],
+    "methods.composition": ["NspOptions", "SwrOptions"],
     "methods.config": ["Config", "GradientConfig", "hp"],
     "methods.gradient": ["GradientMethod"],
     "methods.guard": ["Guard"],
-    "parts.options": ["PenaltyOptions", "PrototypeOptions"],
+    "parts.options": ["ContrastOptions", "FisherOptions", "PenaltyOptions", "PrototypeOptions"],
     "preparation": ["prepare"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("builtin", "data", "functional", "methods", "streams", "testing", "zoo")
+_MODULES = (
+    "builtin",
+    "comparison",
+    "corruptions",
+    "data",
+    "functional",
+    "measures",
+    "methods",
+    "streams",
+    "testing",
+    "training",
+    "zoo",
+)
 
 __all__ = [
     "AcclimateError",
     "AcclimateWarning",
     "Artifact",
     "Config",
+    "ContrastOptions",
+    "FisherOptions",
     "GradientConfig",
     "GradientMethod",
     "Guard",
     "Method",
     "Normalization",
+    "NspOptions",
     "PenaltyOptions",
     "Problem",
     "PrototypeOptions",
     "Snapshot",
+    "SwrOptions",
     "__version__",
     "adapt",
     "evaluate",

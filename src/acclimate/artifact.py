@@ -40,7 +40,8 @@ class Artifact:
 
     Attributes:
         tensors: By name, `<part>/<name>`: `penalty/<parameter>`, `cosine/<parameter>`,
-            `prototypes/...`, `projector/...`, `features/...`, `predictions/...`.
+            `prototypes/...`, `projector/...`, `features/...`, `predictions/...`,
+            `fisher/<parameter>`, `contrast/...`, `contrast_head/...`.
         card: What they are: the model's fingerprint, head and classes, input shape and
             normalisation, seed, options and sample counts of each part, library versions.
     """

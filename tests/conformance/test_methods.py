@@ -8,8 +8,10 @@ import pytest
 
 import acclimate
 from acclimate.methods import METHODS
+from acclimate.snapshot import flatten_tree
 from acclimate.testing import check_method, yield_checks
-from acclimate.testing.cases import Violation
+from acclimate.testing.cases import Case, Violation
+from acclimate.testing.models import tiny_batches, tiny_model
 
 ALL = [
     pytest.param(check, id=f"{method}-{name}")
@@ -39,6 +41,32 @@ def test_every_method_file_is_registered():
         "teacher",
     }
     assert {path.stem for path in folder.glob("*.py")} - plumbing == set(METHODS)
+
+
+def state_size(adapted):
+    return sum(tensor.numel() for tensor in flatten_tree(adapted._tree())[0].values())
+
+
+@pytest.mark.parametrize("method", acclimate.list_methods())
+def test_memory_is_bounded_over_300_batches(method):
+    """The state does not grow, and the predictions stay finite."""
+    case = next(c for c in (Case(method, m) for m in ("batch_norm", "instance_aware")) if c.suits)
+    # The published sizes, of memories above all, but for what only takes time.
+    adapted = (
+        case.wrap(tiny_model(case.model), update_every=64, memory_size=64)
+        if (method in ("note", "rotta"))
+        else case.build()
+    )
+    batches = tiny_batches(300, seed=11)
+    sizes = []
+    for n, (x, y) in enumerate(batches, start=1):
+        if adapted.is_oracle:
+            adapted.reveal(y)
+        logits = adapted(x)
+        if n % 100 == 0:
+            sizes.append(state_size(adapted))
+    assert logits.isfinite().all()
+    assert sizes[0] == sizes[1] == sizes[2]
 
 
 def test_names_are_the_registry_s():

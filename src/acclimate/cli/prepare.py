@@ -51,6 +51,12 @@ def prepare(
             help="Prepare what these methods need, such as eata,sar; default: what swr_nsp needs.",
         ),
     ] = None,
+    contrast_head: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The head that acclimate train --joint simclr wrote; for ttt_pp."
+        ),
+    ] = None,
     size: SizeOption = None,
     normalization: NormalizationOption = None,
     mean: MeanOption = None,
@@ -109,6 +115,7 @@ def prepare(
             logits_at=get_logits_at(logits_at),
             penalty=penalty,
             prototypes=prototypes,
+            contrast_head=contrast_head,
             classes=data.classes,
             seed=seed,
             progress=progress,

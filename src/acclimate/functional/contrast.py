@@ -24,7 +24,7 @@ def contrastive_loss(first: Tensor, second: Tensor, temperature: float) -> Tenso
 
     >>> views = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
     >>> round(contrastive_loss(views, views, 1.0).item(), 4)  # log(1 + 2 / e)
-    0.5515
+    0.5514
     """
     both = F.normalize(_precise(torch.cat([first, second])), dim=1)
     n = len(first)

@@ -36,6 +36,7 @@ def prepare_contrast(
     there is one, and its weights as `contrast_head/<name>`. (The authors' code leaves the first
     block out of the moments; here no sample is.)
     """
+    options = options.for_head(head is not None)
     spaces: dict[str, Callable[[Tensor], Tensor]] = {"encoder": lambda features: features}
     if head is not None:
         spaces["head"] = head

@@ -121,18 +121,31 @@ class ContrastOptions:
         batch_size: Samples of a block. Distances at test time are measured in units of what they
             are between blocks of the source: give the number of samples that moments are taken
             over then, queue and batch together. A source of less than two blocks is halved.
-        views: Transforms of the samples: a name or a list.
+        views: Transforms of the samples: a name, a list, or `"auto"`: with a projection head
+            `"crop+flip"`, which the authors use and a jointly trained model has seen; without one
+            `"none"`, for a model that has not seen crops has other features on them.
     """
 
     n_samples: int = 50_000
     batch_size: int = 1536
-    views: Any = "crop+flip"
+    views: Any = "auto"
 
     def __post_init__(self) -> None:
         for name in ("n_samples", "batch_size"):
             _check(self, name, _is_count(getattr(self, name)), "a whole number of at least 1")
         _check(self, "batch_size", self.batch_size > 1, "at least 2: one sample has no covariance")
-        get_views(self.views)
+        if self.views != "auto":
+            get_views(self.views)
+
+    def for_head(self, has_head: bool) -> ContrastOptions:
+        """Return the options with the views chosen.
+
+        >>> ContrastOptions().for_head(True).views, ContrastOptions().for_head(False).views
+        ('crop+flip', 'none')
+        """
+        if self.views != "auto":
+            return self
+        return dataclasses.replace(self, views="crop+flip" if has_head else "none")
 
 
 def to_card(options: PenaltyOptions | PrototypeOptions | ContrastOptions) -> dict[str, Any]:

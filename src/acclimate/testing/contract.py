@@ -305,6 +305,22 @@ def refuses_bad_batches(case: Case) -> None:
             _require(_same_state(before, _state(adapted)), f"{name}: changed the model")
 
 
+def survives_strange_batches(case: Case) -> None:
+    """Equal samples, black ones, and one class only: no crash, and nothing becomes non-finite."""
+    adapted = case.build()
+    x = _stream(1)[0]
+    strange = {
+        "all samples equal": x[:1].expand_as(x).contiguous(),
+        "black": torch.zeros_like(x),
+        "one class": x[:1] * 0.9 + 0.1 * x,
+    }
+    for name, batch in strange.items():
+        logits = _logits(adapted, [batch, x])
+        _require(all(bool(part.isfinite().all()) for part in logits), f"{name}: not finite")
+    tensors = [t for t in _state(adapted).values() if t.is_floating_point()]
+    _require(all(bool(t.isfinite().all()) for t in tensors), "the state is not finite")
+
+
 def skips_updates_that_are_not_finite(case: Case) -> None:
     """An update that would make a parameter non-finite is not applied, and is counted."""
     if not issubclass(get_method(case.method), GradientMethod):
@@ -393,6 +409,7 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     takes_small_last_batches,
     takes_or_refuses_single_samples,
     refuses_bad_batches,
+    survives_strange_batches,
     skips_updates_that_are_not_finite,
     composes_with_swr_and_nsp,
     takes_channels_last,
