@@ -194,8 +194,8 @@ def test_many_differences_are_counted(artifact):
 
 
 def test_a_missing_part_is_named(artifact):
-    with pytest.raises(ArtifactMissing, match="fisher"):
-        artifact.part("fisher")
+    with pytest.raises(ArtifactMissing, match="fishes"):
+        artifact.part("fishes")
     small = Artifact(
         {k: v for k, v in artifact.tensors.items() if k.startswith("penalty")},
         {**artifact.card, "parts": {"penalty": artifact.card["parts"]["penalty"]}},

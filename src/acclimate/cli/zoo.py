@@ -92,7 +92,7 @@ def show(
         "licence": spec.licence,
         "SHA-256": spec.sha256,
         "SHA-256 inside": spec.content_sha256,
-        "imported": str(path) if path.is_file() else "no",
+        "weights at": str(path) if path.is_file() else "no",
     }
     known = {key: value for key, value in facts.items() if value}
     get_console().print(make_facts(spec.name, known))
