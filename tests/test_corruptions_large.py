@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
+from benchmarks.corruption_faithfulness import ks_p_value, spectrum
 from PIL import Image
 
 from acclimate.corruptions import apply, sampling
 from acclimate.corruptions.constants import CONSTANTS
 from acclimate.corruptions.frost import PHOTOGRAPHS, find_photographs
-from tests.test_corruptions_reference import ks_p_value, spectrum
 
 oracle = pytest.importorskip("imagecorruptions", reason="needs imagecorruptions-imaug")
 slow = pytest.importorskip("imagecorruptions.corruptions")

@@ -242,14 +242,9 @@ def _artifact(
 
 
 def _methods(model: nn.Module, artifact: Artifact | None) -> Iterator[Finding]:
-    useful = 0
     for name, kind in METHODS.items():
-        finding = _method(name, kind, model, artifact)
-        useful += finding.level == "ok" and name != "source"
-        yield finding
-    if not useful:
-        remedy = "See the methods above for what each of them lacks."
-        yield Finding("note", "methods", "none but source can be used as things stand.", remedy)
+        if not kind.is_oracle:  # it is not for deployment
+            yield _method(name, kind, model, artifact)
 
 
 def _method(name: str, kind: type[Method], model: nn.Module, artifact: Artifact | None) -> Finding:
