@@ -131,3 +131,24 @@ def test_devices_and_normalisations_are_checked() -> None:
         get_normalization("imagenet", "0.5", "1")
     with pytest.raises(InvalidConfig, match='Did you mean "imagenet"'):
         get_normalization("imagnet", None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_classes", "asked"),
+    [
+        ("resnet20", 100, 100),
+        ("resnet20", 10, 10),
+        ("resnet20", 7, None),  # no such entry: the weights decide, and the data is refused later
+        ("resnet20-cifar10", 100, None),
+    ],
+)
+def test_an_architecture_alone_has_the_classes_of_the_data(monkeypatch, name, n_classes, asked):
+    calls = []
+
+    def load(*arguments):
+        calls.append(arguments)
+        return torch.nn.Identity()
+
+    monkeypatch.setattr("acclimate.zoo.load", load)
+    load_model(name, None, "cpu", n_classes)
+    assert [*calls[0], None][2] == asked

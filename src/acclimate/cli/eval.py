@@ -31,6 +31,7 @@ from acclimate.cli.tables import show_table, split_names, split_numbers
 from acclimate.cli.terminal import (
     get_console,
     make_facts,
+    show_left_out,
     show_progress,
     show_unreadable,
     show_warnings,
@@ -108,6 +109,11 @@ def evaluate(
     normal = get_normalization(normalization, mean, std)
     names = None if classes is None else read_classes(classes)
     chosen = None if corruptions is None else split_names(corruptions)
+    if artifact is not None and (source_data is not None or source_images is not None):
+        raise BadInput(
+            "an artifact is given, so none is prepared: say --artifact, or --source-data and "
+            "--source-images."
+        )
     if seeds < 1:
         raise BadInput(f"expected at least 1 seed, found {seeds}.")
     with show_warnings(), show_progress() as progress:
@@ -124,6 +130,8 @@ def evaluate(
             progress=progress,
         )
         found = c.load_data(data, request)
+        if clean_probe and found.clean is None:
+            raise BadInput(f"{data} has no clean images to probe with. Leave --clean-probe out.")
         if size is not None and not found.is_folder:
             raise BadInput(f"--size is for folders of images; those of {data} have one size.")
         preparation = None
@@ -136,7 +144,11 @@ def evaluate(
                 root=data_dir,
                 seed=seed,
             )
-        net = load_model(model, weights, device)
+        net = load_model(model, weights, device, len(found.classes))
+        if split_names(method) == (c.ALL,):
+            unsuitable = c.find_unsuitable(net, configs, prepared)
+            show_left_out(unsuitable)
+            configs = {name: own for name, own in configs.items() if name not in unsuitable}
         job = c.Job(
             model=net,
             methods=configs,

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 _DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
-def load_model(spec: str, weights: Path | None, device: str = "auto") -> nn.Module:
+def load_model(
+    spec: str, weights: Path | None, device: str = "auto", n_classes: int | None = None
+) -> nn.Module:
     """Return the model a command line names, with its weights, on the device.
 
     Args:
@@ -23,9 +25,11 @@ def load_model(spec: str, weights: Path | None, device: str = "auto") -> nn.Modu
             `builtin`.
         weights: A safetensors file or a PyTorch state dict; None keeps those of the function.
         device: `auto`, `cpu`, `cuda` or `mps`.
+        n_classes: Of the data, if known: chooses the entry of the zoo that an architecture alone,
+            such as `resnet20`, stands for.
     """
     place = get_device(device)
-    return _build(spec, weights).to(place)
+    return _build(spec, weights, n_classes).to(place)
 
 
 def get_device(name: str) -> torch.device:
@@ -46,7 +50,7 @@ def get_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _build(spec: str, weights: Path | None) -> nn.Module:
+def _build(spec: str, weights: Path | None, n_classes: int | None) -> nn.Module:
     from acclimate import zoo
 
     if spec == "builtin":
@@ -59,4 +63,8 @@ def _build(spec: str, weights: Path | None) -> nn.Module:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+    if ":" not in spec and spec not in zoo.list_models():
+        known = zoo.get_spec(spec, n_classes).n_classes
+        n_classes = known if known == n_classes else None
+        return zoo.load(spec, weights, n_classes)
     return zoo.load(spec, weights)
