@@ -309,6 +309,12 @@ def test_a_model_with_other_logits_is_refused(tmp_path: Path) -> None:
         train(make_settings(photos), tmp_path / "out.safetensors", **CPU)
 
 
+def test_images_the_model_cannot_take_are_refused(photos: Path, tmp_path: Path) -> None:
+    run = make_settings(photos, model="tests.cli_models:plain_mlp", size=16)
+    with pytest.raises(BadInput, match=r"cannot take a batch of shape \(2, 3, 16, 16\)"):
+        train(run, tmp_path / "out.safetensors", **CPU)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

@@ -196,9 +196,9 @@ def find_anatomy(
     return Anatomy(head, logits_at, logits.shape[1], width)
 
 
-def try_forward(model: nn.Module, x: Tensor) -> None:
-    """Run once without gradients: inputs the model cannot take give one clear error, early."""
-    _dry_run(model, x, [])
+def try_forward(model: nn.Module, x: Tensor) -> Any:
+    """Return the output without gradients; inputs the model cannot take give one clear error."""
+    return _dry_run(model, x, [])[0]
 
 
 _Ran = list[tuple[nn.Module, Any]]

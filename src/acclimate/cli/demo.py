@@ -9,7 +9,13 @@ from typing import Annotated
 import typer
 
 from acclimate.cli.tables import show_table, split_names
-from acclimate.cli.terminal import get_console, make_facts, show_progress, show_warnings
+from acclimate.cli.terminal import (
+    get_console,
+    make_facts,
+    show_left_out,
+    show_progress,
+    show_warnings,
+)
 from acclimate.errors import BadInput
 
 __all__ = ["demo", "show_table"]
@@ -90,8 +96,7 @@ def _choose(data: str, methods: str, reveal_labels: bool) -> tuple[str, ...]:
     if split_names(methods) != ("all",):
         return chosen
     left_out = find_unsuitable(get_task(data).load_model(), make_configs(chosen, {}))
-    for name, reason in left_out.items():
-        get_console(stderr=True).print(f"left out: {name}. {reason}", style="dim", soft_wrap=True)
+    show_left_out(left_out)
     return tuple(name for name in chosen if name not in left_out)
 
 

@@ -108,6 +108,13 @@ def make_facts(title: str, facts: Mapping[str, str]) -> Table:
     return table
 
 
+def show_left_out(reasons: Mapping[str, str]) -> None:
+    """Say which of all methods are not run, and why."""
+    for name, reason in reasons.items():
+        text = printable(f"left out: {name}. {reason}")
+        get_console(stderr=True).print(text, style="dim", soft_wrap=True)
+
+
 def show_unreadable(unreadable: Mapping[Path, str]) -> None:
     """List the images that were left out because they cannot be read."""
     if not unreadable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from acclimate.comparison.configs import choose_methods, find_unsuitable, make_configs
+from acclimate.comparison.configs import ALL, choose_methods, find_unsuitable, make_configs
 from acclimate.comparison.data import Data, Request
 from acclimate.comparison.domains import load_data
 from acclimate.comparison.job import Job, check_job, run_job
@@ -21,6 +21,7 @@ from acclimate.comparison.run import (
 from acclimate.comparison.source import ArraySource, Preparation, check_source, find_needs
 
 __all__ = [
+    "ALL",
     "ORDERS",
     "STREAMS",
     "ArraySource",

@@ -8,9 +8,11 @@ from typing import Any
 
 from torch import nn
 
+from acclimate.artifact import Artifact
 from acclimate.errors import BadInput, InvalidConfig, did_you_mean
 from acclimate.methods import get_method, list_methods
 from acclimate.methods.config import Config
+from acclimate.terms.contrastive_head import HOW_TO_TRAIN
 
 ALL = "all"
 
@@ -44,14 +46,41 @@ def choose_methods(names: Sequence[str], reveal_labels: bool = False) -> tuple[s
     return tuple(names)
 
 
-def find_unsuitable(model: nn.Module, configs: Mapping[str, Config]) -> dict[str, str]:
-    """Return the methods that cannot adapt the model, each with the reason."""
+def find_unsuitable(
+    model: nn.Module, configs: Mapping[str, Config], artifact: Artifact | None = None
+) -> dict[str, str]:
+    """Return the methods that cannot adapt the model, each with the reason.
+
+    Args:
+        model: A trained classifier.
+        configs: The options of each method.
+        artifact: What is known of the source; None if it is prepared on the way, which gives all
+            parts but the projection head of a jointly trained model.
+    """
     found = {}
     for name, config in configs.items():
-        problems = get_method(name).check(model, config)
-        if problems:
-            found[name] = "; ".join(map(str, problems))
+        reasons = [str(problem) for problem in get_method(name).check(model, config)]
+        reasons += _find_lack(name, artifact)
+        if reasons:
+            found[name] = "; ".join(reasons)
     return found
+
+
+def _find_lack(name: str, artifact: Artifact | None) -> list[str]:
+    """Return what the artifact has not got, if the method needs it."""
+    kind = get_method(name)
+    missing = (
+        [] if artifact is None else [part for part in kind.needs if part not in artifact.parts]
+    )
+    if missing:
+        return [
+            f"it needs {', '.join(missing)}, which the artifact has not got. Make one where the "
+            f"source data is: acclimate prepare SOURCE_DIR --method {name} …"
+        ]
+    needs_head = getattr(kind, "needs_contrast_head", False)
+    if needs_head and (artifact is None or artifact.parts["contrast"]["head"] is None):
+        return [f"it needs an artifact with a projection head. {HOW_TO_TRAIN}"]
+    return []
 
 
 def make_configs(

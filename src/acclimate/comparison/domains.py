@@ -184,7 +184,8 @@ def _choose_corrupted(root: Path, found: Mapping[str, Sequence[int]], asked: Req
         if missing:
             there = ", ".join(f"{name} {list(own)}" for name, own in found.items())
             raise BadInput(
-                f"expected {corruption} at severity {missing[0]} in {root}, found: {there}."
+                f"expected {corruption} at severity {missing[0]} in {root}, found: {there}. Ask "
+                "for those by --corruptions and --severity, or make it: acclimate data corrupt."
             )
         places[corruption] = [
             (

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from acclimate.artifact import Artifact, versions
+from acclimate.comparison.configs import find_unsuitable
 from acclimate.comparison.data import Data
 from acclimate.comparison.ledger import Key, Ledger, Part
 from acclimate.comparison.protocol import Protocol
@@ -24,7 +25,7 @@ from acclimate.comparison.run import (
     suits_channels_last,
 )
 from acclimate.comparison.source import Preparation
-from acclimate.errors import BadInput
+from acclimate.errors import AcclimateError, BadInput, UnsuitableModel
 from acclimate.evaluation import Result
 from acclimate.measures.groups import merge
 from acclimate.methods.config import Config
@@ -33,7 +34,7 @@ from acclimate.report import Run
 from acclimate.snapshot import fingerprint
 from acclimate.storage import digest
 from acclimate.streams import Domain
-from acclimate.taps import get_logits
+from acclimate.taps import get_logits, try_forward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,12 +106,18 @@ class Job:
 
 
 def check_job(job: Job) -> Job:
-    """Refuse data whose classes are not those of the model; return the job, fit for the model.
+    """Refuse what cannot be run before anything is written; return the job, fit for the model.
 
     Raises:
-        BadInput: The model has another number of logits than the data has classes, or the artifact
-            was prepared with other class names.
+        BadInput: The model cannot take the images, has another number of logits than the data has
+            classes, or the artifact was prepared with other class names; or there are no clean
+            images to probe with.
+        UnsuitableModel: A method cannot adapt this model, or not with this artifact.
     """
+    if job.protocol.clean_probe and job.data.clean is None:
+        raise BadInput(
+            f"{job.data.name} has no clean images to probe with. Leave --clean-probe out."
+        )
     how, classes = job.wrapping, list(job.data.classes)
     at = how.logits_at
     if how.artifact is not None:
@@ -124,13 +131,19 @@ def check_job(job: Job) -> Job:
     x, _ = job.data.domains[0].take(torch.arange(min(2, len(job.data.domains[0]))))
     x = x if how.normalization is None else how.normalization.normalize(x)
     x = x.to(next(job.model.parameters(), x))
-    with torch.no_grad():
-        n_logits = get_logits(job.model(x), at).shape[1]
+    n_logits = get_logits(try_forward(job.model, x), at).shape[1]
     if n_logits != len(classes):
         raise BadInput(
             f"expected data of {n_logits} classes, as the model has {n_logits} logits; found "
             f"{len(classes)} in {job.data.name}: {_shorten(classes)}. Take data of the model's "
             "classes, or name them all, in the order of the logits, by --classes."
+        )
+    unsuitable = find_unsuitable(job.model, job.methods, how.artifact)
+    if unsuitable:
+        reasons = "".join(f"\n  {name}: {reason}" for name, reason in unsuitable.items())
+        raise UnsuitableModel(
+            f"{', '.join(unsuitable)} cannot adapt this model.{reasons}\nLeave out what is named "
+            "here, or give what is asked for."
         )
     fits = x.device.type == "cpu" and suits_channels_last(job.model, x)
     return replace(job, wrapping=replace(how, channels_last=how.channels_last and fits))
@@ -150,6 +163,16 @@ def run_job(job: Job, ledger: Ledger, progress: Progress | None = None) -> Compa
     """
     settings = job.settings()
     ledger.begin(settings)
+    try:
+        return _run(job, ledger, settings, progress)
+    except AcclimateError:
+        ledger.withdraw()  # or else the next try would be taken for another comparison
+        raise
+
+
+def _run(
+    job: Job, ledger: Ledger, settings: Mapping[str, Any], progress: Progress | None
+) -> Comparison:
     job = _provide_artifact(job, ledger, progress)
     clean = job.clean
     units = {seed: job.protocol.units(job.data.groups, clean, seed) for seed in job.seeds}

@@ -53,6 +53,7 @@ class Ledger:
     def __init__(self, folder: str | Path, resume: bool = False, force: bool = False) -> None:
         self.folder = Path(folder)
         self._force = force
+        self._is_blank = False  # whether what is there was begun here and has no record yet
         if resume and force:
             raise BadInput("--resume goes on with what is there, --force throws it away: say one.")
         if self.folder.exists() and not self.folder.is_dir():
@@ -94,12 +95,14 @@ class Ledger:
         text = json.dumps(settings, indent=1) + "\n"
         path = self.folder / JOB
         if not path.is_file():
+            self._is_blank = not any(own.exists() for own in self._own)
             write_atomically(path, text.encode())
             return
         before, now = _flatten(_read_object(path)), _flatten(json.loads(text))
         names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-        # A digest says that something differs, which the others may explain: they come first.
-        names.sort(key=lambda name: "sha256" in name)
+        # A digest says that something differs, which the others may explain: they come first. Of a
+        # method or a domain that is there on one side only, every option differs: they come last.
+        names.sort(key=lambda name: (not (name in before and name in now), "sha256" in name))
         changed = [
             f"\n  {name}: {_show(before.get(name))} before, {_show(now.get(name))} now"
             for name in names
@@ -135,6 +138,7 @@ class Ledger:
 
     def append(self, key: Key, record: Record) -> None:
         """Add a record; it is with the operating system when this returns."""
+        self._is_blank = False
         self._append(RECORDS, _line(key, record.to_dict()))
 
     def close_unit(self, key: Key, measures: Mapping[Group, Measures]) -> None:
@@ -146,6 +150,14 @@ class Ledger:
         path = self.folder / RESULT
         write_atomically(path, (json.dumps(result, indent=1) + "\n").encode())
         return path
+
+    def withdraw(self) -> None:
+        """Leave nothing behind of a call that was refused before its first record."""
+        if self._is_blank:
+            for own in self._own:
+                own.unlink(missing_ok=True)
+            if not any(self.folder.iterdir()):
+                self.folder.rmdir()
 
     def _append(self, name: str, line: bytes) -> None:
         with (self.folder / name).open("ab") as file:

@@ -77,6 +77,10 @@ class Protocol:
             raise BadInput(f"expected a batch size of at least 1, found {self.batch_size}.")
         if self.epochs < 1:
             raise BadInput(f"expected at least 1 pass, found {self.epochs}.")
+        if self.window < 0 or self.window == 1:
+            raise BadInput(
+                f"expected a window of at least 2 images, or 0 for none, found {self.window}."
+            )
         if self.window and self.episodic:
             raise BadInput(
                 "a sliding window remembers images, an episodic stream forgets them at once. "
@@ -87,6 +91,12 @@ class Protocol:
                 object.__setattr__(self, name, default)
             elif self.stream != stream and getattr(self, name) is not None:
                 raise BadInput(f"only the stream {stream} has {name}, found {self.stream}.")
+        for name, lowest in (("times", 1), ("ratio", 1)):
+            value = getattr(self, name)
+            if value is not None and not value >= lowest:
+                raise BadInput(f"expected {name} of at least {lowest}, found {value}.")
+        if self.delta is not None and not 0 < self.delta < math.inf:
+            raise BadInput(f"expected delta above 0, found {self.delta}; 0.1 is usual.")
 
     def describe(self, groups: Groups, clean: Domain | None = None, seed: int = 0) -> str:
         """Return one line that says what is done; the seed only where it is used."""

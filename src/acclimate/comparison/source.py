@@ -81,11 +81,14 @@ class Preparation:
 
     Attributes:
         source: A key of `acclimate.data.SETS`, or a folder `DIR/<class>/<image>`.
-        n: Only so many images, the first ones, of a set; None for all.
+        n: Only so many images, the first ones, of a set; None for all, as of a folder.
         size: Of the images of a folder; None if all have one.
         classes: Names in the order of the logits, if they are known.
         root: Of all data; see `acclimate.data.data_root`.
         seed: Of the order and of all draws.
+
+    Raises:
+        BadInput: There is no such source, or it cannot give so many images.
     """
 
     source: str
@@ -94,6 +97,20 @@ class Preparation:
     classes: Sequence[str] | None = None
     root: str | Path | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self._is_set and not Path(self.source).is_dir():
+            raise BadInput(
+                f'cannot prepare from "{self.source}": expected cifar10, cifar100, builtin, or a '
+                "folder with a sub-folder for each class."
+            )
+        if self.n is not None and self.n < 1:
+            raise BadInput(f"expected at least 1 source image, found {self.n}.")
+        if self.n is not None and not self._is_set:
+            raise BadInput(
+                f"a number of source images is for named sets; of the folder {self.source} all are "
+                "taken. Leave --source-images out."
+            )
 
     def describe(self, methods: Iterable[str]) -> dict[str, Any]:
         """Return what changes the artifact, as JSON types."""
@@ -128,7 +145,7 @@ class Preparation:
             progress: Called with the stage, the count done and the count to do.
 
         Raises:
-            BadInput: There is no such source, or it is not on disk.
+            BadInput: The source is not on disk.
         """
         batches, classes = self._open(wrapping.normalization)
         return prepare(
@@ -150,10 +167,5 @@ class Preparation:
             images = load(self.source, "train", self.root, **options)
             domain = Domain(self.source, images.images[: self.n], np.array(images.labels[: self.n]))
             return ArraySource(domain, self.seed, normal), images.classes
-        if not Path(self.source).is_dir():
-            raise BadInput(
-                f'cannot prepare from "{self.source}": expected cifar10, cifar100, builtin, or a '
-                "folder with a sub-folder for each class."
-            )
         folder = FolderSource(self.source, self.size, BATCH, normal, self.seed, self.classes)
         return folder, folder.classes

@@ -92,8 +92,8 @@ def corrupt_file(
 
     try:
         shape = common_size([source]) if size is None else (size, size)
-    except BadInput as error:
-        return str(error)
+    except BadInput:  # which speaks of a whole folder
+        return "its header is damaged"
     pixels = try_read(source, shape, None if resize is None else (resize, resize))
     if isinstance(pixels, str):
         return pixels

@@ -17,7 +17,7 @@ from acclimate.data.generate import open_pool
 from acclimate.data.ledger import LEDGER, MADE_FROM, write_ledger
 from acclimate.data.places import Notify, Progress, hold_lock, make_folder
 from acclimate.errors import BadInput
-from acclimate.streams.images import check_resize, list_images
+from acclimate.streams.images import all_unreadable, check_resize, list_images
 
 _Job = tuple[Path, Path, str, int, int, int, int | None, int | None]
 
@@ -60,7 +60,8 @@ def corrupt_folder(
         resize: What the shorter side is brought to before; None for `size` itself.
 
     Raises:
-        BadInput: A name or severity is unknown; `out` holds copies of something else.
+        BadInput: A name or severity is unknown; `out` holds copies of something else; none of the
+            images can be read.
     """
     check_request(names, severities)
     check_resize(resize, size)
@@ -99,6 +100,8 @@ def corrupt_folder(
                         counts.unreadable[path] = reason
                     if progress is not None:
                         progress(f"{name}, severity {severity}", n_done, len(jobs))
+    if not counts.n_written + counts.n_present:
+        raise all_unreadable(len(paths), paths[0], counts.unreadable[paths[0]])
     return counts
 
 

@@ -164,7 +164,8 @@ class FolderSource(Folder):
         resize: What images are resized to cover before a crop of `size`; see `Folder`.
 
     Raises:
-        BadInput: Besides what `Folder` refuses: no class folders, only one, or an unknown one.
+        BadInput: Besides what `Folder` refuses: no class folders, an unknown one, or only one where
+            the classes are not known otherwise.
     """
 
     def __init__(
@@ -221,7 +222,7 @@ def _check_classes(
             f"{loose[0].name}. {layout}"
         )
     found = sorted(set(names))
-    if len(found) == 1:
+    if classes is None and len(found) == 1:
         raise BadInput(
             f'expected at least two class folders in {root}, found only "{found[0]}". {layout}'
         )

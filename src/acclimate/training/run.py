@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from acclimate import zoo
 from acclimate.data.places import Progress
 from acclimate.errors import BadInput, UnsuitableModel
+from acclimate.taps import try_forward
 from acclimate.training.checkpoint import (
     Position,
     check_place,
@@ -157,10 +158,7 @@ def _build(settings: TrainSettings, data: ImageSet) -> nn.Module:
     # Functions may return what was used before, in evaluation mode or partly frozen.
     model.requires_grad_(True).train()
     x = _few(data)
-    model.eval()
-    with torch.no_grad():
-        logits = model(x.float() / 255)
-    model.train()
+    logits = try_forward(model, x.float() / 255)
     shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
     if shape != (len(x), len(data.classes)):
         raise UnsuitableModel(

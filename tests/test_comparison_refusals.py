@@ -1,0 +1,185 @@
+"""What a comparison refuses, when, and that nothing is left behind that stands in the way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import acclimate
+from acclimate.comparison import (
+    Ledger,
+    Preparation,
+    Protocol,
+    Wrapping,
+    check_job,
+    find_unsuitable,
+    make_configs,
+    run_job,
+)
+from acclimate.data.folder_copies import corrupt_folder
+from acclimate.errors import ArtifactMismatch, BadInput, UnsuitableModel
+from acclimate.streams import Domain
+from acclimate.streams.folder import FolderSource
+from acclimate.testing.models import tiny_batches, tiny_model
+from tests.comparison_jobs import METHODS, lines, make_job
+from tests.test_cli import run
+from tests.test_comparison_data import make_folder
+
+MODEL = ("--model", "tests.cli_models:tiny_cnn", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("data") / "photos"
+    for name in ("dawn", "dusk"):
+        make_folder(root / name)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stream": "recurring", "times": 0}, "times of at least 1, found 0"),
+        ({"stream": "recurring", "times": -1}, "times of at least 1, found -1"),
+        ({"stream": "dirichlet", "delta": 0.0}, r"delta above 0, found 0\.0"),
+        ({"stream": "dirichlet", "delta": float("nan")}, "delta above 0, found nan"),
+        ({"stream": "imbalanced", "ratio": 0.5}, r"ratio of at least 1, found 0\.5"),
+        ({"window": 1}, "window of at least 2 images, or 0 for none, found 1"),
+        ({"window": -3}, "window of at least 2 images"),
+    ],
+)
+def test_a_protocol_is_checked_when_it_is_made(options, message):
+    with pytest.raises(BadInput, match=message):
+        Protocol(**options)
+
+
+def test_a_job_is_checked_before_anything_is_written():
+    job = make_job(protocol=Protocol(clean_probe=True))
+    assert check_job(job).protocol == job.protocol
+    with pytest.raises(BadInput, match="toys has no clean images to probe with"):
+        check_job(replace(job, data=replace(job.data, clean=None)))
+    groups = {"wide": (Domain("wide", torch.rand(4, 5, 8, 8), torch.zeros(4).long()),)}
+    with pytest.raises(BadInput, match="cannot take a batch of shape"):
+        check_job(make_job(data=replace(job.data, groups=groups)))
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(len(job.data.classes)))
+    model(job.data.domains[0].take(torch.arange(2))[0])
+    with pytest.raises(UnsuitableModel, match=r"norm, tent cannot adapt(.|\n)*tent: normalisation"):
+        check_job(make_job(model=model))
+
+
+def test_the_check_leaves_a_model_in_training_as_it_is():
+    model = tiny_model("batch_norm").train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    check_job(make_job(model=model))
+    assert model.training
+    assert all(torch.equal(before[name], now) for name, now in model.state_dict().items())
+
+
+def test_a_refused_call_leaves_nothing_behind(tmp_path):
+    other = acclimate.prepare(tiny_model("group_norm"), tiny_batches(4, 8, 0), parts=["prototypes"])
+    job = make_job(wrapping=Wrapping(artifact=other))
+    with pytest.raises(ArtifactMismatch):
+        run_job(job, Ledger(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+    notes = tmp_path / "kept" / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("precious")
+    with pytest.raises(ArtifactMismatch):
+        run_job(job, Ledger(notes.parent))
+    assert [path.name for path in notes.parent.iterdir()] == ["notes.txt"]
+    # What was recorded before is not thrown away by a call that is refused, or fails, later.
+    run_job(make_job(), Ledger(notes.parent))
+    n_records = len(lines(notes.parent))
+    with pytest.raises(ArtifactMismatch):
+        run_job(job, Ledger(notes.parent, resume=True))
+    ledger = Ledger(notes.parent, resume=True)
+    ledger.begin(make_job().settings())
+    ledger.withdraw()
+    assert len(lines(notes.parent)) == n_records > 0
+
+
+def test_what_differs_comes_before_what_is_missing(tmp_path):
+    options = {"methods": make_configs(METHODS, {}), "protocol": Protocol(batch_size=8)}
+    run_job(make_job(**options), Ledger(tmp_path))
+    other = {"methods": make_configs(["source"], {}), "protocol": Protocol(batch_size=10)}
+    with pytest.raises(ArtifactMismatch, match=r"settings:\n  protocol\.batch_size: 8 before, 10"):
+        run_job(make_job(**other), Ledger(tmp_path, resume=True))
+
+
+def test_a_source_is_checked_before_the_model_is_loaded(tmp_path):
+    with pytest.raises(BadInput, match=r'cannot prepare from "nowhere"'):
+        Preparation(source="nowhere")
+    with pytest.raises(BadInput, match="at least 1 source image, found 0"):
+        Preparation(source="builtin", n=0)
+    with pytest.raises(BadInput, match="Leave --source-images out"):
+        Preparation(source=str(tmp_path), n=5)
+
+
+def test_methods_that_an_artifact_cannot_serve_are_found():
+    model = tiny_model("batch_norm")
+    configs = make_configs(["source", "eata", "tfa", "ttt_pp"], {})
+    assert list(find_unsuitable(model, configs)) == ["ttt_pp"]
+    source = tiny_batches(4, 8, 0)
+    artifact = acclimate.prepare(model, source, parts=["prototypes"])
+    found = find_unsuitable(model, configs, artifact)
+    assert list(found) == ["eata", "tfa", "ttt_pp"]
+    assert "needs fisher, which the artifact has not got" in found["eata"]
+    artifact = acclimate.prepare(model, source, parts=["fisher", "contrast"])
+    found = find_unsuitable(model, configs, artifact)
+    assert list(found) == ["ttt_pp"]
+    assert "projection head" in found["ttt_pp"]
+
+
+def test_all_methods_are_those_that_can_run(photos, tmp_path):
+    words = ["eval", *MODEL, "--data", photos, "--source-data", photos / "dawn", "--images", "4"]
+    result = run(*words, "--method", "all", "--out", tmp_path / "out")
+    assert "left out: ttt_pp. it needs an artifact with a projection head" in result.stderr
+    assert "left out: note. " in result.stderr
+    rows = json.loads((tmp_path / "out" / "result.json").read_text())["runs"]
+    expected = set(acclimate.list_methods()) - {"ttt_pp", "note", "supervised"}
+    assert {row["method"] for row in rows} == expected
+
+
+def test_mistakes_on_the_command_line(photos, tmp_path):
+    out = tmp_path / "out"
+    common = ["eval", *MODEL, "--out", out, "--method", "norm", "--data", photos]
+    with pytest.raises(BadInput, match="no clean images to probe with"):
+        run(*common, "--clean-probe")
+    for option in (("--source-data", photos), ("--source-images", "5")):
+        with pytest.raises(BadInput, match="say --artifact, or --source-data"):
+            run(*common, "--artifact", tmp_path / "any.acclimate", *option)
+    with pytest.raises(UnsuitableModel, match="tent cannot adapt this model"):
+        run(*common, "--method", "tent", "--model", "tests.cli_models:plain_mlp")
+    assert not out.exists()
+
+
+def test_a_domain_may_have_images_of_one_known_class(photos, tmp_path):
+    root = shutil.copytree(photos, tmp_path / "photos")
+    for name in ("dog", "eel", "fox"):
+        shutil.rmtree(root / "dusk" / name)
+    result = run("eval", *MODEL, "--data", root, "--method", "source", "--out", tmp_path / "out")
+    assert "15 samples in all" in result.stdout
+    assert FolderSource(root / "dusk", classes=["fox", "cat"]).classes == ["fox", "cat"]
+    with pytest.raises(BadInput, match="at least two class folders"):
+        FolderSource(root / "dusk")
+
+
+def test_nothing_to_corrupt_is_an_error(tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number in range(2):
+        (photos / f"{number}.png").write_bytes(b"no image")
+    message = r"none of the 2 images can be read.*0\.png \(its header is damaged\)"
+    with pytest.raises(BadInput, match=message):
+        corrupt_folder(photos, tmp_path / "out", ["brightness"], [1])
+    Image.new("RGB", (32, 32)).save(photos / "good.png")
+    (tmp_path / "out" / "generated.json").unlink()
+    counts = corrupt_folder(photos, tmp_path / "out", ["brightness"], [1])
+    assert counts.n_written == 1
+    assert set(counts.unreadable.values()) == {"its header is damaged"}
