@@ -74,7 +74,9 @@ def check(
 def _check_ingredient(entry: DataSet, root: Path) -> Report:
     folder = root / entry.name
     if not folder.is_dir():
-        raise BadInput(f"{entry.name} is not in {root}. Run: acclimate data get {entry.name}")
+        raise BadInput(
+            f"{entry.name} is not in {root}. Run: acclimate data get {entry.name} --data-dir {root}"
+        )
     return Report({"folder": str(folder), "licence": entry.licence}, find_faults(entry, root))
 
 
@@ -113,7 +115,9 @@ def _check_cifar(entry: DataSet, root: Path) -> tuple[dict[str, str], list[str]]
     """Return facts about a set on disk, and what is wrong with it, every byte looked at."""
     folder, remedy = root / entry.name, make_remedy(entry, root)
     if not folder.is_dir():
-        raise BadInput(f"{entry.name} is not in {root}. Run: acclimate data get {entry.name}")
+        raise BadInput(
+            f"{entry.name} is not in {root}. Run: acclimate data get {entry.name} --data-dir {root}"
+        )
     card = read_card(folder / CARD, remedy, "source", "splits")
     facts, problems = {"source": str(card["source"])}, []
     for split, said in card["splits"].items():

@@ -160,7 +160,9 @@ def load_cifar(entry: DataSet, root: Path, split: str) -> LabelledImages:
     """
     folder, remedy = root / entry.name, make_remedy(entry, root)
     if not (folder / CARD).is_file():
-        raise BadInput(f"{entry.name} is not in {root}. Run: acclimate data get {entry.name}")
+        raise BadInput(
+            f"{entry.name} is not in {root}. Run: acclimate data get {entry.name} --data-dir {root}"
+        )
     card = read_card(folder / CARD, remedy, "source", "splits")
     known = card["splits"]
     if split not in known:
