@@ -13,6 +13,7 @@ import pytest
 from acclimate.errors import BadInput
 from acclimate.report import MethodNote, count_wins, describe, render_page, summarize
 from acclimate.report.page import smooth
+from acclimate.report.table import Measure, Row, Table
 from tests.report_records import (
     DOMAINS,
     HOSTILE,
@@ -257,3 +258,25 @@ def test_colours_have_enough_contrast(mode):
             assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
     for index in range(8):
         assert contrast(colours[f"c{index}"], colours["paper"]) >= 3
+
+
+def test_a_sentence_names_a_few_methods_of_many() -> None:
+    errors = {"source": 50, "norm": 40, "tent": 30, "eta": 31, "sar": 32, "rpl": 33, "roid": 39}
+    rows = tuple(
+        Row(name, {"fog": Measure(value)}, Measure(value), 1.0, 1.0)
+        for name, value in errors.items()
+    )
+    sentence = describe(Table(rows, ("fog",), 1, 100))
+    assert sentence == (
+        "Adapting online lowers the mean error from 50.0 % to 30.0 % (tent); the other methods: "
+        "eta 31.0 %, sar 32.0 %, rpl 33.0 %, roid 39.0 % and norm 40.0 %."
+    )
+    more = Row("deyo", {"fog": Measure(41)}, Measure(41), 1.0, 1.0)
+    assert describe(Table((*rows, more), ("fog",), 1, 100)).endswith(
+        "eta 31.0 %, sar 32.0 %, rpl 33.0 %, roid 39.0 % and 2 more, up to 41.0 %."
+    )
+    # An oracle is no competitor.
+    oracle = Row("supervised", {"fog": Measure(1)}, Measure(1), 1.0, 1.0)
+    assert describe(Table((*rows, oracle), ("fog",), 1, 100)) == sentence
+    assert oracle.label == "supervised (oracle)"
+    assert Table((*rows, oracle), ("fog",), 1, 100).columns[0].best[-1] is False

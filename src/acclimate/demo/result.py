@@ -140,6 +140,8 @@ def describe_method(name: str) -> MethodNote:
     """Return a method's first sentence, its paper and what a batch costs."""
     method = get_method(name)
     sentence = (method.__doc__ or name).partition("\n")[0].strip()
+    if method.reconstruction:
+        sentence += f" A reconstruction: {method.reconstruction}."
     forwards = f"{method.forwards} forward{'s' if method.forwards > 1 else ''}"
     backwards = f" and {method.backwards} backward" if method.backwards else ""
     return MethodNote(name, sentence, method.paper, f"A batch costs {forwards}{backwards}.")

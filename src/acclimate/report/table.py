@@ -12,6 +12,8 @@ from acclimate.evaluation import Result
 from acclimate.methods import METHODS
 from acclimate.report.content import Run
 
+_MOST_NAMED = 5  # methods beside the best that a sentence can name
+
 #: The method that never adapts, with which all others are compared.
 BASELINE = "source"
 
@@ -158,7 +160,12 @@ def describe(table: Table) -> str:
     lowest = _percent(best[0])
     base = next((row for row in table.rows if row.method == BASELINE), None)
     others = [row for row in _competing(table.rows) if row not in best and row is not base]
-    rest = _join([f"{row.method} {_percent(row)}" for row in _ranked(others)])
+    ranked = _ranked(others)
+    shown = ranked if len(ranked) <= _MOST_NAMED else ranked[: _MOST_NAMED - 1]
+    listed = [f"{row.method} {_percent(row)}" for row in shown]
+    if len(shown) < len(ranked):
+        listed.append(f"{len(ranked) - len(shown)} more, up to {_percent(ranked[-1])}")
+    rest = _join(listed)
     if base is None or len(table.rows) == 1:
         sentence = f"The mean error is lowest with {names}: {lowest}"
         return f"{sentence}, against {rest}." if rest else f"{sentence}."
