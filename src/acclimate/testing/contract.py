@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,48 +14,22 @@ from torch import Tensor, nn
 from acclimate.errors import BadInput, NotAdapted, UnsuitableModel
 from acclimate.functional.norm import STATISTICS
 from acclimate.methods import get_method
-from acclimate.methods.base import Method
 from acclimate.methods.gradient import GradientMethod
-from acclimate.snapshot import flatten_tree, model_tensors
+from acclimate.snapshot import model_tensors
 from acclimate.taps import get_logits
 from acclimate.testing.cases import Case, Violation
-from acclimate.testing.models import N_CLASSES, tiny_batches, tiny_model
+from acclimate.testing.models import tiny_model
+from acclimate.testing.steps import (
+    call,
+    equal,
+    make_stream,
+    require,
+    run_stream,
+    same_state,
+    take_state,
+)
 
 _MANY = 20
-
-
-def _require(holds: bool, message: str) -> None:
-    if not holds:
-        raise Violation(message)
-
-
-def _stream(n: int = 3) -> list[Tensor]:
-    return [x for x, _ in tiny_batches(n, seed=7)]
-
-
-def _call(adapted: Method, x: Tensor) -> Any:
-    if adapted.is_oracle:
-        adapted.reveal(torch.arange(len(x)) % N_CLASSES)
-    return adapted(x)
-
-
-def _logits(adapted: Method, xs: Sequence[Tensor]) -> list[Tensor]:
-    outputs = [_call(adapted, x) for x in xs]
-    return [
-        get_logits(out, None if isinstance(out, Tensor) else adapted.logits_at) for out in outputs
-    ]
-
-
-def _equal(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
-    return len(left) == len(right) and all(map(torch.equal, left, right))
-
-
-def _state(adapted: Method) -> dict[str, Tensor]:
-    return {name: t.clone() for name, t in flatten_tree(adapted._tree())[0].items()}
-
-
-def _same_state(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)
 
 
 def refuses_with_a_reason(case: Case) -> None:
@@ -63,39 +37,39 @@ def refuses_with_a_reason(case: Case) -> None:
     try:
         case.build()
     except UnsuitableModel as error:
-        _require(len(str(error)) > 40, "the reason is too short to help anybody")
+        require(len(str(error)) > 40, "the reason is too short to help anybody")
         return
     raise Violation("check() reports problems, but adapt() accepts the model")
 
 
 def returns_what_the_model_returns(case: Case) -> None:
     """Type, shape and dtype of the output are the model's."""
-    x = _stream(1)[0]
+    x = make_stream(1)[0]
     with torch.no_grad():
         plain = tiny_model(case.model)(x)
     adapted = case.build()
-    output = _call(adapted, x)
-    _require(type(output) is type(plain), f"returns {type(output)}, the model {type(plain)}")
+    output = call(adapted, x)
+    require(type(output) is type(plain), f"returns {type(output)}, the model {type(plain)}")
     at = None if isinstance(output, Tensor) else adapted.logits_at
     found, expected = get_logits(output, at), get_logits(plain, at)
-    _require(found.shape == expected.shape and found.dtype == expected.dtype, "other shape or type")
-    _require(not found.requires_grad, "the logits still carry a graph")
+    require(found.shape == expected.shape and found.dtype == expected.dtype, "other shape or type")
+    require(not found.requires_grad, "the logits still carry a graph")
 
 
 def leaves_the_input_alone(case: Case) -> None:
     """The caller's tensor is not changed."""
-    x = _stream(1)[0]
+    x = make_stream(1)[0]
     kept = x.clone()
-    _call(case.build(), x)
-    _require(torch.equal(x, kept), "the input was changed")
+    call(case.build(), x)
+    require(torch.equal(x, kept), "the input was changed")
 
 
 def learns_under_no_grad(case: Case) -> None:
     """A caller's torch.no_grad() makes no difference."""
-    expected = _logits(case.build(), _stream())
+    expected = run_stream(case.build(), make_stream())
     with torch.no_grad():
-        found = _logits(case.build(), _stream())
-    _require(_equal(expected, found), "other logits under torch.no_grad()")
+        found = run_stream(case.build(), make_stream())
+    require(equal(expected, found), "other logits under torch.no_grad()")
 
 
 def refuses_inference_mode(case: Case) -> None:
@@ -103,7 +77,7 @@ def refuses_inference_mode(case: Case) -> None:
     adapted = case.build()
     try:
         with torch.inference_mode():
-            _call(adapted, _stream(1)[0])
+            call(adapted, make_stream(1)[0])
     except NotAdapted:
         return
     raise Violation("was called in inference mode and did not complain")
@@ -113,27 +87,27 @@ def moves_only_what_it_says(case: Case) -> None:
     """Only trainable parameters change."""
     adapted = case.build()
     before = {name: t.clone() for name, t in model_tensors(adapted.model).items()}
-    _logits(adapted, _stream())
+    run_stream(adapted, make_stream())
     changed = {
         name for name, t in model_tensors(adapted.model).items() if not torch.equal(t, before[name])
     }
     allowed: set[str] = set()
     if isinstance(adapted, GradientMethod):
         allowed = set(type(adapted).trainable(adapted.model, adapted.config))
-        _require(bool(changed), "three batches changed nothing")
+        require(bool(changed), "three batches changed nothing")
     if adapted.config.statistics in ("running", "robust"):
         allowed |= {name for name, _ in adapted.model.named_buffers()}
-    _require(changed <= allowed, f"changed besides: {sorted(changed - allowed)}")
+    require(changed <= allowed, f"changed besides: {sorted(changed - allowed)}")
 
 
 def resets_completely(case: Case) -> None:
     """After reset() the same stream gives bit-equal logits and leaves an equal state."""
     adapted = case.build()
-    start = _state(adapted)
-    first = _logits(adapted, _stream())
+    start = take_state(adapted)
+    first = run_stream(adapted, make_stream())
     adapted.reset()
-    _require(_same_state(start, _state(adapted)), "reset() does not give the first state back")
-    _require(_equal(first, _logits(adapted, _stream())), "other logits after reset()")
+    require(same_state(start, take_state(adapted)), "reset() does not give the first state back")
+    require(equal(first, run_stream(adapted, make_stream())), "other logits after reset()")
 
 
 def unwraps_without_a_trace(case: Case) -> None:
@@ -142,13 +116,13 @@ def unwraps_without_a_trace(case: Case) -> None:
     before = _portrait(model)
     values = {name: t.clone() for name, t in model_tensors(model).items()}
     adapted = case.wrap(model)
-    _logits(adapted, _stream())
-    _require(_portrait(model) == before, "modes, flags or hooks are changed between two batches")
-    _require(adapted.unwrap() is model, "unwrap() returns another object")
-    _require(_portrait(model) == before, "modes, flags, hooks or attributes were left behind")
-    _require(_same_state(values, model_tensors(model)), "weights or buffers differ")
+    run_stream(adapted, make_stream())
+    require(_portrait(model) == before, "modes, flags or hooks are changed between two batches")
+    require(adapted.unwrap() is model, "unwrap() returns another object")
+    require(_portrait(model) == before, "modes, flags, hooks or attributes were left behind")
+    require(same_state(values, model_tensors(model)), "weights or buffers differ")
     try:
-        _call(adapted, _stream(1)[0])
+        call(adapted, make_stream(1)[0])
     except NotAdapted:
         return
     raise Violation("can be used after unwrap()")
@@ -170,113 +144,111 @@ def _portrait(model: nn.Module) -> list[Any]:
 
 def resumes_at_every_batch(case: Case) -> None:
     """A stream cut at any batch, saved and loaded into a fresh model, goes on as if uncut."""
-    xs = _stream()
-    expected = _logits(case.build(), xs)
+    xs = make_stream()
+    expected = run_stream(case.build(), xs)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.safetensors"
         for cut in range(1, len(xs)):
             first = case.build(seed=0)
-            _logits(first, xs[:cut])
+            run_stream(first, xs[:cut])
             first.save(path)
-            found = _logits(case.build(seed=0).load(path), xs[cut:])
-            _require(_equal(expected[cut:], found), f"cut after {cut} batches: other logits")
+            found = run_stream(case.build(seed=0).load(path), xs[cut:])
+            require(equal(expected[cut:], found), f"cut after {cut} batches: other logits")
 
 
 def copies_are_independent(case: Case) -> None:
     """deepcopy and state_dict() carry everything, and share nothing."""
-    xs = _stream()
+    xs = make_stream()
     adapted = case.build()
-    _logits(adapted, xs[:2])
+    run_stream(adapted, xs[:2])
     twin = copy.deepcopy(adapted)
     other = case.build()
     other.load_state_dict(copy.deepcopy(adapted.state_dict()))
-    expected = _logits(adapted, xs[2:])
-    _require(_equal(expected, _logits(twin, xs[2:])), "a deepcopy goes on differently")
-    _require(_equal(expected, _logits(other, xs[2:])), "a loaded state_dict goes on differently")
+    expected = run_stream(adapted, xs[2:])
+    require(equal(expected, run_stream(twin, xs[2:])), "a deepcopy goes on differently")
+    require(equal(expected, run_stream(other, xs[2:])), "a loaded state_dict goes on differently")
 
 
 def restores_snapshots(case: Case) -> None:
     """restore(snapshot()) rolls back bit for bit."""
-    xs = _stream()
+    xs = make_stream()
     adapted = case.build()
-    _logits(adapted, xs[:1])
+    run_stream(adapted, xs[:1])
     snapshot = adapted.snapshot()
-    first = _logits(adapted, xs[1:])
+    first = run_stream(adapted, xs[1:])
     adapted.restore(snapshot)
-    _require(_equal(first, _logits(adapted, xs[1:])), "other logits after restore()")
+    require(equal(first, run_stream(adapted, xs[1:])), "other logits after restore()")
 
 
 def pauses(case: Case) -> None:
     """Inside paused() nothing changes at all."""
     adapted = case.build()
-    _logits(adapted, _stream(2))
-    before, counts = _state(adapted), copy.deepcopy(adapted.counts)
+    run_stream(adapted, make_stream(2))
+    before, counts = take_state(adapted), copy.deepcopy(adapted.counts)
     with adapted.paused():
-        _logits(adapted, _stream())
-    _require(_same_state(before, _state(adapted)), "state changed while paused")
-    _require(adapted.counts == counts, "counts changed while paused")
+        run_stream(adapted, make_stream())
+    require(same_state(before, take_state(adapted)), "state changed while paused")
+    require(adapted.counts == counts, "counts changed while paused")
 
 
 def ignores_train_and_eval(case: Case) -> None:
     """The mode of model or wrapper makes no difference; dropout is always off."""
-    expected = _logits(case.build(), _stream())
+    expected = run_stream(case.build(), make_stream())
     wrapped = case.build().train()
-    found = _logits(wrapped, _stream(2))
+    found = run_stream(wrapped, make_stream(2))
     wrapped.eval()
     wrapped.model.eval()
-    found += _logits(wrapped, _stream()[2:])
-    _require(_equal(expected, found), "train() or eval() changes the logits")
-    trained = _logits(case.wrap(tiny_model(case.model).train()), _stream())
-    _require(_equal(expected, trained), "a model that comes in train mode gives other logits")
+    found += run_stream(wrapped, make_stream()[2:])
+    require(equal(expected, found), "train() or eval() changes the logits")
+    trained = run_stream(case.wrap(tiny_model(case.model).train()), make_stream())
+    require(equal(expected, trained), "a model that comes in train mode gives other logits")
 
 
 def takes_any_statistics(case: Case) -> None:
     """Every statistics policy runs, resumes and resets."""
     for statistics in STATISTICS:
         adapted = case.build(statistics=statistics)
-        first = _logits(adapted, _stream(2))
-        _require(
-            all(bool(logits.isfinite().all()) for logits in first), f"{statistics}: not finite"
-        )
-        again = _logits(adapted.reset(), _stream(2))
-        _require(_equal(first, again), f"{statistics}: reset() is not complete")
+        first = run_stream(adapted, make_stream(2))
+        require(all(bool(logits.isfinite().all()) for logits in first), f"{statistics}: not finite")
+        again = run_stream(adapted.reset(), make_stream(2))
+        require(equal(first, again), f"{statistics}: reset() is not complete")
 
 
 def keeps_memory_bounded(case: Case) -> None:
     """The state after many batches is no larger than after a few."""
     adapted = case.build()
-    x = _stream(1)[0]
+    x = make_stream(1)[0]
     for _ in range(5):
-        _call(adapted, x)
-    before = sum(t.numel() for t in _state(adapted).values())
+        call(adapted, x)
+    before = sum(t.numel() for t in take_state(adapted).values())
     for _ in range(_MANY):
-        _call(adapted, x)
-    _require(sum(t.numel() for t in _state(adapted).values()) <= before, "the state grows")
+        call(adapted, x)
+    require(sum(t.numel() for t in take_state(adapted).values()) <= before, "the state grows")
 
 
 def takes_small_last_batches(case: Case) -> None:
     """A last batch of two, then of one, is predicted; none changes the type of the answer."""
     adapted = case.build()
-    x = _stream(1)[0]
+    x = make_stream(1)[0]
     for n in (8, 2, 1):
-        logits = _logits(adapted, [x[:n]])[0]
-        _require(len(logits) == n and bool(logits.isfinite().all()), f"a batch of {n} fails")
+        logits = run_stream(adapted, [x[:n]])[0]
+        require(len(logits) == n and bool(logits.isfinite().all()), f"a batch of {n} fails")
 
 
 def takes_or_refuses_single_samples(case: Case) -> None:
     """A stream of single samples works, or its first is refused with the reason."""
     adapted = case.build()
-    before = _state(adapted)
+    before = take_state(adapted)
     try:
-        _call(adapted, _stream(1)[0][:1])
+        call(adapted, make_stream(1)[0][:1])
     except BadInput as error:
-        _require("single" in str(error), "the reason does not speak of single samples")
-        _require(_same_state(before, _state(adapted)), "a refused batch changed the model")
+        require("single" in str(error), "the reason does not speak of single samples")
+        require(same_state(before, take_state(adapted)), "a refused batch changed the model")
 
 
 def refuses_bad_batches(case: Case) -> None:
     """Unusable batches give BadInput and change nothing."""
-    good = _stream(1)[0]
+    good = make_stream(1)[0]
     nan, infinite = good.clone(), good.clone()
     nan[0, 0, 0, 0] = torch.nan
     infinite[-1, -1, -1, -1] = torch.inf
@@ -291,37 +263,37 @@ def refuses_bad_batches(case: Case) -> None:
     }
     for warm in (0, 1):
         adapted = case.build(statistics="running")
-        _logits(adapted, [good] * warm)
-        before = _state(adapted)
+        run_stream(adapted, [good] * warm)
+        before = take_state(adapted)
         for name, x in bad.items():
             if name == "size" and adapted.input_shape is None:
                 continue  # nobody has said yet which size is right
             try:
-                _call(adapted, x)
+                call(adapted, x)
             except BadInput as error:
-                _require(len(str(error)) > 20, f"{name}: the error does not say what is wrong")
+                require(len(str(error)) > 20, f"{name}: the error does not say what is wrong")
             else:
                 raise Violation(f"{name}: was accepted")
-            _require(_same_state(before, _state(adapted)), f"{name}: changed the model")
+            require(same_state(before, take_state(adapted)), f"{name}: changed the model")
 
 
 def survives_strange_batches(case: Case) -> None:
     """Equal samples, black ones, and one class only: no crash, and nothing becomes non-finite."""
     adapted = case.build()
-    x = _stream(1)[0]
+    x = make_stream(1)[0]
     strange = {
         "all samples equal": x[:1].expand_as(x).contiguous(),
         "black": torch.zeros_like(x),
         "one class": x[:1] * 0.9 + 0.1 * x,
     }
     for name, batch in strange.items():
-        logits = _logits(adapted, [batch, x])
-        _require(all(bool(part.isfinite().all()) for part in logits), f"{name}: not finite")
+        logits = run_stream(adapted, [batch, x])
+        require(all(bool(part.isfinite().all()) for part in logits), f"{name}: not finite")
     tensors = [t for t in model_tensors(adapted.model).values() if t.is_floating_point()]
-    _require(all(bool(t.isfinite().all()) for t in tensors), "the model is not finite")
+    require(all(bool(t.isfinite().all()) for t in tensors), "the model is not finite")
     # Infinities may be meant, as in the place of samples that have not come yet.
-    state = [t for t in _state(adapted).values() if t.is_floating_point()]
-    _require(not any(bool(t.isnan().any()) for t in state), "the state has become NaN")
+    state = [t for t in take_state(adapted).values() if t.is_floating_point()]
+    require(not any(bool(t.isnan().any()) for t in state), "the state has become NaN")
 
 
 def skips_updates_that_are_not_finite(case: Case) -> None:
@@ -337,9 +309,9 @@ def skips_updates_that_are_not_finite(case: Case) -> None:
 
     adapted.loss = steep
     before = {name: t.clone() for name, t in model_tensors(adapted.model).items()}
-    _logits(adapted, _stream(2))
-    _require(_same_state(before, model_tensors(adapted.model)), "the update was applied")
-    _require(adapted.counts.skipped == {"non_finite": 2}, "the skipped updates were not counted")
+    run_stream(adapted, make_stream(2))
+    require(same_state(before, model_tensors(adapted.model)), "the update was applied")
+    require(adapted.counts.skipped == {"non_finite": 2}, "the skipped updates were not counted")
 
 
 def composes_with_swr_and_nsp(case: Case) -> None:
@@ -355,43 +327,43 @@ def composes_with_swr_and_nsp(case: Case) -> None:
         terms["auxiliary"] = "nsp"
     if not terms:
         return
-    adapted, xs = case.build(**terms), _stream()
-    first = _logits(adapted, xs)
-    _require(all(bool(logits.isfinite().all()) for logits in first), "logits are not finite")
-    learned = _state(adapted)
+    adapted, xs = case.build(**terms), make_stream()
+    first = run_stream(adapted, xs)
+    require(all(bool(logits.isfinite().all()) for logits in first), "logits are not finite")
+    learned = take_state(adapted)
     plain = case.build()
-    _logits(plain, xs)
-    alone = _state(plain)
-    _require(
+    run_stream(plain, xs)
+    alone = take_state(plain)
+    require(
         any(not torch.equal(learned[name], alone[name]) for name in alone if name in learned),
         "nothing is learned differently",
     )
-    _require(_equal(first, _logits(adapted.reset(), xs)), "other logits after reset()")
+    require(equal(first, run_stream(adapted.reset(), xs)), "other logits after reset()")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.safetensors"
-        _logits(adapted.reset(), xs[:2])
+        run_stream(adapted.reset(), xs[:2])
         adapted.save(path)
-        found = _logits(case.build(**terms).load(path), xs[2:])
-    _require(_equal(first[2:], found), "other logits after save and load")
+        found = run_stream(case.build(**terms).load(path), xs[2:])
+    require(equal(first[2:], found), "other logits after save and load")
 
 
 def takes_channels_last(case: Case) -> None:
     """Memory format makes no difference but for rounding."""
-    expected = _logits(case.build(), _stream(1))[0]
-    x = _stream(1)[0].to(memory_format=torch.channels_last)
-    found = _logits(case.build(), [x])[0]
-    _require(torch.allclose(expected, found, atol=1e-5), "channels-last input gives other logits")
+    expected = run_stream(case.build(), make_stream(1))[0]
+    x = make_stream(1)[0].to(memory_format=torch.channels_last)
+    found = run_stream(case.build(), [x])[0]
+    require(torch.allclose(expected, found, atol=1e-5), "channels-last input gives other logits")
 
 
 def describes_itself(case: Case) -> None:
     """The docstring has one sentence first, and says paper, what moves, which logits, the cost."""
     kind = get_method(case.method)
     text = kind.__doc__ or ""
-    _require(text.split("\n")[0].rstrip().endswith("."), "the first line is not one sentence")
+    require(text.split("\n")[0].rstrip().endswith("."), "the first line is not one sentence")
     for word in ("Paper:", "oves", "eturns", "Cost of a batch"):
-        _require(word in text, f"the docstring does not say {word!r}")
+        require(word in text, f"the docstring does not say {word!r}")
     own = {"forward", "reset", "save", "load", "unwrap", "snapshot", "restore", "paused"}
-    _require(not own & set(vars(kind)), "overrides what belongs to the base class")
+    require(not own & set(vars(kind)), "overrides what belongs to the base class")
 
 
 CHECKS: tuple[Callable[[Case], None], ...] = (

@@ -1,0 +1,56 @@
+"""The steps that the checks of the contract are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from acclimate.methods.base import Method
+from acclimate.snapshot import flatten_tree
+from acclimate.taps import get_logits
+from acclimate.testing.cases import Violation
+from acclimate.testing.models import N_CLASSES, tiny_batches
+
+
+def require(holds: bool, message: str) -> None:
+    """Raise a violation unless the statement holds."""
+    if not holds:
+        raise Violation(message)
+
+
+def make_stream(n: int = 3) -> list[Tensor]:
+    """Return the inputs of a short stream."""
+    return [x for x, _ in tiny_batches(n, seed=7)]
+
+
+def call(adapted: Method, x: Tensor) -> Any:
+    """Call the adapted model; an oracle is shown made-up labels first."""
+    if adapted.is_oracle:
+        adapted.reveal(torch.arange(len(x)) % N_CLASSES)
+    return adapted(x)
+
+
+def run_stream(adapted: Method, xs: Sequence[Tensor]) -> list[Tensor]:
+    """Return the logits of every batch of a stream."""
+    outputs = [call(adapted, x) for x in xs]
+    return [
+        get_logits(out, None if isinstance(out, Tensor) else adapted.logits_at) for out in outputs
+    ]
+
+
+def equal(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
+    """Say whether two lists of tensors are equal to the last bit."""
+    return len(left) == len(right) and all(map(torch.equal, left, right))
+
+
+def take_state(adapted: Method) -> dict[str, Tensor]:
+    """Return a copy of everything an adapted model has learned."""
+    return {name: t.clone() for name, t in flatten_tree(adapted._tree())[0].items()}
+
+
+def same_state(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    """Say whether two states are equal to the last bit."""
+    return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)
