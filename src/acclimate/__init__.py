@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from acclimate.methods.config import Config, GradientConfig, hp
     from acclimate.methods.gradient import GradientMethod
     from acclimate.methods.guard import Guard
+    from acclimate.methods.speed import Speed
     from acclimate.parts.options import (
         ContrastOptions,
         FisherOptions,
@@ -49,6 +50,7 @@ _HOMES = {
     "methods.config": ["Config", "GradientConfig", "hp"],
     "methods.gradient": ["GradientMethod"],
     "methods.guard": ["Guard"],
+    "methods.speed": ["Speed"],
     "parts.options": ["ContrastOptions", "FisherOptions", "PenaltyOptions", "PrototypeOptions"],
     "preparation": ["prepare"],
 }
@@ -58,9 +60,11 @@ _MODULES = (
     "comparison",
     "corruptions",
     "data",
+    "distributed",
     "functional",
     "measures",
     "methods",
+    "process",
     "streams",
     "testing",
     "training",
@@ -84,6 +88,7 @@ __all__ = [
     "Problem",
     "PrototypeOptions",
     "Snapshot",
+    "Speed",
     "SwrOptions",
     "__version__",
     "adapt",

@@ -15,6 +15,7 @@ from acclimate.methods.composition import Composition, NspOptions, SwrOptions
 from acclimate.methods.config import Config
 from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.guard import Guard
+from acclimate.methods.speed import Speed
 from acclimate.taps import LogitsAt, get_head
 
 
@@ -32,6 +33,7 @@ def adapt(
     normalization: Any = None,
     seed: int = 0,
     guard: bool | Guard = False,
+    speed: str | Speed = "exact",
     **hyperparameters: Any,
 ) -> Method:
     """Return the model as one that learns from every batch it predicts.
@@ -54,6 +56,8 @@ def adapt(
         seed: Of all random draws.
         guard: Restore the last good state when predictions collapse; needs an artifact with the
             part `features`.
+        speed: `"exact"`, `"fast"` or `"fastest"`, or the options themselves: what may be traded for
+            time and memory.
         **hyperparameters: Of the method, by name.
 
     Raises:
@@ -120,6 +124,7 @@ def adapt(
         seed=seed,
         guard=guard or None,
         composition=composition,
+        speed=Speed.of(speed),
     )
 
 

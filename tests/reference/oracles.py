@@ -115,8 +115,9 @@ def swr_nsp(model, xs, views, encode, penalty, prototypes, project, anchor="prev
         loss = loss + scale["a1"] * plain_entropy(q).mean()
         loss = loss - scale["a2"] * plain_entropy(q.mean(0)[None])[0]
         if scale["s"] > 0:
-            q_view = nearest(encode(model, views(x))[0])
-            target = q.detach() if weights.get("detach", True) else q
+            nth = weights.get("view_of_every", 1)
+            q_view = nearest(encode(model, views(x[::nth]))[0])
+            target = (q.detach() if weights.get("detach", True) else q)[::nth]
             loss = loss - scale["s"] * (target * q_view.log()).sum(dim=1).mean()
         anchors = source if anchor == "source" else before_last
         if anchors is not None:

@@ -118,6 +118,12 @@ CASES = [
     ({"projector_statistics": "batch"}, {}, 2),
     ({"projector_statistics": "source"}, {}, 2),
     ({"optimizer": "sgd", "lr": 1e-2}, {"sgd": True}, 0),
+    ({"speed": acclimate.Speed(view_share=0.5)}, {"view_of_every": 2}, 0),
+    (
+        {"speed": acclimate.Speed(view_share=0.5), "detach_target": False},
+        {"view_of_every": 2, "detach": False},
+        2,
+    ),
 ]
 
 

@@ -106,7 +106,9 @@ def test_bn_ema_without_a_share_is_the_source():
     model = tiny_model("batch_norm").double()
     xs = stream()
     expected = [model(x).detach() for x in xs]
-    assert same(run(acclimate.adapt(model, "bn_ema", statistics_momentum=0.0), xs), expected)
+    plain_layout = acclimate.Speed(channels_last=False)
+    adapted = acclimate.adapt(model, "bn_ema", statistics_momentum=0.0, speed=plain_layout)
+    assert same(run(adapted, xs), expected)
 
 
 # Class correlation ------------------------------------------------------------------------------

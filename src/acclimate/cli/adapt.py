@@ -19,6 +19,7 @@ from acclimate.cli.options import (
     PresetOption,
     RegularizerOption,
     SizeOption,
+    SpeedOption,
     StdOption,
     WeightsOption,
     get_logits_at,
@@ -76,6 +77,7 @@ def adapt(
     guard: Annotated[
         bool, typer.Option("--guard", help="Restore the last good state if predictions collapse.")
     ] = False,
+    speed: SpeedOption = "exact",
     seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,
     device: DeviceOption = "auto",
     resume: Annotated[
@@ -128,6 +130,7 @@ def adapt(
             normalization=normal,
             seed=seed,
             guard=guard,
+            speed=speed,
         )
         stream = FolderStream(images, get_size(size, prepared), batch_size, normal)
         try:

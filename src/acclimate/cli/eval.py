@@ -21,6 +21,7 @@ from acclimate.cli.options import (
     NormalizationOption,
     PresetOption,
     SizeOption,
+    SpeedOption,
     StdOption,
     WeightsOption,
     get_logits_at,
@@ -73,6 +74,7 @@ def evaluate(
     head: HeadOption = None,
     logits_at: LogitsAtOption = None,
     classes: o.Classes = None,
+    speed: SpeedOption = "exact",
     seed: o.Seed = 0,
     seeds: o.Seeds = 1,
     one_by_one: o.OneByOne = False,
@@ -95,11 +97,13 @@ def evaluate(
     """
     from acclimate import comparison as c
     from acclimate.artifact import Artifact
+    from acclimate.methods.speed import Speed
     from acclimate.streams.folder import read_classes
 
     # Whatever can be refused is refused before the model is loaded.
     place = out if out is not None else Path(f"eval-{Path(data).resolve().name}")
     ledger = c.Ledger(place, resume, force)
+    level = Speed.of(speed)
     methods = c.choose_methods(split_names(method), reveal_labels)
     configs = c.make_configs(methods, parse_settings(settings or []), preset)
     options: dict[str, Any] = {"stream": stream, "batch_size": batch_size, "times": times}
@@ -157,6 +161,7 @@ def evaluate(
                 **options, order=order or ("shuffled" if found.is_folder else "file")
             ),
             wrapping=c.Wrapping(
+                speed=level,
                 artifact=prepared,
                 head=head,
                 logits_at=get_logits_at(logits_at),

@@ -20,6 +20,7 @@ from acclimate.cli.terminal import show_error
 from acclimate.cli.train import train
 from acclimate.cli.zoo import app as zoo
 from acclimate.errors import AcclimateError
+from acclimate.process import tune_process
 
 app = typer.Typer(
     name="acclimate",
@@ -70,6 +71,7 @@ def acclimate(
 
 def main() -> None:
     """Run the command line; a user's mistake is one message and exit code 2."""
+    tune_process()
     try:
         app()
     except AcclimateError as error:

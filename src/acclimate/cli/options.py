@@ -62,6 +62,13 @@ PresetOption = Annotated[
         help="Hyper-parameters as published for cifar10, cifar100 or imagenet; --set still wins.",
     ),
 ]
+SpeedOption = Annotated[
+    str,
+    typer.Option(
+        metavar="LEVEL",
+        help="exact: the paper's arithmetic; fast: the same within noise; fastest: trade-offs.",
+    ),
+]
 RegularizerOption = Annotated[
     str | None,
     typer.Option(metavar="swr", help="Lay SWR over the method; needs penalties in the artifact."),

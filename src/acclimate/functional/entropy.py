@@ -11,6 +11,8 @@ import math
 import torch
 from torch import Tensor
 
+from acclimate.functional.across import batch_logsumexp, batch_mean, batch_size
+
 
 def log_probs(logits: Tensor) -> Tensor:
     """Return log-softmax over the last dimension, in at least float32.
@@ -41,7 +43,7 @@ def entropy_of_mean(logits: Tensor) -> Tensor:
     0.6931
     """
     log_p = log_probs(logits)
-    log_mean = torch.logsumexp(log_p, dim=0) - math.log(len(log_p))
+    log_mean = batch_logsumexp(log_p) - math.log(batch_size(log_p))
     log_mean = log_mean.clamp_min(torch.finfo(log_mean.dtype).min)
     return -(log_mean.exp() * log_mean).sum()
 
@@ -51,7 +53,7 @@ def information_maximization(logits: Tensor, confidence: float, diversity: float
 
     Minimising it makes single predictions sure and their average over the batch even.
     """
-    return confidence * entropy(logits).mean() - diversity * entropy_of_mean(logits)
+    return confidence * batch_mean(entropy(logits)) - diversity * entropy_of_mean(logits)
 
 
 def cross_entropy_between(target_logits: Tensor, logits: Tensor) -> Tensor:

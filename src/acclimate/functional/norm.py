@@ -7,13 +7,16 @@ mode the model is in, and afterwards every flag is what it was.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
+
+from acclimate.functional.processes import active
+from acclimate.functional.sync_norm import share_statistics, shared_moments
 
 Statistics = Literal["batch", "running", "source", "mixed", "robust"]
 STATISTICS: tuple[str, ...] = get_args(Statistics)
@@ -50,6 +53,9 @@ def _move_running_statistics(layer: _BatchNorm, inputs: tuple[Tensor, ...], shar
 
 
 def _batch_moments(x: Tensor, dtype: torch.dtype, correction: int) -> tuple[Tensor, Tensor]:
+    if (shard := active()) is not None:
+        mean, variance, _ = shared_moments(x.to(dtype), correction, shard)
+        return mean, variance
     axes = [axis for axis in range(x.dim()) if axis != 1]
     n = x.numel() // x.shape[1]
     # One value has no unbiased variance; its biased one, zero, is what is left.
@@ -122,10 +128,13 @@ def use_statistics(
         for module, _ in modes
         if isinstance(module, nn.GroupNorm)
     ]
+    sharing = ExitStack()
     try:
         for module, _ in modes:
             module.training = False
-        if statistics == "batch":
+        if statistics == "batch" and (shard := active()) is not None:
+            sharing.enter_context(share_statistics(layers, shard))
+        elif statistics == "batch":
             # Only training mode *without* tracking leaves the buffers alone and uses the batch:
             # in evaluation mode PyTorch takes the buffers even if tracking is off.
             for layer in layers:
@@ -149,6 +158,7 @@ def use_statistics(
             hooks += [layer.register_forward_pre_hook(mix) for layer in layers]
         yield
     finally:
+        sharing.close()
         for hook in hooks:
             hook.remove()
         for layer, flag in zip(layers, tracking, strict=True):

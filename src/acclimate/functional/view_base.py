@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from acclimate.errors import InvalidConfig
+from acclimate.functional.across import batch_rand
 
 
 def draw_uniforms(n: int, n_uniforms: int, generator: torch.Generator) -> Tensor:
@@ -22,7 +23,7 @@ def draw_uniforms(n: int, n_uniforms: int, generator: torch.Generator) -> Tensor
             f"random views need a generator on the CPU, found one on {generator.device}; make it "
             "with torch.Generator(), so that results are the same on every device."
         )
-    return torch.rand(n, n_uniforms, generator=generator, dtype=torch.float64)
+    return batch_rand(n, n_uniforms, generator)
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor, nn
-
 from acclimate.errors import InvalidConfig
-from acclimate.functional.norm import STATISTICS, Statistics, use_statistics
+from acclimate.functional.norm import STATISTICS
 from acclimate.methods.base import Method
 from acclimate.methods.config import Config, hp, uniform
 from acclimate.methods.norm import Norm
-from acclimate.taps import Forward
 
 _SHARE, _MOMENTUM = 0.5, 0.1
 
@@ -65,21 +62,11 @@ class MixtureConfig(Config):
 class MixingMethod(Method):
     """A method that runs on mixed statistics, in shares that may depend on the batch's size."""
 
-    def run(
-        self,
-        x: Tensor,
-        moves: bool = True,
-        statistics: Statistics | None = None,
-        model: nn.Module | None = None,
-    ) -> Forward:
-        """Run the model once; `"mixed"` statistics are mixed as the options say."""
-        config = self.config
-        if (statistics or config.statistics) != "mixed" or not isinstance(config, MixtureConfig):
-            return super().run(x, moves, statistics, model)
-        network = self.model if model is None else model
-        # The mixture acts on what enters the layers, which then do as with the source's statistics.
-        with use_statistics(network, "mixed", config.batch_share(len(x))):
-            return super().run(x, moves, "source", model)
+    def _batch_share(self, n: int, statistics: str) -> float:
+        """Return what the batch weighs; `"mixed"` statistics are mixed as the options say."""
+        if statistics == "mixed" and isinstance(self.config, MixtureConfig):
+            return self.config.batch_share(n)
+        return super()._batch_share(n, statistics)
 
 
 class AlphaBn(MixingMethod, Norm):

@@ -15,8 +15,9 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, ClassVar, Self, final
 
 import torch
@@ -24,15 +25,27 @@ from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
 from acclimate.errors import BadInput, NotAdapted
+from acclimate.functional.across import batch_size
+from acclimate.functional.checkpointing import forget_activations
 from acclimate.functional.inputs import Normalization, check_batch, check_images
 from acclimate.functional.norm import Statistics, batch_norm_layers, use_statistics
+from acclimate.functional.precision import fast_autocast
+from acclimate.functional.processes import Processes
 from acclimate.methods.composition import Composition
 from acclimate.methods.config import Config
 from acclimate.methods.guard import Guard
+from acclimate.methods.speed import Speed
 from acclimate.methods.state import Counts, Snapshot, Stateful
 from acclimate.snapshot import copy_tree, fingerprint, load_tensors
 from acclimate.storage import digest
-from acclimate.taps import Forward, LogitsAt, replace_logits, run, try_forward
+from acclimate.taps import (
+    Forward,
+    LogitsAt,
+    replace_logits,
+    run,
+    suits_channels_last,
+    try_forward,
+)
 
 __all__ = ["Counts", "Method", "Problem", "Snapshot"]
 
@@ -71,10 +84,17 @@ class Method(Stateful):
     needs: ClassVar[tuple[str, ...]] = ()
     forwards: ClassVar[int] = 1
     backwards: ClassVar[int] = 0
+    #: Whether these two are declared for each image, by a method that takes a batch apart.
+    counts_by_image: ClassVar[bool] = False
     #: Why this may differ from the authors' method, where their text and code leave it open.
     reconstruction: ClassVar[str] = ""
     #: Whether it learns from labels, which only an evaluation can reveal: an upper bound.
     is_oracle: ClassVar[bool] = False
+    #: Whether it is right when processes share a batch (`acclimate.distributed`); not inherited.
+    shards: ClassVar[bool] = False
+
+    #: The processes that share every batch; None if the whole batch is here.
+    processes: Processes | None = None
 
     def __init__(
         self,
@@ -88,6 +108,7 @@ class Method(Stateful):
         seed: int = 0,
         guard: Guard | None = None,
         composition: Composition | None = None,
+        speed: Speed | None = None,
     ) -> None:
         super().__init__(model, seed, guard)
         borrower = _borrowers.get(model)
@@ -102,6 +123,8 @@ class Method(Stateful):
         self.logits_at = logits_at
         self.normalization = normalization
         self.composition = composition or Composition()
+        self.speed = speed or Speed()
+        self._channels_last: bool | None = None  # until the first batch was seen
         self._paused = False
         self._output: Any = None
         self._labels: Tensor | None = None
@@ -149,16 +172,29 @@ class Method(Stateful):
             statistics: Other than configured.
             model: Another than the one that is adapted, such as a copy of it that teaches it.
         """
-        chosen: Any = statistics or self._statistics
-        model = self.model if model is None else model
-        head = model.get_submodule(self.head) if self.head is not None else None
-        with use_statistics(model, chosen, self.config.statistics_momentum, moves):
-            result = run(model, x, head, self.logits_at)
+        result = self._pass(x, moves, statistics, model)
         if not self._paused:
             self.counts.forwards += 1
         if self._output is None:
             self._output = result.output
         return result
+
+    def _pass(
+        self, x: Tensor, moves: bool, statistics: Statistics | None, model: nn.Module | None
+    ) -> Forward:
+        """Pass a batch through the model; see `run`."""
+        chosen: Any = statistics or self._statistics
+        model = self.model if model is None else model
+        head = model.get_submodule(self.head) if self.head is not None else None
+        share = self._batch_share(len(x), chosen)
+        if self._channels_last and x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        with use_statistics(model, chosen, share, moves), ExitStack() as stack:
+            if self.speed.checkpoint:
+                # The second time nothing moves: what moved the first time is in place.
+                again = partial(use_statistics, model, chosen, share, moves=False)
+                stack.enter_context(forget_activations(model, again))
+            return run(model, x, head, self.logits_at)
 
     # The contract -------------------------------------------------------------------------------
 
@@ -170,7 +206,13 @@ class Method(Stateful):
             BadInput: The batch cannot be used. Nothing has changed.
             NotAdapted: After `unwrap()`, or in inference mode.
         """
-        x = self._accept(x)
+        if self.processes is None:
+            return self._process(self._accept(x))
+        facts = {"paused": self._paused, "counts": asdict(self.counts)}
+        with self.processes.share(x, self._accept, facts) as x:
+            return self._process(x)
+
+    def _process(self, x: Tensor) -> Any:
         # Autocast keeps low-precision copies of weights while its context lasts, and would go on
         # predicting with those of the first batch.
         torch.clear_autocast_cache()
@@ -180,7 +222,7 @@ class Method(Stateful):
         draws, counts = self.generator.get_state(), copy.deepcopy(self.counts)
         n_skipped = self.counts.n_skipped
         try:
-            with torch.no_grad():
+            with torch.no_grad(), fast_autocast(x.device, self.speed.bfloat16):
                 if self._is_single(x):
                     # One image has no batch statistics; those of the source are what is left.
                     logits = self.run(x, statistics="source").logits
@@ -188,7 +230,7 @@ class Method(Stateful):
                         self.counts.skip("single")
                 else:
                     logits = self.predict(x) if self._paused else self.step(x)
-            result = replace_logits(self._output, logits.detach(), self.logits_at)
+            result = replace_logits(self._output, logits.detach().to(x.dtype), self.logits_at)
         except BaseException:
             load_tensors(self, before)
             for name, value in declared.items():
@@ -202,7 +244,7 @@ class Method(Stateful):
             load_tensors(self, before)
         if not self._paused:
             self.counts.batches += 1
-            self.counts.samples += len(x)
+            self.counts.samples += batch_size(x)
             self.input_shape = list(x.shape[1:])
             if self.guard is not None:
                 self.guard.watch(self, logits.detach())
@@ -255,12 +297,16 @@ class Method(Stateful):
     def _statistics(self) -> str:
         return self.config.statistics
 
+    def _batch_share(self, n: int, statistics: str) -> float:
+        """Return what the statistics of a batch of n samples weigh, where they are mixed."""
+        return self.config.statistics_momentum
+
     def needs_several_samples(self) -> bool:
         """Say whether a batch of one cannot be learned from: it has no batch statistics."""
         return self._has_batch_norm and self._statistics == "batch"
 
     def _is_single(self, x: Tensor) -> bool:
-        return len(x) == 1 and self.needs_several_samples()
+        return len(x) == 1 and self.processes is None and self.needs_several_samples()
 
     def _accept(self, x: Tensor) -> Tensor:
         self._check_usable()
@@ -293,8 +339,14 @@ class Method(Stateful):
             )
         if self.input_shape is None:
             try_forward(self.model, x[:2])
+        if self._channels_last is None:
+            self._channels_last = self._takes_channels_last(x)
         x = x.detach()
         return x.clone() if x.is_inference() else x
+
+    def _takes_channels_last(self, x: Tensor) -> bool:
+        """Say whether batches are passed with colour as the last axis in memory."""
+        return self.speed.channels_last and suits_channels_last(self.model, x)
 
     def _moved(self) -> str:
         """Return what tells apart two choices of the parameters that move."""
@@ -315,4 +367,5 @@ class Method(Stateful):
             "guard": self.guard is not None,
             "composition": self.composition.to_dict(),
             "moves": self._moved(),
+            "speed": self.speed.to_dict(),
         }

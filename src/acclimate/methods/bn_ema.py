@@ -37,3 +37,4 @@ class BnEma(Norm):
     code: ClassVar[str] = "https://github.com/mariodoebler/test-time-adaptation"
     year: ClassVar[int] = 2020
     moves: ClassVar[str] = "running statistics of BatchNorm"
+    shards: ClassVar[bool] = True

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from acclimate.functional.across import batch_mean
 from acclimate.functional.entropy import entropy
 from acclimate.methods.gradient import GradientMethod
 
@@ -23,8 +24,9 @@ class Entropy(GradientMethod):
     paper: ClassVar[str] = "https://arxiv.org/abs/2207.11707"
     year: ClassVar[int] = 2022
     moves: ClassVar[str] = "all parameters"
+    shards: ClassVar[bool] = True
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean entropy of the batch's predictions."""
         logits = self.run(x).logits
-        return logits, entropy(logits).mean()
+        return logits, batch_mean(entropy(logits))

@@ -10,13 +10,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from acclimate.errors import UnsuitableModel
+from acclimate.errors import InvalidConfig, UnsuitableModel
+from acclimate.functional.across import average
+from acclimate.functional.checkpointing import find_blocks
 from acclimate.functional.norm import Statistics, batch_norm_layers
 from acclimate.functional.views import apply_views, get_views
 from acclimate.methods.base import Method, Problem
 from acclimate.methods.composition import Composition, build_nsp, build_swr
 from acclimate.methods.config import Config, GradientConfig
+from acclimate.methods.micro_batch import Pass, add, split
 from acclimate.methods.optimizer import all_finite, build_optimizer
+from acclimate.methods.speed import spread
 from acclimate.snapshot import Tree, copy_tree
 from acclimate.taps import Forward
 from acclimate.terms.nsp import Nsp
@@ -107,19 +111,50 @@ class GradientMethod(Method):
                 self.parameters_moved[f"nsp.projector.{name}"] = parameter
         if not self.parameters_moved:
             raise UnsuitableModel(f"{self.name} finds no parameter to train in this model.")
+        if swr is not None:
+            self.regularizer = build_swr(swr, self.artifact, self.model)
+            self._pin(self.regularizer)
         self.optimizer = build_optimizer(list(self.parameters_moved.values()), self.config)
         # What SWR holds the next update to: the values before the last applied update, so that
         # the anchor lags one update behind. (Taken after the update, the term would be zero.)
         self.add_state("previous", {})
-        if swr is not None:
-            self.regularizer = build_swr(swr, self.artifact, self.model)
-            if swr.anchor == "source":
-                self.previous = {
-                    name: parameter.detach().clone()
-                    for name, parameter in self.parameters_moved.items()
-                }
+        if swr is not None and swr.anchor == "source":
+            self.previous = {
+                name: parameter.detach().clone()
+                for name, parameter in self.parameters_moved.items()
+            }
         self._batch: Tensor | None = None
         self._first: Forward | None = None
+        self._passes: list[Pass] = []
+        self._check_speed()
+
+    def _pin(self, regularizer: Swr) -> None:
+        """Leave out of what moves the tensors that their penalty holds in place."""
+        limit = self.speed.pinned
+        for name in [name for name in self.parameters_moved if regularizer.holds(name, limit)]:
+            if limit and len(self.parameters_moved) > 1:
+                del self.parameters_moved[name]
+
+    def _check_speed(self) -> None:
+        """Refuse what would change the result in a way nobody asked for."""
+        moving = self._statistics if self._has_batch_norm else ""
+        if self.speed.micro_batch and moving in ("running", "robust"):
+            raise InvalidConfig(
+                f'micro_batch and statistics="{moving}" cannot go together: the statistics would '
+                'move between the parts of one batch. Use "batch" or "source" statistics.'
+            )
+        if not self.speed.checkpoint:
+            return
+        if moving == "robust":
+            raise InvalidConfig(
+                'checkpoint and statistics="robust" cannot go together: what is computed again '
+                "would meet statistics that have moved. Use another choice of statistics."
+            )
+        if not find_blocks(self.model):
+            raise UnsuitableModel(
+                "checkpoint needs blocks, modules with layers inside; this model has none. "
+                "Leave checkpoint out, or use micro_batch."
+            )
 
     def needs_several_samples(self) -> bool:
         """A projector with BatchNorm needs a batch, even if the model does not."""
@@ -139,6 +174,7 @@ class GradientMethod(Method):
                 logits, loss, gradients = self.differentiate(x)
         finally:
             self._batch = self._first = None  # which hold the graph
+            self._passes = []
         if loss is None:
             self.counts.skip("nothing_selected")
         elif self._update(loss, gradients):
@@ -150,14 +186,40 @@ class GradientMethod(Method):
         logits, loss = self.loss(x)
         if loss is None:
             return logits, None, ()
-        loss = loss + self.auxiliary(x) if self.nsp is not None else loss
-        return logits, loss, self.gradients_of(loss)
+        if self.nsp is None:
+            return logits, loss, self.gradients_of(loss)
+        own, target = self.nsp(self._known_first(x).known_features)
+        loss = loss + own
+        view = self._view(x)
+        if view is None:
+            return logits, loss, self.gradients_of(loss)
+        picked, x_view = view
+        target = target[picked]
+        if not self.nsp.detach_target:
+            loss = loss + self.nsp.agreement(target, self._view_features(x_view))
+            return logits, loss, self.gradients_of(loss)
+        # A fixed target leaves the two views independent: the graph of the first is used up before
+        # the second is passed, which halves the memory and takes no more time.
+        gradients: Sequence[Tensor | None] = self.gradients_of(loss)
+        logits, loss, target, self._first = logits.detach(), loss.detach(), target.detach(), None
+        agreement = self.nsp.agreement(target, self._view_features(x_view))
+        gradients = add(gradients, self.gradients_of(agreement))
+        return logits, loss + agreement.detach(), gradients
 
     def gradients_of(self, loss: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of a loss for all that moves, and count the backward."""
         self.counts.backwards += 1
         moved = list(self.parameters_moved.values())
-        return torch.autograd.grad(loss, moved, allow_unused=True)
+        passes, self._passes = self._passes, []
+        leaves = [leaf for each in passes for leaf in each.leaves]
+        found = torch.autograd.grad(loss, [*moved, *leaves], allow_unused=True)
+        gradients: list[Tensor | None] = list(found[: len(moved)])
+        outer = list(found[len(moved) :])
+        for each in passes:
+            own, outer = outer[: len(each.leaves)], outer[len(each.leaves) :]
+            gradients = add(gradients, each.send_back(own, moved))
+            self.counts.forwards += 1
+        return tuple(gradients)
 
     def auxiliary(self, x: Tensor) -> Tensor:
         """Return the loss of nearest source prototypes on a batch, of which `loss` made one pass.
@@ -166,12 +228,12 @@ class GradientMethod(Method):
         """
         if self.nsp is None:
             return x.new_zeros(())
-        first = self._first if self._first is not None else self.run(x, moves=False)
-        view_features = None
-        if self.nsp.consistency > 0:
-            view = apply_views(self._views, x, self.normalization, self.generator)
-            view_features = self.run(view, moves=False).known_features
-        return self.nsp(first.known_features, view_features)  # type: ignore[no-any-return]
+        loss, target = self.nsp(self._known_first(x).known_features)
+        view = self._view(x)
+        if view is not None:
+            picked, x_view = view
+            loss = loss + self.nsp.agreement(target[picked], self._view_features(x_view))
+        return loss  # type: ignore[no-any-return]
 
     def run(
         self,
@@ -188,8 +250,38 @@ class GradientMethod(Method):
                 self._first = result
         return result
 
+    def _pass(
+        self, x: Tensor, moves: bool, statistics: Statistics | None, model: nn.Module | None
+    ) -> Forward:
+        whole, size = super()._pass, self.speed.micro_batch
+        if size == 0 or len(x) <= size:
+            return whole(x, moves, statistics, model)
+        found = Pass.of(
+            split(x, size, 2 if self.needs_several_samples() else 1),
+            lambda part: whole(part, moves, statistics, model),
+            lambda part: whole(part, False, statistics, model),
+        )
+        if torch.is_grad_enabled():
+            self._passes.append(found)
+        return found.result
+
+    def _known_first(self, x: Tensor) -> Forward:
+        return self._first if self._first is not None else self.run(x, moves=False)
+
+    def _view(self, x: Tensor) -> tuple[slice, Tensor] | None:
+        """Return which samples get a transformed view, and the view; None if none does."""
+        size = self.speed.view_size(len(x), self.counts.batches)
+        if self.nsp is None or self.nsp.consistency == 0 or size == 0:
+            return None
+        picked = spread(x, size)
+        return picked, apply_views(self._views, x[picked], self.normalization, self.generator)
+
+    def _view_features(self, view: Tensor) -> Tensor:
+        return self.run(view, moves=False).known_features
+
     def _update(self, loss: Tensor, gradients: Sequence[Tensor | None]) -> bool:
         """Step the optimiser; say whether the update was applied."""
+        gradients = average(gradients)
         names = [
             name
             for name, gradient in zip(self.parameters_moved, gradients, strict=True)

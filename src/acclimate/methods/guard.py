@@ -24,7 +24,8 @@ from torch import Tensor
 
 from acclimate.artifact import Artifact
 from acclimate.errors import InvalidConfig
-from acclimate.functional.entropy import entropy, entropy_of_mean, log_probs
+from acclimate.functional.across import batch_mean, batch_size, everywhere
+from acclimate.functional.entropy import entropy, log_probs
 from acclimate.snapshot import Tree, copy_tree
 
 if TYPE_CHECKING:
@@ -73,16 +74,16 @@ class Guard:
         state = self._state
         if state["good"] is None:  # the first batch: the source model itself is good
             state["good"] = copy_tree(method.initial())
-        if not bool(logits.isfinite().all()):
+        if not everywhere(logits.isfinite().all()):
             return
-        mean = log_probs(logits).exp().mean(dim=0).cpu().double()
-        certain = entropy(logits).mean().cpu().double()
+        mean = batch_mean(log_probs(logits).exp()).cpu().double()
+        certain = batch_mean(entropy(logits)).cpu().double()
         if state["good_entropy"] is None:
             state["good_entropy"] = certain
         if state["mean"] is None:
             state.update(mean=mean, entropy=certain, n_averaged=0.0)
         # The averages must hold several samples a class, or few classes is all they can show.
-        n = len(logits)
+        n = batch_size(logits)
         decay = max(self.decay, 1 - n / (4 * self.n_classes))
         state["n_averaged"] = decay * state["n_averaged"] + n
         share = n / state["n_averaged"]
@@ -129,4 +130,4 @@ class Guard:
 
 def _effective_classes(mean: Tensor) -> float:
     """Return the number of classes that an even prediction of the same entropy would have."""
-    return float(entropy_of_mean(mean.clamp_min(1e-12).log()[None]).exp())
+    return float(entropy(mean.clamp_min(1e-12).log()).exp())

@@ -38,6 +38,7 @@ class Infomax(GradientMethod):
     paper: ClassVar[str] = "https://arxiv.org/abs/2207.11707"
     year: ClassVar[int] = 2022
     moves: ClassVar[str] = "all parameters"
+    shards: ClassVar[bool] = True
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the main loss; terms are added by the base class."""

@@ -24,6 +24,7 @@ class Norm(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2006.10963"
     code: ClassVar[str] = "https://github.com/DequanWang/tent"
     year: ClassVar[int] = 2020
+    shards: ClassVar[bool] = True
 
     @classmethod
     def check(cls, model: nn.Module, config: Config) -> list[Problem]:

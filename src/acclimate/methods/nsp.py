@@ -32,15 +32,17 @@ class NspMethod(Infomax):
 
     Paper: Choi et al. 2022, table 2, https://arxiv.org/abs/2207.11707. Official code: none is
     public. Moves all parameters; the auxiliary loss moves the encoder only. Returns the logits
-    before the update. Cost of a batch: 2 forwards (the second on a transformed view), 1 backward
-    through both.
+    before the update. Cost of a batch: 2 forwards and 2 backwards, the second ones on a
+    transformed view.
     """
 
     name: ClassVar[str] = "nsp"
     config_class: ClassVar[type[Config]] = NspConfig
     config: NspConfig
     needs: ClassVar[tuple[str, ...]] = ("prototypes",)
+    shards: ClassVar[bool] = True
     forwards: ClassVar[int] = 2
+    backwards: ClassVar[int] = 2
 
     @classmethod
     def own_terms(cls, config: NspConfig) -> Composition:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from acclimate.functional.norm import STATISTICS
 from acclimate.methods.base import Method
 from acclimate.methods.config import Config, hp
@@ -28,3 +30,8 @@ class Source(Method):
 
     name: ClassVar[str] = "source"
     config_class: ClassVar[type[Config]] = SourceConfig
+    shards: ClassVar[bool] = True
+
+    def _takes_channels_last(self, x: Tensor) -> bool:
+        """Leave the layout alone: what is returned is the model's own output to the last bit."""
+        return False

@@ -33,6 +33,7 @@ class SwrMethod(Infomax):
     config_class: ClassVar[type[Config]] = SwrConfig
     config: SwrConfig
     needs: ClassVar[tuple[str, ...]] = ("penalty",)
+    shards: ClassVar[bool] = True
 
     @classmethod
     def own_terms(cls, config: SwrConfig) -> Composition:

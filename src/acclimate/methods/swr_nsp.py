@@ -24,13 +24,14 @@ class SwrNsp(NspMethod):
 
     Paper: Choi et al. 2022, https://arxiv.org/abs/2207.11707. Official code: none is public.
     Moves all parameters; the auxiliary loss moves the encoder only. Returns the logits before the
-    update. Cost of a batch: 2 forwards (the second on a transformed view), 1 backward through both.
+    update. Cost of a batch: 2 forwards and 2 backwards, the second ones on a transformed view.
     """
 
     name: ClassVar[str] = "swr_nsp"
     config_class: ClassVar[type[Config]] = SwrNspConfig
     config: SwrNspConfig
     needs: ClassVar[tuple[str, ...]] = ("penalty", "prototypes")
+    shards: ClassVar[bool] = True
 
     @classmethod
     def own_terms(cls, config: SwrNspConfig) -> Composition:  # type: ignore[override]

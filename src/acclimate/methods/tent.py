@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from acclimate.functional.across import batch_mean
 from acclimate.functional.entropy import entropy
 from acclimate.functional.norm import norm_parameters
 from acclimate.methods.base import Problem
@@ -30,6 +31,7 @@ class Tent(GradientMethod):
     code: ClassVar[str] = "https://github.com/DequanWang/tent"
     year: ClassVar[int] = 2021
     moves: ClassVar[str] = "scale and shift of normalisation layers"
+    shards: ClassVar[bool] = True
 
     @classmethod
     def trainable(cls, model: nn.Module, config: GradientConfig) -> dict[str, nn.Parameter]:
@@ -54,4 +56,4 @@ class Tent(GradientMethod):
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the mean entropy of the batch's predictions."""
         logits = self.run(x).logits
-        return logits, entropy(logits).mean()
+        return logits, batch_mean(entropy(logits))

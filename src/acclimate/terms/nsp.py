@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from acclimate.functional.across import batch_mean
 from acclimate.functional.entropy import cross_entropy_between, information_maximization
 from acclimate.functional.norm import Statistics, use_statistics
 from acclimate.functional.prototypes import prototype_logits
@@ -58,12 +59,13 @@ class Nsp(nn.Module):
             embeddings = self.projector(features)
         return prototype_logits(embeddings, self.prototypes, self.temperature)
 
-    def forward(self, features: Tensor, view_features: Tensor | None) -> Tensor:
-        """Return the auxiliary loss of a batch; without a transformed view, its first part."""
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss of a batch without its transformed view, and its prototype logits."""
         logits = self.logits(features)
-        loss = information_maximization(logits, self.confidence, self.diversity)
-        if view_features is None:
-            return loss
-        target = logits.detach() if self.detach_target else logits
-        consistency = cross_entropy_between(target, self.logits(view_features)).mean()
-        return loss + self.consistency * consistency
+        return information_maximization(logits, self.confidence, self.diversity), logits
+
+    def agreement(self, target: Tensor, view_features: Tensor) -> Tensor:
+        """Return the self-supervised part: of the transformed view with the original's logits."""
+        target = target.detach() if self.detach_target else target
+        between = cross_entropy_between(target, self.logits(view_features))
+        return self.consistency * batch_mean(between)

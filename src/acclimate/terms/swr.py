@@ -24,6 +24,7 @@ class Swr:
 
     def __init__(self, penalty: Mapping[str, Tensor], strength: float, anchor: str) -> None:
         self.anchor = anchor
+        self._penalty = dict(penalty)
         self._by_tensor = all(value.numel() == 1 for value in penalty.values())
         self._coefficients = {name: 2 * strength * value for name, value in penalty.items()}
         self._numbers = (
@@ -31,6 +32,10 @@ class Swr:
             if self._by_tensor
             else {}
         )
+
+    def holds(self, name: str, limit: float) -> bool:
+        """Say whether all penalties of a parameter are at least `limit`, before the strength."""
+        return name in self._penalty and bool((self._penalty[name] >= limit).all())
 
     def add_gradient(
         self,
