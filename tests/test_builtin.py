@@ -1,11 +1,6 @@
-"""The built-in task: its images, its network and the weights that come with it."""
+"""The built-in task: its images and its network."""
 
 from __future__ import annotations
-
-import importlib.util
-from importlib.resources import files
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +9,13 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from acclimate import builtin
 from acclimate.builtin.draws import uniform
 from acclimate.builtin.model import WideResNet
 from acclimate.builtin.shapes import OUTLINES
-from acclimate.errors import BadInput, CorruptFile, UnsuitableModel
-
-WEIGHTS = Path(str(files("acclimate.builtin") / "source.safetensors"))
+from acclimate.errors import BadInput, UnsuitableModel
 
 # --- random draws ----------------------------------------------------------------------------
 
@@ -296,105 +288,3 @@ def test_network_refuses_other_depths() -> None:
     for depth in (4, 12, 29):
         with pytest.raises(UnsuitableModel, match="6·k"):
             WideResNet(depth, 1, 10)
-
-
-# --- weights ---------------------------------------------------------------------------------
-
-
-def test_source_model_has_the_error_its_card_states() -> None:
-    model, card = builtin.load_model(), builtin.model_card()
-    assert not any(module.training for module in model.modules())
-    stated = float(card["test_error_percent"]) / 100
-    assert 0 < stated <= 0.05
-    n = 2000
-    x, y = builtin.load_split("test", n)
-    with torch.no_grad():
-        guess = torch.cat([model(part).argmax(dim=1) for part in x.split(200)])
-    error = float((guess != y).double().mean())
-    assert abs(error - stated) < 4 * np.sqrt(stated * (1 - stated) / n)
-
-
-def test_card_says_how_the_weights_were_made() -> None:
-    card = builtin.model_card()
-    assert card["command"].startswith("python benchmarks/train_builtin.py ")
-    for key in ("seed", "images", "epochs", "data", "torch", "numpy", "test_images"):
-        assert card[key], key
-    assert all(name in card["data"] for name in builtin.CLASSES)
-
-
-def test_weights_are_small_and_plain() -> None:
-    assert WEIGHTS.stat().st_size <= 1.5e6
-    tensors = load_file(WEIGHTS)
-    assert all(
-        tensor.dtype == (torch.int64 if name.endswith("num_batches_tracked") else torch.float32)
-        for name, tensor in tensors.items()
-    )
-    assert all(torch.isfinite(tensor).all() for tensor in tensors.values())
-
-
-def test_damaged_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = WEIGHTS.read_bytes()
-    damaged = tmp_path / "source.safetensors"
-    damaged.write_bytes(whole[: len(whole) // 2])
-    monkeypatch.setattr(builtin, "_WEIGHTS", damaged)
-    with pytest.raises(CorruptFile, match="Install acclimate again"):
-        builtin.load_model()
-
-
-# --- training --------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    path = Path(__file__).resolve().parents[1] / "benchmarks" / "train_builtin.py"
-    spec = importlib.util.spec_from_file_location("train_builtin", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "N_VALIDATION", 20)
-    monkeypatch.setattr(module, "N_TEST", 20)
-    return module
-
-
-def test_augmentation_only_flips_and_shifts(script: ModuleType) -> None:
-    x = torch.rand(40, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    out = script.augment(x, torch.Generator().manual_seed(1))
-    seen = set()
-    for image, changed in zip(x, out, strict=True):
-        inner = changed[:, 2:-2, 2:-2]
-        found = [
-            (flip, down, right)
-            for flip in (False, True)
-            for down in range(5)
-            for right in range(5)
-            if torch.equal(
-                (image.flip(2) if flip else image)[:, down : down + 28, right : right + 28], inner
-            )
-        ]
-        assert len(found) == 1
-        seen.add(found[0])
-    assert len(seen) > 20
-
-
-def test_training_again_gives_the_same_file(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    n_threads = torch.get_num_threads()
-    written = []
-    try:
-        for seed, name in (("0", "a"), ("0", "b"), ("1", "c")):
-            out = tmp_path / name / "weights.safetensors"
-            out.parent.mkdir()
-            arguments = ["train_builtin.py", "--images", "128", "--epochs", "1", "--seed", seed]
-            monkeypatch.setattr("sys.argv", [*arguments, "--out", str(out)])
-            script.main()
-            assert [path.name for path in out.parent.iterdir()] == [out.name]
-            written.append(load_file(out))
-    finally:
-        torch.set_num_threads(n_threads)
-        torch.use_deterministic_algorithms(False)
-    first, again, other = written
-    assert all(torch.equal(first[name], again[name]) for name in first)
-    assert not torch.equal(first["head.weight"], other["head.weight"])
-    builtin.untrained_model().load_state_dict(first, strict=True)

@@ -16,11 +16,11 @@ from acclimate.comparison import (
     compare,
     iter_compare,
     make_configs,
-    suits_channels_last,
 )
 from acclimate.comparison.run import Finished
 from acclimate.errors import BadInput, InvalidConfig, UnknownMethod
 from acclimate.streams import Domain
+from acclimate.taps import suits_channels_last
 from acclimate.testing.models import tiny_model
 from tests.comparison_jobs import METHODS, N_CLASSES, make_domains, make_job
 

@@ -179,6 +179,7 @@ def test_the_page_states_protocol_and_provenance(result):
         ({"images": 0}, BadInput, "images"),
         ({"seeds": 0}, BadInput, "seeds"),
         ({"severity": 6}, BadInput, "from 1 to 5"),
+        ({"costly_images": -1}, BadInput, "costly_images"),
     ],
 )
 def test_settings_that_cannot_be_run_are_refused(change, error, message):
@@ -188,7 +189,8 @@ def test_settings_that_cannot_be_run_are_refused(change, error, message):
 
 def test_the_command_offers_the_defaults_of_the_settings():
     signature = inspect.signature(demo).parameters
-    for name in ("methods", "corruptions", "images", "batch_size", "severity", "seeds"):
+    names = ("methods", "corruptions", "images", "costly_images", "batch_size", "severity", "seeds")
+    for name in names:
         default = getattr(DemoSettings(), name)
         text = ",".join(default) if isinstance(default, tuple) else default
         assert signature[name].default == text

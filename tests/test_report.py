@@ -7,11 +7,19 @@ import itertools
 import math
 import re
 import xml.etree.ElementTree as ElementTree
+from html import escape
 
 import pytest
 
 from acclimate.errors import BadInput
-from acclimate.report import MethodNote, count_wins, describe, render_page, summarize
+from acclimate.report import (
+    MethodNote,
+    count_wins,
+    describe,
+    describe_apart,
+    render_page,
+    summarize,
+)
 from acclimate.report.page import smooth
 from acclimate.report.table import Measure, Row, Table
 from tests.report_records import (
@@ -280,3 +288,55 @@ def test_a_sentence_names_a_few_methods_of_many() -> None:
     assert describe(Table((*rows, oracle), ("fog",), 1, 100)) == sentence
     assert oracle.label == "supervised (oracle)"
     assert Table((*rows, oracle), ("fog",), 1, 100).columns[0].best[-1] is False
+
+
+def grouped(errors: dict[tuple[str, str], list[int]]) -> list:
+    """Runs of one shift: by method and group, the errors of each seed."""
+    return [
+        dataclasses.replace(exact_run(method, seed, wrong), group=group)
+        for (method, group), own in errors.items()
+        for seed, wrong in enumerate(own)
+    ]
+
+
+def test_runs_are_compared_with_those_of_their_group_only() -> None:
+    errors = {("source", ""): [50, 50], ("norm", ""): [30, 32], ("tent", ""): [31, 30]}
+    runs = grouped({**errors, ("source", "b"): [20, 20], ("note", "b"): [2, 2]})
+    table = summarize(runs)
+    assert [row.label for row in table.rows] == [
+        *("source", "norm", "tent"),
+        *("source (b)", "note (b)"),
+    ]
+    assert describe(table) == describe(summarize(grouped(errors)))
+    assert count_wins(runs) == count_wins(grouped(errors))
+    assert table.columns[0].best == (False, False, True, False, False)
+    assert table.columns[1].best == (False, False, True, False, False)
+    assert not any(any(column.best[3:]) for column in table.columns)
+    assert describe_apart(table) == (
+        "Apart from these: note (b) 2.0 % against 20.0 % without adapting."
+    )
+    assert describe_apart(summarize(grouped(errors))) == ""
+
+
+def test_the_first_group_with_something_to_compare_is_described() -> None:
+    runs = grouped({("source", ""): [5, 5], ("source", "b"): [20, 20], ("note", "b"): [9, 11]})
+    table = summarize(runs)
+    assert describe(table) == (
+        "Adapting online lowers the mean error from 20.0 % to 10.0 % (note (b))."
+    )
+    assert count_wins(runs) == "note (b) was ahead of source (b) in 2 of 2 seeds."
+    assert describe_apart(table) == ""
+    assert table.columns[0].best == (False, False, True)
+    alone = summarize(grouped({("tent", ""): [5], ("source", "b"): [20], ("note", "b"): [9]}))
+    assert describe_apart(alone) == "Apart from these: tent 5.0 %."
+
+
+def test_page_shows_groups_and_the_notes_on_them() -> None:
+    report = make_report(seeds=1, methods=("source", "norm"))
+    more = tuple(dataclasses.replace(run, group=HOSTILE) for run in report.runs)
+    page = render_page(dataclasses.replace(report, runs=report.runs + more, notes=(HOSTILE,)))
+    walker = walk(page)
+    assert [tag for tag, _ in walker.tags].count("script") == 1
+    assert f"norm ({HOSTILE})" in [a.get("data-label") for _, a in walker.tags]
+    assert page.count(f'<p class="note">{escape(HOSTILE)}</p>') == 1
+    assert "Apart from these" in page

@@ -1,24 +1,31 @@
-"""A small task that needs no download: images made by code and a source model trained on them."""
+"""A small task that needs no download: images made by code and source models trained on them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import as_file, files
+from pathlib import Path
 
 import numpy as np
 import safetensors
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from acclimate.builtin.model import WideResNet
 from acclimate.builtin.render import CLASSES, SIZE, render
-from acclimate.errors import BadInput, CorruptFile, did_you_mean
+from acclimate.errors import AcclimateError, BadInput, CorruptFile, did_you_mean
+from acclimate.functional.iabn import convert
+from acclimate.terms.contrastive_head import read_head
 
 __all__ = [
     "CLASSES",
+    "KINDS",
     "SIZE",
     "SPLITS",
     "WideResNet",
+    "load_head",
     "load_model",
     "load_split",
     "model_card",
@@ -29,7 +36,12 @@ __all__ = [
 # Each split is an endless sequence of its own.
 SPLITS: dict[str, int] = {"train": 1, "test": 2, "validation": 3}
 
-_WEIGHTS = files("acclimate.builtin") / "source.safetensors"
+#: Source models by what is special about them: nothing; instance-aware BatchNorm, as NOTE needs;
+#: joint training with a projection head on a contrastive loss, as TTT++ needs.
+KINDS = ("plain", "iabn", "joint")
+
+_FOLDER = files("acclimate.builtin")
+_UNUSABLE = (safetensors.SafetensorError, RuntimeError, FileNotFoundError, AcclimateError)
 
 
 def load_split(split: str, n: int, start: int = 0) -> tuple[Tensor, Tensor]:
@@ -55,25 +67,52 @@ def untrained_model() -> WideResNet:
     return WideResNet(depth=10, width=2, n_classes=len(CLASSES))
 
 
-def load_model() -> WideResNet:
-    """Return the source model with the weights that come with the package, in evaluation mode.
+def load_model(kind: str = "plain") -> WideResNet:
+    """Return a source model with the weights that come with the package, in evaluation mode.
+
+    Args:
+        kind: one of `KINDS`.
 
     Raises:
+        BadInput: when there is no such kind.
         CorruptFile: when the weights are missing, damaged, or of another architecture.
     """
     model = untrained_model()
-    with as_file(_WEIGHTS) as path:
+    if kind == "iabn":
+        convert(model)
+    with _open(kind) as path:
+        model.load_state_dict(load_file(path), strict=True)
+    return model.eval()
+
+
+def load_head() -> nn.Sequential:
+    """Return the projection head that the source model "joint" was trained with.
+
+    Raises:
+        CorruptFile: when it is missing, damaged, or of another model.
+    """
+    model = load_model("joint")
+    with _open("joint", ".head") as path:
+        return read_head(path, model, model.head.in_features)
+
+
+def model_card(kind: str = "plain") -> dict[str, str]:
+    """Return what the file of a source model says of its training and its clean error."""
+    with _open(kind) as path, safetensors.safe_open(path, framework="pt") as file:
+        return dict(file.metadata() or {})
+
+
+@contextmanager
+def _open(kind: str, suffix: str = "") -> Iterator[Path]:
+    """Give the file of a source model; say so if it cannot be used."""
+    if kind not in KINDS:
+        raise BadInput(f'no source model "{kind}". {did_you_mean(kind, KINDS)}')
+    name = "source" if kind == "plain" else f"source_{kind}"
+    with as_file(_FOLDER / f"{name}{suffix}.safetensors") as path:
         try:
-            model.load_state_dict(load_file(path), strict=True)
-        except (safetensors.SafetensorError, RuntimeError, FileNotFoundError) as error:
+            yield path
+        except _UNUSABLE as error:
             raise CorruptFile(
                 f"the weights of the built-in model at {path} cannot be used: {error}. "
                 "Install acclimate again."
             ) from error
-    return model.eval()
-
-
-def model_card() -> dict[str, str]:
-    """Return what the file of the source model says of its training and its clean error."""
-    with as_file(_WEIGHTS) as path, safetensors.safe_open(path, framework="pt") as file:
-        return dict(file.metadata() or {})

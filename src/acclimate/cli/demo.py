@@ -29,7 +29,7 @@ def demo(
         str, typer.Option(help="Methods, separated by commas; or all.")
     ] = "source,norm,tent,swr_nsp",
     every: Annotated[
-        bool, typer.Option("--all", help="All methods that suit the model; takes long.")
+        bool, typer.Option("--all", help="All methods that suit a model of the task; takes long.")
     ] = False,
     reveal_labels: Annotated[
         bool, typer.Option("--reveal-labels", help="Let the oracle learn from the labels.")
@@ -38,6 +38,12 @@ def demo(
         str, typer.Option(help="Shifts, separated by commas.")
     ] = "gaussian_noise,defocus_blur,fog,contrast,pixelate,jpeg_compression",
     images: Annotated[int, typer.Option(help="Test images of each shift.")] = 1400,
+    costly_images: Annotated[
+        int,
+        typer.Option(
+            help="Of these, the first so many for methods that take an image at a time; 0: all."
+        ),
+    ] = 100,
     batch_size: Annotated[int, typer.Option(help="Images a batch.")] = 200,
     severity: Annotated[int, typer.Option(help="Of the shifts, from 1 to 5.")] = 5,
     seeds: Annotated[int, typer.Option(help="How many seeds; with several, mean ± spread.")] = 1,
@@ -53,6 +59,10 @@ def demo(
 
     With **--data cifar10** the same is done with photographs, and a small model for them.
 
+    With **--all** a method that needs a model trained in its own way stands on such a model, and
+    one that takes an image at a time is measured on fewer images. Their rows are marked, and have
+    a source row of their own.
+
     Example: `acclimate demo --seeds 3 --json demo.json`
     """
     for path in (out, json):
@@ -67,6 +77,7 @@ def demo(
         reveal_labels=reveal_labels,
         corruptions=split_names(corruptions),
         images=images,
+        costly_images=costly_images,
         batch_size=batch_size,
         severity=severity,
         seeds=seeds,
@@ -78,7 +89,7 @@ def demo(
     if json is not None:
         write_atomically(json, result.to_json().encode())
     console = get_console()
-    show_table(console, result.table)
+    show_table(console, result.table, notes=result.notes)
     console.print(result.finding, style="bold")
     console.print()
     console.print(make_facts("How it was measured", {**result.protocol, **result.origin}))
@@ -88,14 +99,14 @@ def demo(
 
 
 def _choose(data: str, methods: str, reveal_labels: bool) -> tuple[str, ...]:
-    """Return the methods; of all, those that suit the model, having said what is left out."""
-    from acclimate.comparison import choose_methods, find_unsuitable, make_configs
-    from acclimate.demo import get_task
+    """Return the methods; of all, those that suit a model, having said what is left out."""
+    from acclimate.comparison import choose_methods
+    from acclimate.demo import assign_models, get_task
 
     chosen = choose_methods(split_names(methods), reveal_labels)
     if split_names(methods) != ("all",):
         return chosen
-    left_out = find_unsuitable(get_task(data).load_model(), make_configs(chosen, {}))
+    _, left_out = assign_models(get_task(data), chosen)
     show_left_out(left_out)
     return tuple(name for name in chosen if name not in left_out)
 

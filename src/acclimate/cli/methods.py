@@ -112,7 +112,8 @@ def _cost(kind: type[Method]) -> str:
         return f"{n} {word}" if n == 1 else f"{n} {word}s"
 
     parts = [count(kind.forwards, "forward")]
-    return ", ".join(parts + ([count(kind.backwards, "backward")] if kind.backwards else []))
+    parts += [count(kind.backwards, "backward")] if kind.backwards else []
+    return ", ".join(parts) + (" for each image" if kind.counts_by_image else "")
 
 
 def _value(value: Any) -> str:

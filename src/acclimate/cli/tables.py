@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 _MOST_COLUMNS = 8
 
 
-def show_table(console: Console, table: Table, more: Sequence[Column] = ()) -> None:
+def show_table(
+    console: Console, table: Table, more: Sequence[Column] = (), notes: Sequence[str] = ()
+) -> None:
     """Print the table, methods as rows; turned if that is too wide.
 
     Args:
         console: Where to.
         table: Errors and speed.
         more: Columns to show besides.
+        notes: Sentences to stand below it.
     """
     from rich.console import Console as Plain
     from rich.measure import Measurement
@@ -50,6 +53,8 @@ def show_table(console: Console, table: Table, more: Sequence[Column] = ()) -> N
     spread = f"; mean ± standard deviation over {table.n_seeds} seeds" if table.n_seeds > 1 else ""
     best = "bold" if console.is_terminal else "marked *"
     console.print(f"error in %{spread}; the best of each is {best}", style="dim")
+    for note in notes:
+        console.print(note, style="dim", soft_wrap=not console.is_terminal)
     console.print()
 
 

@@ -16,7 +16,6 @@ from acclimate.comparison.run import (
     Wrapping,
     compare,
     iter_compare,
-    suits_channels_last,
 )
 from acclimate.comparison.source import ArraySource, Preparation, check_source, find_needs
 
@@ -46,5 +45,4 @@ __all__ = [
     "load_data",
     "make_configs",
     "run_job",
-    "suits_channels_last",
 ]

@@ -47,7 +47,10 @@ def choose_methods(names: Sequence[str], reveal_labels: bool = False) -> tuple[s
 
 
 def find_unsuitable(
-    model: nn.Module, configs: Mapping[str, Config], artifact: Artifact | None = None
+    model: nn.Module,
+    configs: Mapping[str, Config],
+    artifact: Artifact | None = None,
+    has_head: bool = False,
 ) -> dict[str, str]:
     """Return the methods that cannot adapt the model, each with the reason.
 
@@ -55,19 +58,20 @@ def find_unsuitable(
         model: A trained classifier.
         configs: The options of each method.
         artifact: What is known of the source; None if it is prepared on the way, which gives all
-            parts but the projection head of a jointly trained model.
+            parts.
+        has_head: Whether the projection head of a jointly trained model is there for that.
     """
     found = {}
     for name, config in configs.items():
         reasons = [str(problem) for problem in get_method(name).check(model, config)]
-        reasons += _find_lack(name, artifact)
+        reasons += _find_lack(name, artifact, has_head)
         if reasons:
             found[name] = "; ".join(reasons)
     return found
 
 
-def _find_lack(name: str, artifact: Artifact | None) -> list[str]:
-    """Return what the artifact has not got, if the method needs it."""
+def _find_lack(name: str, artifact: Artifact | None, has_head: bool) -> list[str]:
+    """Return what the artifact has not got, or would not get, if the method needs it."""
     kind = get_method(name)
     missing = (
         [] if artifact is None else [part for part in kind.needs if part not in artifact.parts]
@@ -77,8 +81,9 @@ def _find_lack(name: str, artifact: Artifact | None) -> list[str]:
             f"it needs {', '.join(missing)}, which the artifact has not got. Make one where the "
             f"source data is: acclimate prepare SOURCE_DIR --method {name} …"
         ]
-    needs_head = getattr(kind, "needs_contrast_head", False)
-    if needs_head and (artifact is None or artifact.parts["contrast"]["head"] is None):
+    if artifact is not None and "contrast" in artifact.parts:
+        has_head = artifact.parts["contrast"]["head"] is not None
+    if getattr(kind, "needs_contrast_head", False) and not has_head:
         return [f"it needs an artifact with a projection head. {HOW_TO_TRAIN}"]
     return []
 

@@ -17,13 +17,7 @@ from acclimate.comparison.data import Data
 from acclimate.comparison.ledger import Key, Ledger, Part
 from acclimate.comparison.protocol import Protocol
 from acclimate.comparison.result import Comparison
-from acclimate.comparison.run import (
-    Finished,
-    Unit,
-    Wrapping,
-    iter_compare,
-    suits_channels_last,
-)
+from acclimate.comparison.run import Finished, Unit, Wrapping, iter_compare
 from acclimate.comparison.source import Preparation
 from acclimate.errors import AcclimateError, BadInput, UnsuitableModel
 from acclimate.evaluation import Result
@@ -34,7 +28,7 @@ from acclimate.report import Run
 from acclimate.snapshot import fingerprint
 from acclimate.storage import digest
 from acclimate.streams import Domain
-from acclimate.taps import get_logits, try_forward
+from acclimate.taps import get_logits, suits_channels_last, try_forward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +78,7 @@ class Job:
             "model": fingerprint(self.model)["weights_sha256"],
             "device": parameter.device.type,
             "channels_last": how.channels_last,
+            "speed": how.speed.to_dict(),
             "normalization": None if how.normalization is None else how.normalization.to_dict(),
             "head": how.head,
             "logits_at": how.logits_at if isinstance(how.logits_at, str | int) else None,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import tee
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact
@@ -20,6 +20,7 @@ from acclimate.measures.groups import Group, merge
 from acclimate.methods import get_method
 from acclimate.methods.base import Method
 from acclimate.methods.config import Config
+from acclimate.methods.speed import Speed
 from acclimate.streams import Batch
 from acclimate.taps import LogitsAt
 
@@ -68,6 +69,7 @@ class Wrapping:
         normalization: Applied to the images of the stream, which are in [0, 1]; None for none.
         channels_last: Whether the copies of the model keep colour as the last axis in memory. On a
             processor this is half as fast again; numbers differ by rounding only.
+        speed: What may be traded for time and memory; the same for all methods.
     """
 
     artifact: Artifact | None = None
@@ -75,6 +77,7 @@ class Wrapping:
     logits_at: LogitsAt = None
     normalization: Normalization | None = None
     channels_last: bool = True
+    speed: Speed = field(default_factory=Speed)
 
 
 def compare(
@@ -173,24 +176,6 @@ def iter_compare(
             offset += unit.n_batches
 
 
-def suits_channels_last(model: nn.Module, x: Tensor) -> bool:
-    """Say whether the model still runs if colour is the last axis in memory.
-
-    A model that calls `view` where `reshape` or `flatten` would do does not.
-
-    Args:
-        model: Any; it is left as it is.
-        x: A few images as the model takes them.
-    """
-    own = _copy(model, channels_last=True).eval()
-    try:
-        with torch.no_grad():
-            own(x.to(memory_format=torch.channels_last) if x.dim() == 4 else x)
-    except RuntimeError:
-        return False
-    return True
-
-
 def _wrap(
     model: nn.Module,
     name: str,
@@ -210,6 +195,7 @@ def _wrap(
         logits_at=how.logits_at,
         normalization=how.normalization,
         seed=seed,
+        speed=how.speed,
     )
     # The first call of all is slow: it is made before the clock runs, and undone.
     if adapted.is_oracle and reveal_labels:

@@ -7,18 +7,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from acclimate.artifact import Artifact
+from acclimate.demo.groups import Group
+from acclimate.demo.notes import UsedModel, describe_method, make_notes
 from acclimate.demo.settings import DemoSettings
 from acclimate.demo.tasks import Task
 from acclimate.methods import get_method
 from acclimate.report import (
     Layer,
-    MethodNote,
     Report,
     Run,
     Sample,
     Table,
     count_wins,
     describe,
+    describe_apart,
     summarize,
 )
 
@@ -30,22 +32,32 @@ class DemoResult:
     Attributes:
         settings: What was run.
         task: What it was run on.
-        runs: Every method with every seed.
-        artifacts: One a seed.
-        layers: The penalty of each parameter, for all seeds.
+        groups: The methods that can be compared with each other.
+        models: The source models that they stood on, the task's first one first.
+        runs: Every method with every seed, group by group.
+        layers: The penalty of each parameter of the first model, for all seeds.
         samples: The first images of the last batch of each shift, with the first seed.
-        clean_error: Error of the source model without a shift, as a share.
         provenance: Command, date, versions, hash of the model, cores, seconds taken.
     """
 
     settings: DemoSettings
     task: Task
+    groups: tuple[Group, ...]
+    models: tuple[UsedModel, ...]
     runs: tuple[Run, ...]
-    artifacts: tuple[Artifact, ...]
     layers: tuple[Layer, ...]
     samples: tuple[Sample, ...]
-    clean_error: float
     provenance: dict[str, Any]
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """Those of the first model, one a seed."""
+        return self.models[0].artifacts
+
+    @property
+    def clean_error(self) -> float:
+        """Error of the first source model without a shift, as a share."""
+        return self.models[0].clean_error
 
     @property
     def table(self) -> Table:
@@ -54,8 +66,15 @@ class DemoResult:
 
     @property
     def finding(self) -> str:
-        """What the numbers show, in one or two sentences."""
-        return f"{describe(self.table)} {count_wins(self.runs)}".strip()
+        """What the numbers show, in a few sentences."""
+        table = self.table
+        sentences = (describe(table), count_wins(self.runs), describe_apart(table))
+        return " ".join(sentence for sentence in sentences if sentence)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What sets the marked rows of the table apart."""
+        return make_notes(self.task, self.groups, self.models)
 
     @property
     def protocol(self) -> dict[str, str]:
@@ -65,6 +84,7 @@ class DemoResult:
         after = [name for name in settings.methods if get_method(name).predicts == "after"]
         exceptions = f"; for {', '.join(after)} those after it" if after else ""
         seeds = "0" if settings.seeds == 1 else f"0 to {settings.seeds - 1}"
+        several = len(self.models) > 1
         return {
             "data": f"{self.task.text}, 32×32 pixels; the first {settings.images} test images for "
             f"every shift and seed",
@@ -75,11 +95,11 @@ class DemoResult:
             "predictions": f"those from before the update on the batch{exceptions}",
             "options": "each method's defaults, as published; nothing was tuned on this task",
             "artifact": f"prepared from {settings.n_source} training images, penalty on "
-            f"{settings.n_penalty} of them",
+            f"{settings.n_penalty} of them{'; one for each source model' * several}",
             "seeds": f"{seeds}; a seed sets the order, the corruptions, and the draws of methods "
             "and artifact",
             "time": "of the call that predicts and adapts, after one call to warm up; all methods "
-            "side by side",
+            f"side by side{', but those with a mark after the others' * bool(self.notes)}",
         }
 
     @property
@@ -87,10 +107,17 @@ class DemoResult:
         """Where the numbers come from: a short heading and a value for each fact."""
         facts = self.provenance
         seconds, data = facts["seconds"], facts["data"]
+        models = {
+            f"model ({model.source.name})" if number else "model": model
+            for number, model in enumerate(self.models)
+        }
         return {
             "command": facts["command"],
             "images": f"{data['name']}, {data['source']}, SHA-256 of the pixels {data['sha256']}",
-            "model": f"{self.task.model_text}, SHA-256 of the weights {facts['model_sha256']}",
+            **{
+                name: f"{model.source.text}, SHA-256 of the weights {model.sha256}"
+                for name, model in models.items()
+            },
             "versions": ", ".join(f"{name} {value}" for name, value in facts["versions"].items()),
             "machine": f"{facts['n_cores']} cores; torch uses {facts['n_threads']}",
             "duration": f"{seconds['all']:.0f} s: {seconds['prepare']:.0f} s preparing, "
@@ -109,6 +136,7 @@ class DemoResult:
             samples=self.samples,
             protocol=self.protocol,
             provenance=self.origin,
+            notes=self.notes,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,6 +147,25 @@ class DemoResult:
             "settings": asdict(self.settings),
             "protocol": self.protocol,
             "clean_error": _percent(self.clean_error),
+            "models": [
+                {
+                    "name": model.source.name,
+                    "text": model.source.text,
+                    "sha256": model.sha256,
+                    "clean_error": _percent(model.clean_error),
+                }
+                for model in self.models
+            ],
+            "groups": [
+                {
+                    "name": group.name,
+                    "model": group.model.name,
+                    "methods": list(group.methods),
+                    "n_images": group.n_images,
+                }
+                for group in self.groups
+            ],
+            "notes": list(self.notes),
             "table": [asdict(row) for row in self.table.rows],
             "runs": [_run(run) for run in self.runs],
             "layers": [asdict(layer) for layer in self.layers],
@@ -136,24 +183,15 @@ class DemoResult:
         return "{\n " + ",\n ".join(lines) + "\n}\n"
 
 
-def describe_method(name: str) -> MethodNote:
-    """Return a method's first sentence, its paper and what a batch costs."""
-    method = get_method(name)
-    sentence = (method.__doc__ or name).partition("\n")[0].strip()
-    if method.reconstruction:
-        sentence += f" A reconstruction: {method.reconstruction}."
-    forwards = f"{method.forwards} forward{'s' if method.forwards > 1 else ''}"
-    backwards = f" and {method.backwards} backward" if method.backwards else ""
-    return MethodNote(name, sentence, method.paper, f"A batch costs {forwards}{backwards}.")
-
-
 def _run(run: Run) -> dict[str, Any]:
     errors: dict[str, list[float]] = {}
     for record in run.result.records:
         errors.setdefault(record.domain, []).append(_percent(record.n_errors / record.n))
     return {
         "method": run.method,
+        "group": run.group,
         "seed": run.seed,
+        "n_images": run.result.n // len(run.result.error_by_domain),
         "error": _percent(run.result.error),
         "error_by_domain": {
             name: _percent(share) for name, share in run.result.error_by_domain.items()

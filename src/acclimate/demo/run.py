@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -11,166 +10,168 @@ from datetime import UTC, datetime
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact, versions
 from acclimate.comparison import ArraySource, Protocol, Wrapping, compare, find_needs
 from acclimate.corruptions import Pixels, apply
+from acclimate.demo.extracts import get_layers, get_samples
+from acclimate.demo.groups import Group, make_groups
+from acclimate.demo.notes import UsedModel
 from acclimate.demo.result import DemoResult
 from acclimate.demo.settings import DemoSettings
-from acclimate.demo.tasks import Task, get_task
-from acclimate.evaluation import Result, evaluate
-from acclimate.functional.norm import norm_parameters
+from acclimate.demo.tasks import SourceModel, Task, get_task
+from acclimate.evaluation import evaluate
 from acclimate.parts.options import PenaltyOptions
 from acclimate.parts.source import Progress
 from acclimate.preparation import prepare
-from acclimate.report import Layer, Run, Sample
+from acclimate.report import BASELINE, Run, Sample
 from acclimate.streams import Domain, reset_each
 
-#: Images of each shift that are kept to be shown.
-N_SAMPLES = 4
+#: A source model, the module it is, and an artifact for each seed.
+Prepared = tuple[SourceModel, nn.Module, tuple[Artifact, ...]]
 
 
 def run_demo(
     settings: DemoSettings, progress: Progress | None = None, task: Task | None = None
 ) -> DemoResult:
-    """Prepare the model of a task, then stream every shift through every method.
+    """Prepare the models of a task, then stream every shift through every method.
 
     Args:
         settings: What to run.
         progress: Called with the stage, the count done and the count to do.
         task: Another task than the one that the settings name, such as one with another model.
+
+    Raises:
+        UnsuitableModel: A method refuses every source model of the task.
     """
     tell: Progress = progress if progress is not None else lambda stage, done, total: None
     start = time.perf_counter()
     task = task if task is not None else get_task(settings.data)
-    model = task.load_model()
+    groups = make_groups(task, settings)
     test = task.load("test", settings.images)
     y = torch.from_numpy(test.labels)
     clean = Domain("clean", _to_tensor(test.images), y)
-    artifacts = [_prepare(model, task, settings, seed, tell) for seed in range(settings.seeds)]
+    models = _prepare_all(task, groups, settings, tell)
     prepared = time.perf_counter()
     runs: list[Run] = []
     samples: tuple[Sample, ...] = ()
-    n_done = 0
-    n_calls = len(settings.methods) * settings.n_batches * settings.seeds
-    tell("stream", 0, n_calls)
-
-    def count() -> None:
-        nonlocal n_done
-        n_done += 1
-        tell("stream", n_done, n_calls)
-
-    protocol = Protocol(batch_size=settings.batch_size, order="shuffled")
-    for seed, artifact in enumerate(artifacts):
+    for seed in range(settings.seeds):
         domains = [
             Domain(name, _to_tensor(apply(test.images, name, settings.severity, seed)), y)
             for name in settings.corruptions
         ]
+        own = _stream(groups, models, domains, settings, seed, tell)
+        runs += own
+        if seed == 0:
+            samples = get_samples(clean, domains, own, settings, test.classes)
+    whole = list(reset_each([clean], settings.batch_size))
+    used = tuple(
+        UsedModel(source, artifacts, evaluate(adapt(copy.deepcopy(model), BASELINE), whole).error)
+        for source, model, artifacts in models.values()
+    )
+    end = time.perf_counter()
+    seconds = {"prepare": prepared - start, "stream": end - prepared, "all": end - start}
+    _, first, artifacts = next(iter(models.values()))
+    order = [(group.name, method) for group in groups for method in group.methods]
+    return DemoResult(
+        settings=settings,
+        task=task,
+        groups=groups,
+        models=used,
+        # Methods in their order, seeds within.
+        runs=tuple(sorted(runs, key=lambda run: order.index((run.group, run.method)))),
+        layers=get_layers(first, artifacts),
+        samples=samples,
+        provenance=_provenance(settings, test.description, used[0], seconds),
+    )
+
+
+def _prepare_all(
+    task: Task, groups: Sequence[Group], settings: DemoSettings, tell: Progress
+) -> dict[str, Prepared]:
+    """Load the models that methods stand on, and prepare an artifact of each for every seed."""
+    images = task.load("train", settings.n_source)
+    source = Domain(task.data, images.images, images.labels)
+    prepared: dict[str, Prepared] = {}
+    for chosen in dict.fromkeys(group.model for group in groups):
+        methods = [name for group in groups if group.model == chosen for name in group.methods]
+        # The page shows the penalties of the first model, whatever the methods need.
+        shown = () if prepared else ("penalty", "prototypes")
+        parts = tuple(dict.fromkeys((*shown, *find_needs(methods))))
+        model = chosen.load()
+        load_head = chosen.load_head if "contrast" in parts else None
+        head = None if load_head is None else load_head()
+        artifacts = []
+        for seed in range(settings.seeds):
+            words = [chosen.name] * bool(prepared) + [f"seed {seed}"] * (settings.seeds > 1)
+            artifacts.append(
+                prepare(
+                    model,
+                    ArraySource(source, seed),
+                    parts=parts,
+                    penalty=PenaltyOptions(n_samples=settings.n_penalty),
+                    contrast_head=head,
+                    seed=seed,
+                    progress=_name_stages(tell, words),
+                )
+            )
+        prepared[chosen.name] = (chosen, model, tuple(artifacts))
+    return prepared
+
+
+def _name_stages(tell: Progress, words: Sequence[str]) -> Progress:
+    """Say of every stage what it is done for."""
+    return lambda stage, done, total: tell(", ".join([stage, *words]), done, total)
+
+
+def _stream(
+    groups: Sequence[Group],
+    models: Mapping[str, Prepared],
+    domains: Sequence[Domain],
+    settings: DemoSettings,
+    seed: int,
+    tell: Progress,
+) -> list[Run]:
+    """Stream every shift through every method, one group after the other."""
+    protocol = Protocol(batch_size=settings.batch_size, order="shuffled")
+    whole = protocol.units({domain.name: [domain] for domain in domains}, seed=seed)
+    units = [[group.cut(unit, settings.batch_size) for unit in whole] for group in groups]
+    n_calls = sum(
+        len(group.methods) * sum(unit.n_batches for unit in own)
+        for group, own in zip(groups, units, strict=True)
+    )
+    n_done, n_all = seed * n_calls, settings.seeds * n_calls
+
+    def count() -> None:
+        nonlocal n_done
+        n_done += 1
+        tell("stream", n_done, n_all)
+
+    if seed == 0:
+        tell("stream", 0, n_all)
+    runs: list[Run] = []
+    for group, own in zip(groups, units, strict=True):
+        _, model, artifacts = models[group.model.name]
         results = compare(
             model,
-            settings.methods,
-            protocol.units({domain.name: [domain] for domain in domains}, seed=seed),
-            Wrapping(artifact=artifact),
+            group.methods,
+            own,
+            Wrapping(artifact=artifacts[seed]),
             seed=seed,
             keep_predictions=True,
             reveal_labels=settings.reveal_labels,
             progress=count,
         )
-        runs += [Run(method, seed, result) for method, result in results.items()]
-        if seed == 0:
-            samples = _samples(clean, domains, results, settings, test.classes)
-    whole = list(reset_each([clean], settings.batch_size))
-    clean_error = evaluate(adapt(copy.deepcopy(model), "source"), whole).error
-    end = time.perf_counter()
-    seconds = {"prepare": prepared - start, "stream": end - prepared, "all": end - start}
-    return DemoResult(
-        settings=settings,
-        task=task,
-        # Methods in their order, seeds within.
-        runs=tuple(sorted(runs, key=lambda run: settings.methods.index(run.method))),
-        artifacts=tuple(artifacts),
-        layers=_layers(model, artifacts),
-        samples=samples,
-        clean_error=clean_error,
-        provenance=_provenance(settings, test.description, artifacts[0], seconds),
-    )
-
-
-def _prepare(
-    model: nn.Module, task: Task, settings: DemoSettings, seed: int, tell: Progress
-) -> Artifact:
-    source = task.load("train", settings.n_source)
-    suffix = f", seed {seed}" if settings.seeds > 1 else ""
-    # The page shows the penalties, whatever the methods need.
-    parts = dict.fromkeys(("penalty", "prototypes", *find_needs(settings.methods)))
-    return prepare(
-        model,
-        ArraySource(Domain(task.data, source.images, source.labels), seed),
-        parts=tuple(parts),
-        penalty=PenaltyOptions(n_samples=settings.n_penalty),
-        seed=seed,
-        progress=lambda stage, done, total: tell(f"{stage}{suffix}", done, total),
-    )
-
-
-def _samples(
-    clean: Domain,
-    domains: Sequence[Domain],
-    results: Mapping[str, Result],
-    settings: DemoSettings,
-    classes: Sequence[str],
-) -> tuple[Sample, ...]:
-    """Return the first images of the last batch of each shift, with seed 0."""
-    size = settings.batch_size
-    last_clean = list(reset_each([clean], size, seed=0))[-1]
-    last = {batch.domain: batch for batch in reset_each(domains, size, seed=0)}
-    predicted = {
-        method: {r.domain: r.predictions for r in result.records if r.predictions is not None}
-        for method, result in results.items()
-    }
-    return tuple(
-        Sample(
-            domain=name,
-            clean=_to_png(last_clean.x[index]),
-            shifted=_to_png(batch.x[index]),
-            truth=classes[int(batch.y[index])],
-            predictions={
-                method: classes[int(by_domain[name][index])]
-                for method, by_domain in predicted.items()
-            },
-        )
-        for name, batch in last.items()
-        for index in range(min(N_SAMPLES, len(batch.x)))
-    )
-
-
-def _layers(model: nn.Module, artifacts: Sequence[Artifact]) -> tuple[Layer, ...]:
-    penalties = [artifact.part("penalty") for artifact in artifacts]
-    of_norms = norm_parameters(model)
-    return tuple(
-        Layer(
-            name, _kind(name, parameter, name in of_norms), tuple(float(w[name]) for w in penalties)
-        )
-        for name, parameter in model.named_parameters()
-        if name in penalties[0]
-    )
-
-
-def _kind(name: str, parameter: Tensor, is_norm: bool) -> str:
-    if is_norm:
-        return "normalisation, scale" if name.endswith("weight") else "normalisation, shift"
-    if parameter.dim() == 1:
-        return "head, bias"
-    return "convolution" if parameter.dim() == 4 else "head, weight"
+        runs += [Run(method, seed, result, group.name) for method, result in results.items()]
+    return runs
 
 
 def _provenance(
     settings: DemoSettings,
     data: Mapping[str, Any],
-    artifact: Artifact,
+    model: UsedModel,
     seconds: Mapping[str, float],
 ) -> dict[str, Any]:
     return {
@@ -178,7 +179,7 @@ def _provenance(
         "data": dict(data),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
-        "model_sha256": artifact.card["model"]["weights_sha256"],
+        "model_sha256": model.sha256,
         "n_cores": os.cpu_count(),
         "n_threads": torch.get_num_threads(),
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
@@ -188,10 +189,3 @@ def _provenance(
 def _to_tensor(images: Pixels) -> Tensor:
     # Colour stays the last axis in memory.
     return torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
-
-
-def _to_png(image: Tensor) -> bytes:
-    pixels = (image * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG", optimize=True)
-    return file.getvalue()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from dataclasses import dataclass, fields
 
@@ -21,6 +20,8 @@ class DemoSettings:
         methods: Names, in the order of the table.
         corruptions: Names of the shifts.
         images: Test images of each shift.
+        costly_images: Only so many of them, the first, for methods that take an image at a time;
+            0 for all.
         batch_size: Images a batch.
         severity: Of the corruptions, from 1 to 5.
         reveal_labels: Whether oracles are shown the labels.
@@ -40,6 +41,7 @@ class DemoSettings:
         "jpeg_compression",
     )
     images: int = 1400
+    costly_images: int = 100
     batch_size: int = 200
     severity: int = 5
     seeds: int = 1
@@ -64,13 +66,10 @@ class DemoSettings:
         for what in ("images", "batch_size", "seeds", "n_source", "n_penalty"):
             if getattr(self, what) < 1:
                 raise BadInput(f"expected {what} to be at least 1, found {getattr(self, what)}.")
+        if self.costly_images < 0:
+            raise BadInput(f"expected costly_images of 0 or more, found {self.costly_images}.")
         if self.severity not in range(1, 6):
             raise BadInput(f"expected a severity from 1 to 5, found {self.severity}.")
-
-    @property
-    def n_batches(self) -> int:
-        """Batches of one stream: all shifts, one after the other."""
-        return math.ceil(self.images / self.batch_size) * len(self.corruptions)
 
     @property
     def command(self) -> str:

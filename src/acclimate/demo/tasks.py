@@ -1,4 +1,4 @@
-"""The tasks of the demonstration: images, a model trained on them, and the words for both."""
+"""The tasks of the demonstration: images, models trained on them, and the words for both."""
 
 from __future__ import annotations
 
@@ -9,11 +9,28 @@ import numpy as np
 from torch import nn
 
 from acclimate import zoo
-from acclimate.builtin import load_model
+from acclimate.builtin import load_head, load_model
 from acclimate.data import SETS, LabelledImages, data_root, find_state, get, load
 from acclimate.data.places import Notify
 from acclimate.errors import BadInput, did_you_mean
 from acclimate.parts.source import Progress
+
+
+@dataclass(frozen=True)
+class SourceModel:
+    """A model trained on the images of a task.
+
+    Attributes:
+        name: What tells it apart from others of the task, in one word.
+        text: What it is, in a few words.
+        load: Returns it, for images in [0, 1].
+        load_head: Returns the projection head that it was trained with jointly, if it was.
+    """
+
+    name: str
+    text: str
+    load: Callable[[], nn.Module]
+    load_head: Callable[[], nn.Module] | None = None
 
 
 @dataclass(frozen=True)
@@ -23,14 +40,12 @@ class Task:
     Attributes:
         data: Name of the set of images.
         text: What they show, in a few words that can follow "trained on".
-        model_text: What the model is, in a few words.
-        load_model: Returns the source model, for images in [0, 1].
+        models: A method stands on the first of these that it does not refuse.
     """
 
     data: str
     text: str
-    model_text: str
-    load_model: Callable[[], nn.Module]
+    models: tuple[SourceModel, ...]
 
     def load(self, split: str, n: int) -> LabelledImages:
         """Return the first images of a split.
@@ -55,14 +70,31 @@ TASKS = {
     "builtin": Task(
         "builtin",
         "computer-made photographs of toys in ten shapes",
-        "wide residual network",
-        load_model,
+        (
+            SourceModel("plain", "wide residual network", load_model),
+            SourceModel(
+                "iabn",
+                "the same network built with instance-aware BatchNorm and trained from fresh "
+                "weights on 90,000 images once (the first one: on 100,000 three times)",
+                lambda: load_model("iabn"),
+            ),
+            SourceModel(
+                "joint",
+                "the first one, trained on with a projection head, jointly on a contrastive loss, "
+                "on 20,000 images once",
+                lambda: load_model("joint"),
+                load_head,
+            ),
+        ),
     ),
     "cifar10": Task(
         "cifar10",
         "small photographs of animals and vehicles in ten classes (CIFAR-10)",
-        "residual network of nine layers",
-        lambda: zoo.load("resnet9-cifar10"),
+        (
+            SourceModel(
+                "plain", "residual network of nine layers", lambda: zoo.load("resnet9-cifar10")
+            ),
+        ),
     ),
 }
 

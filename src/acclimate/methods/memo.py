@@ -71,6 +71,7 @@ class Memo(Method):
     predicts: ClassVar[str] = "after"
     forwards: ClassVar[int] = 2
     backwards: ClassVar[int] = 1
+    counts_by_image: ClassVar[bool] = True
 
     @classmethod
     def check(cls, model: nn.Module, config: Config) -> list[Problem]:

@@ -2,9 +2,18 @@
 
 from acclimate.report.content import Layer, MethodNote, Report, Run, Sample
 from acclimate.report.page import render_page
-from acclimate.report.table import Table, count_wins, describe, summarize
+from acclimate.report.table import (
+    BASELINE,
+    Table,
+    count_wins,
+    describe,
+    describe_apart,
+    margin,
+    summarize,
+)
 
 __all__ = [
+    "BASELINE",
     "Layer",
     "MethodNote",
     "Report",
@@ -13,6 +22,8 @@ __all__ = [
     "Table",
     "count_wins",
     "describe",
+    "describe_apart",
+    "margin",
     "render_page",
     "summarize",
 ]

@@ -16,11 +16,28 @@ class Run:
         method: Name of the method.
         seed: Of the stream's order and of all draws.
         result: What was recorded, batch by batch.
+        group: What sets it apart, such as another model or fewer images, in a word or two; runs are
+            compared with those of the same group only. Empty for those that nothing sets apart.
     """
 
     method: str
     seed: int
     result: Result
+    group: str = ""
+
+    @property
+    def name(self) -> str:
+        """The method, with the group if there is one."""
+        return name_in_group(self.method, self.group)
+
+
+def name_in_group(method: str, group: str) -> str:
+    """Return what a method is called in a table with several groups.
+
+    >>> name_in_group("tent", ""), name_in_group("tent", "100 images")
+    ('tent', 'tent (100 images)')
+    """
+    return f"{method} ({group})" if group else method
 
 
 @dataclass(frozen=True)
@@ -57,7 +74,7 @@ class Sample:
         clean: The image as a PNG file.
         shifted: The corrupted image as a PNG file.
         truth: Name of its class.
-        predictions: Name of the predicted class for each method.
+        predictions: Name of the predicted class for each method, as the table names it.
     """
 
     domain: str
@@ -80,6 +97,7 @@ class Report:
         samples: Domain by domain.
         protocol: How it was measured: pairs of a short heading and a sentence.
         provenance: Where the numbers come from: pairs of a short heading and a value.
+        notes: A sentence on each group of runs that is set apart, to stand below the table.
     """
 
     task: str
@@ -90,3 +108,4 @@ class Report:
     samples: tuple[Sample, ...]
     protocol: Mapping[str, str]
     provenance: Mapping[str, str]
+    notes: tuple[str, ...] = ()

@@ -11,7 +11,14 @@ from itertools import groupby
 from acclimate.evaluation import Record
 from acclimate.report.charts import Series, draw_layers, draw_legend, draw_lines, list_kinds
 from acclimate.report.content import MethodNote, Report, Run, Sample
-from acclimate.report.table import BASELINE, Table, count_wins, describe, summarize
+from acclimate.report.table import (
+    BASELINE,
+    Table,
+    count_wins,
+    describe,
+    describe_apart,
+    summarize,
+)
 
 #: Batches of the running mean in the charts of error over time.
 WINDOW = 3
@@ -30,7 +37,7 @@ def render_page(report: Report) -> str:
     sections = [
         _header(finding),
         _section("What you see here", _explain(report, table)),
-        _section("Errors and speed", _table(table, count_wins(report.runs))),
+        _section("Errors and speed", _table(table, count_wins(report.runs), report.notes)),
         _section("Error over time", _over_time(report.runs, table)),
         _section("Penalty by layer", _layers(report)),
         _section("Sample images", _samples(report.samples)),
@@ -113,7 +120,7 @@ def _method_notes(notes: Sequence[MethodNote]) -> str:
     return f'<dl class="methods">{"".join(items)}</dl>\n'
 
 
-def _table(table: Table, wins: str) -> str:
+def _table(table: Table, wins: str, notes: Sequence[str]) -> str:
     columns = table.columns
     heads = "".join(
         f'<th scope="col" data-sort="number">{escape(_words(column.name))}</th>'
@@ -125,9 +132,10 @@ def _table(table: Table, wins: str) -> str:
             _cell(column.values[index], column.texts[index], column.best[index])
             for column in columns
         )
-        name, mark = escape(row.method), escape(row.label.removeprefix(row.method))
+        method, mark = escape(row.method), escape(row.label.removeprefix(row.method))
         rows.append(
-            f'<tr><th scope="row" data-value="{name}"><code>{name}</code>{mark}</th>{cells}</tr>\n'
+            f'<tr><th scope="row" data-value="{escape(row.name)}"><code>{method}</code>{mark}</th>'
+            f"{cells}</tr>\n"
         )
     spread = (
         f"mean ± standard deviation over {table.n_seeds} seeds"
@@ -139,12 +147,16 @@ def _table(table: Table, wins: str) -> str:
         f"Share of wrong predictions in %, lower is better; the best of each column is bold; "
         f"{spread}. {wins}"
     )
+    apart = "".join(
+        f'<p class="note">{escape(text)}</p>\n' for text in (*notes, describe_apart(table)) if text
+    )
     return (
         '<div class="scroll" role="region" aria-labelledby="errors-and-speed" tabindex="0">'
         '<table id="results"><thead><tr><th scope="col" data-sort="text">method</th>'
         f"{heads}</tr></thead>\n<tbody>\n{''.join(rows)}</tbody></table></div>\n"
         f'<p class="note">{escape(note.strip())} '
         '<span id="hint" hidden>A click on a heading sorts by it.</span></p>\n'
+        f"{apart}"
     )
 
 
@@ -158,20 +170,20 @@ def _cell(value: float, text: str, is_best: bool) -> str:
 
 
 def _over_time(runs: Sequence[Run], table: Table) -> str:
-    methods = [row.method for row in table.rows]
+    names = [row.name for row in table.rows]
     panels = []
     for domain in table.domains:
         own = {
-            method: [
+            name: [
                 record
                 for run in runs
-                if run.method == method
+                if run.name == name
                 for record in run.result.records
                 if record.domain == domain
             ]
-            for method in methods
+            for name in names
         }
-        series = [Series(method, smooth(records)) for method, records in own.items()]
+        series = [Series(name, smooth(records)) for name, records in own.items()]
         highest = max(value for line in series for value in line.values)
         panels.append(
             f"<figure><figcaption>{escape(_words(domain))}</figcaption>"
@@ -184,7 +196,7 @@ def _over_time(runs: Sequence[Run], table: Table) -> str:
         "zero and has its own scale."
     )
     return (
-        f'<p class="note">{note}</p>\n{draw_legend(methods)}\n'
+        f'<p class="note">{note}</p>\n{draw_legend(names)}\n'
         f'<div class="panels">{"".join(panels)}</div>\n'
     )
 

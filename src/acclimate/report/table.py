@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from acclimate.errors import BadInput
 from acclimate.evaluation import Result
 from acclimate.methods import METHODS
-from acclimate.report.content import Run
+from acclimate.report.content import Run, name_in_group
 
 _MOST_NAMED = 5  # methods beside the best that a sentence can name
 
@@ -40,6 +40,8 @@ class Row:
         mean: Over domains.
         images_per_second: Over all batches of all seeds.
         ms_per_batch: Median over all batches of all seeds.
+        group: What sets the row apart; it is compared with rows of the same group only.
+        n_images: Images of one shift, for one seed.
     """
 
     method: str
@@ -47,6 +49,13 @@ class Row:
     mean: Measure
     images_per_second: float
     ms_per_batch: float
+    group: str = ""
+    n_images: int = 0
+
+    @property
+    def name(self) -> str:
+        """The method, with the group if there is one."""
+        return name_in_group(self.method, self.group)
 
     @property
     def is_oracle(self) -> bool:
@@ -58,12 +67,12 @@ class Row:
         """The name, with a mark if the method learns from labels or is a reconstruction."""
         kind = METHODS.get(self.method)
         if kind is None:
-            return self.method
+            return self.name
         marks = (
             "oracle" if kind.is_oracle else "",
             "reconstruction" if kind.reconstruction else "",
         )
-        return " ".join([self.method, *(f"({mark})" for mark in marks if mark)])
+        return " ".join([self.name, *(f"({mark})" for mark in marks if mark)])
 
 
 @dataclass(frozen=True)
@@ -88,10 +97,10 @@ class Table:
     """Errors and speed of all methods.
 
     Attributes:
-        rows: One a method.
+        rows: One a method of each group.
         domains: Names of the shifts, in the order of the stream.
         n_seeds: Seeds that every number is a mean over.
-        n_images: Images of one shift, for one seed.
+        n_images: Images of one shift, for one seed; a group may have fewer.
     """
 
     rows: tuple[Row, ...]
@@ -104,9 +113,8 @@ class Table:
         """The columns after the method's name, with texts and the best of each."""
         errors = [(name, [row.errors[name] for row in self.rows]) for name in self.domains]
         errors.append(("mean", [row.mean for row in self.rows]))
-        competes = [not row.is_oracle for row in self.rows]
-        if not any(competes):
-            competes = [True] * len(self.rows)
+        competing = _competing(self.main)
+        competes = [row in competing for row in self.rows]
         return (
             *(
                 _column(name, [m.mean for m in measures], [str(m) for m in measures], competes)
@@ -117,9 +125,26 @@ class Table:
         )
 
     @property
+    def groups(self) -> dict[str, tuple[Row, ...]]:
+        """The rows that can be compared with each other, by what sets them apart."""
+        names = dict.fromkeys(row.group for row in self.rows)
+        return {name: tuple(row for row in self.rows if row.group == name) for name in names}
+
+    @property
+    def main(self) -> tuple[Row, ...]:
+        """The rows of the first group in which there is something to compare."""
+        groups = list(self.groups.values())
+        return next((rows for rows in groups if len(rows) > 1), groups[0])
+
+    @property
     def margin(self) -> float:
         """Half the width, in points, of the widest 95 % interval of one shift's error."""
-        return 1.96 * 50 / math.sqrt(self.n_images)
+        return margin(self.n_images)
+
+
+def margin(n_images: int) -> float:
+    """Return half the width, in points, of the widest 95 % interval of an error on so many."""
+    return 1.96 * 50 / math.sqrt(n_images)
 
 
 def summarize(runs: Sequence[Run]) -> Table:
@@ -128,27 +153,26 @@ def summarize(runs: Sequence[Run]) -> Table:
     Raises:
         BadInput: Methods were not all measured with the same seeds and shifts.
     """
-    by_method: dict[str, list[Run]] = {}
+    by_name: dict[str, list[Run]] = {}
     for run in runs:
-        by_method.setdefault(run.method, []).append(run)
+        by_name.setdefault(run.name, []).append(run)
     shapes = {
         (tuple(run.seed for run in own), *(tuple(run.result.error_by_domain) for run in own))
-        for own in by_method.values()
+        for own in by_name.values()
     }
     if len(shapes) != 1:
         raise BadInput(
             "expected runs in which every method meets the same seeds and the same shifts in the "
             f"same order, found {len(shapes)} kinds. Leave out the methods that were not finished."
         )
-    rows = tuple(_row(method, [run.result for run in own]) for method, own in by_method.items())
-    first = runs[0].result
-    domains = tuple(first.error_by_domain)
-    return Table(rows, domains, len(by_method[runs[0].method]), first.n // len(domains))
+    rows = tuple(_row(own) for own in by_name.values())
+    domains = tuple(runs[0].result.error_by_domain)
+    return Table(rows, domains, len(by_name[runs[0].name]), max(row.n_images for row in rows))
 
 
 def find_best(table: Table) -> tuple[Row, ...]:
     """Return the rows with the lowest mean error, as far as one decimal tells them apart."""
-    rows = _competing(table.rows)
+    rows = _competing(table.main)
     lowest = min(round(row.mean.mean, 1) for row in rows)
     return tuple(row for row in rows if round(row.mean.mean, 1) == lowest)
 
@@ -156,52 +180,69 @@ def find_best(table: Table) -> tuple[Row, ...]:
 def describe(table: Table) -> str:
     """Return what the table shows, in one sentence made of its numbers."""
     best = find_best(table)
-    names = _join([row.method for row in best])
+    names = _join([row.name for row in best])
     lowest = _percent(best[0])
-    base = next((row for row in table.rows if row.method == BASELINE), None)
-    others = [row for row in _competing(table.rows) if row not in best and row is not base]
+    base = _find_base(table.main)
+    others = [row for row in _competing(table.main) if row not in best and row is not base]
     ranked = _ranked(others)
     shown = ranked if len(ranked) <= _MOST_NAMED else ranked[: _MOST_NAMED - 1]
-    listed = [f"{row.method} {_percent(row)}" for row in shown]
+    listed = [f"{row.name} {_percent(row)}" for row in shown]
     if len(shown) < len(ranked):
         listed.append(f"{len(ranked) - len(shown)} more, up to {_percent(ranked[-1])}")
     rest = _join(listed)
-    if base is None or len(table.rows) == 1:
+    if base is None or len(table.main) == 1:
         sentence = f"The mean error is lowest with {names}: {lowest}"
         return f"{sentence}, against {rest}." if rest else f"{sentence}."
     if base in best:
         sentence = f"No method lowers the mean error of the source model, {lowest}"
-        same = _join([row.method for row in best if row is not base])
+        same = _join([row.name for row in best if row is not base])
         sentence += f"; {same} equal{'s' if len(best) == 2 else ''} it" if same else ""
         return f"{sentence}; the others: {rest}." if rest else f"{sentence}."
     sentence = f"Adapting online lowers the mean error from {_percent(base)} to {lowest} ({names})"
     return f"{sentence}; the other methods: {rest}." if rest else f"{sentence}."
 
 
+def describe_apart(table: Table) -> str:
+    """Return what the other groups show, each row beside its own baseline; empty for one group."""
+    parts = []
+    for rows in table.groups.values():
+        base = _find_base(rows)
+        against = f" against {_percent(base)} without adapting" if base is not None else ""
+        parts += [
+            f"{row.name} {_percent(row)}{against}"
+            for row in rows
+            if rows != table.main and row is not base
+        ]
+    return f"Apart from these: {_join(parts)}." if parts else ""
+
+
 def count_wins(runs: Sequence[Run]) -> str:
     """Return in how many seeds the best method was ahead of the next; empty for one seed."""
     table = summarize(runs)
-    if table.n_seeds < 2 or len(table.rows) < 2:
+    if table.n_seeds < 2:
         return ""
-    ranked = _ranked(_competing(table.rows))
+    ranked = _ranked(_competing(table.main))
     if len(ranked) < 2:
         return ""
     first, second = ranked[:2]
-    errors = {(run.method, run.seed): run.result.error for run in runs}
+    errors = {(run.name, run.seed): run.result.error for run in runs}
     seeds = {run.seed for run in runs}
-    wins = sum(errors[first.method, seed] < errors[second.method, seed] for seed in seeds)
-    return f"{first.method} was ahead of {second.method} in {wins} of {table.n_seeds} seeds."
+    wins = sum(errors[first.name, seed] < errors[second.name, seed] for seed in seeds)
+    return f"{first.name} was ahead of {second.name} in {wins} of {table.n_seeds} seeds."
 
 
-def _row(method: str, results: Sequence[Result]) -> Row:
+def _row(runs: Sequence[Run]) -> Row:
+    results = [run.result for run in runs]
     domains = results[0].error_by_domain
     pooled = Result(tuple(record for result in results for record in result.records))
     return Row(
-        method=method,
+        method=runs[0].method,
         errors={name: _measure([r.error_by_domain[name] for r in results]) for name in domains},
         mean=_measure([result.error for result in results]),
         images_per_second=pooled.images_per_second,
         ms_per_batch=pooled.ms_per_batch,
+        group=runs[0].group,
+        n_images=results[0].n // len(domains),
     )
 
 
@@ -233,6 +274,10 @@ def _speed_column(
     choose: Callable[[Iterable[float]], float],
 ) -> Column:
     return _column(name, values, [f"{value:.0f}" for value in values], competes, 0, choose)
+
+
+def _find_base(rows: Sequence[Row]) -> Row | None:
+    return next((row for row in rows if row.method == BASELINE), None)
 
 
 def _competing(rows: Sequence[Row]) -> Sequence[Row]:

@@ -1,0 +1,82 @@
+"""What the page shows beside the numbers: a few images, and the penalties."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from acclimate.artifact import Artifact
+from acclimate.demo.settings import DemoSettings
+from acclimate.functional.norm import norm_parameters
+from acclimate.report import Layer, Run, Sample
+from acclimate.streams import Domain, reset_each
+
+#: Images of each shift that are kept to be shown.
+N_SAMPLES = 4
+
+
+def get_samples(
+    clean: Domain,
+    domains: Sequence[Domain],
+    runs: Sequence[Run],
+    settings: DemoSettings,
+    classes: Sequence[str],
+) -> tuple[Sample, ...]:
+    """Return the first images of the last batch of each shift, with seed 0.
+
+    Runs that did not meet that batch are left out.
+    """
+    size = settings.batch_size
+    last_clean = list(reset_each([clean], size, seed=0))[-1]
+    last = {batch.domain: batch for batch in reset_each(domains, size, seed=0)}
+    predicted = {
+        run.name: {r.domain: r.predictions for r in run.result.records if r.predictions is not None}
+        for run in runs
+        if run.result.n == settings.images * len(domains)
+    }
+    return tuple(
+        Sample(
+            domain=name,
+            clean=_to_png(last_clean.x[index]),
+            shifted=_to_png(batch.x[index]),
+            truth=classes[int(batch.y[index])],
+            predictions={
+                method: classes[int(by_domain[name][index])]
+                for method, by_domain in predicted.items()
+            },
+        )
+        for name, batch in last.items()
+        for index in range(min(N_SAMPLES, len(batch.x)))
+    )
+
+
+def get_layers(model: nn.Module, artifacts: Sequence[Artifact]) -> tuple[Layer, ...]:
+    """Return the penalty of each parameter, in the order of the model."""
+    penalties = [artifact.part("penalty") for artifact in artifacts]
+    of_norms = norm_parameters(model)
+    return tuple(
+        Layer(
+            name, _kind(name, parameter, name in of_norms), tuple(float(w[name]) for w in penalties)
+        )
+        for name, parameter in model.named_parameters()
+        if name in penalties[0]
+    )
+
+
+def _kind(name: str, parameter: Tensor, is_norm: bool) -> str:
+    if is_norm:
+        return "normalisation, scale" if name.endswith("weight") else "normalisation, shift"
+    if parameter.dim() == 1:
+        return "head, bias"
+    return "convolution" if parameter.dim() == 4 else "head, weight"
+
+
+def _to_png(image: Tensor) -> bytes:
+    pixels = (image * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG", optimize=True)
+    return file.getvalue()
