@@ -15,7 +15,7 @@ def test_methods_lists_every_method_with_its_sentence() -> None:
         kind = acclimate.get_method(name)
         assert name in text
         assert (kind.__doc__ or "").splitlines()[0] in text
-    assert "moves all parameters · needs penalty and prototypes · 2 forwards, 1 backward" in text
+    assert "moves all parameters · needs penalty and prototypes · 2 forwards, 2 backwards" in text
     assert "[oracle]" in text
     assert "[reconstruction]" in text
 
