@@ -238,7 +238,7 @@ def test_a_killed_process_is_resumed_as_if_nothing_had_happened(
             out,
         ],
         cwd=ROOT,
-        env={**os.environ, "KILL_AT": "4", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "KILL_AT": "5", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         check=False,
     )

@@ -128,7 +128,7 @@ def test_a_killed_process_is_resumed_as_if_nothing_had_happened(
     killed = subprocess.run(
         [sys.executable, "-c", "from acclimate.cli.main import main; main()", *common, str(out)],
         cwd=ROOT,
-        env={**os.environ, "KILL_AT": "11", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "KILL_AT": "13", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         check=False,
     )

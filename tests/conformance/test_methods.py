@@ -39,6 +39,8 @@ def test_every_method_file_is_registered():
         "heads",
         "memory",
         "teacher",
+        "speed",
+        "micro_batch",
     }
     assert {path.stem for path in folder.glob("*.py")} - plumbing == set(METHODS)
 
