@@ -1,175 +1,121 @@
 """Time and memory of the SWR penalties: batched gradient cosines against the plain loop.
 
-    python benchmarks/penalty.py --threads 1 --out results/penalty-1-thread.json
     python benchmarks/penalty.py --threads 2 --out results/penalty-2-threads.json
 
-The loop is what the formula says: two passes of batch size 1 a sample, one cosine a parameter. Both
-contenders run in turn, in one process, on the same CIFAR-sized nets with random weights; CPU time
-is the fair measure on a busy machine, wall time only on an idle one. Memory is the peak of a fresh
-process each. The largest difference between the two penalty vectors is reported beside the times.
+The loop is what the formula says: two passes of batch size 1 a sample, one cosine a parameter. It
+runs on a part of the samples, and its time is extrapolated. All contenders run in turn, in one
+process, in another order each round; ratios are taken within a round. Wall time is meant for idle
+cores; on a busy machine CPU time is nearer to the truth. Memory is measured apart, in a fresh
+process for each contender. Whether all compute the same is checked in the same run: with the loop
+on its samples, in single precision, on a few of them in double precision, and between the speeds on
+all samples. The nets have random weights, with running statistics of the images.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from acclimate._version import __version__
-from acclimate.functional.gradients import gradient_cosines
 from acclimate.functional.penalty import penalties
+from acclimate.functional.precision import has_fast_bfloat16
+from penalty_cases import CONTENDERS, NETS, Cosines, make_case, run_exact, run_loop
 
-Cosines = dict[str, Tensor]
-
-
-class ResNetBlock(nn.Module):
-    """Two convolutions and a shortcut without parameters (option A)."""
-
-    def __init__(self, n_in: int, n_out: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(n_out)
-        self.conv2 = nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(n_out)
-        self.stride, self.n_new = stride, n_out - n_in
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
-        if self.n_new:
-            x = x[:, :, :: self.stride, :: self.stride]
-            x = F.pad(x, (0, 0, 0, 0, self.n_new // 2, self.n_new - self.n_new // 2))
-        return F.relu(y + x)
+METHOD = {
+    "time": "one process, all contenders in turn on the same samples, order rotated each round, "
+    "garbage collected before each; the loop's seconds are times samples / loop_samples",
+    "memory": "one fresh process a contender: a run on 2 samples, then the peak of the resident "
+    "set (VmHWM) reset through /proc/self/clear_refs, then a run on all samples (the loop: on its "
+    "part); extra_mb is the peak minus the resident set before it, samples included in neither",
+    "agreement": "of penalties (scaled to [0, 1] over the model), largest absolute difference",
+}
+_FEW = 4  # samples in double precision, and to warm up
 
 
-class WideBlock(nn.Module):
-    """Normalisation and ReLU first, then the convolution, twice (Wide ResNet)."""
-
-    def __init__(self, n_in: int, n_out: int, stride: int) -> None:
-        super().__init__()
-        self.norm1 = nn.BatchNorm2d(n_in)
-        self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(n_out)
-        self.conv2 = nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False)
-        self.shortcut = nn.Conv2d(n_in, n_out, 1, stride, bias=False) if n_in != n_out else None
-        self.relu = nn.ReLU(inplace=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.relu(self.norm1(x))
-        y = self.conv2(self.relu(self.norm2(self.conv1(h))))
-        return y + (x if self.shortcut is None else self.shortcut(h))
+def vector(cosines: Cosines) -> Tensor:
+    """Return the penalties of all parameters."""
+    return torch.stack(list(penalties(cosines).values()))
 
 
-def _stages(block: Callable[[int, int, int], nn.Module], width: int, depth: int) -> list[nn.Module]:
-    blocks, n_in = [], 16
-    for stage in range(3):
-        for index in range(depth):
-            n_out = width * 2**stage
-            blocks.append(block(n_in, n_out, 2 if stage and not index else 1))
-            n_in = n_out
-    return blocks
-
-
-def _net(name: str) -> nn.Sequential:
-    stem = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
-    relu, pool = nn.ReLU(inplace=True), (nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    if name == "resnet20":
-        blocks = _stages(ResNetBlock, 16, 3)
-        return nn.Sequential(stem, nn.BatchNorm2d(16), relu, *blocks, *pool, nn.Linear(64, 10))
-    blocks = _stages(WideBlock, 32, 6)
-    return nn.Sequential(stem, *blocks, nn.BatchNorm2d(128), relu, *pool, nn.Linear(128, 10))
-
-
-NETS = ("resnet20", "wrn-40-2")
-
-
-def make_case(name: str, n_samples: int) -> tuple[nn.Module, tuple[Tensor, Tensor, Tensor]]:
-    """Return a net in evaluation mode, and samples with a grey, blurred view of each."""
-    torch.manual_seed(0)
-    model = _net(name)
-    coarse = torch.rand(n_samples, 3, 8, 8)
-    x = F.interpolate(coarse, size=32, mode="bilinear") + 0.1 * torch.randn(n_samples, 3, 32, 32)
-    grey = 0.7 * x.mean(1, keepdim=True) + 0.3 * x
-    x_transformed = F.avg_pool2d(grey, 3, 1, 1)
-    with torch.no_grad():
-        model.train()
-        for part in x[:32].split(8):
-            model(part)
-    return model.eval(), (x, x_transformed, torch.randint(0, 10, (n_samples,)))
-
-
-def run_loop(model: nn.Module, x: Tensor, x_transformed: Tensor, y: Tensor) -> Cosines:
-    """Return mean cosines by two passes of batch size 1 a sample."""
-    named = dict(model.named_parameters())
-    sums = {name: torch.zeros((), dtype=torch.float64) for name in named}
-    for sample, view, label in zip(x, x_transformed, y, strict=True):
-        first, second = (
-            torch.autograd.grad(
-                F.cross_entropy(model(image[None]), label[None]), list(named.values())
-            )
-            for image in (sample, view)
-        )
-        for name, a, b in zip(named, first, second, strict=True):
-            sums[name] += F.cosine_similarity(a.flatten(), b.flatten(), dim=0)
-    return {name: total / len(x) for name, total in sums.items()}
-
-
-def run_batched(model: nn.Module, x: Tensor, x_transformed: Tensor, y: Tensor) -> Cosines:
-    """Return mean cosines by the package's function, with its defaults."""
-    sums = gradient_cosines(model, model, x, x_transformed, y)
-    return {name: found.total / len(x) for name, found in sums.items()}
-
-
-CONTENDERS: dict[str, Callable[..., Cosines]] = {"loop": run_loop, "batched": run_batched}
-
-
-def measure_times(name: str, n_samples: int, repeats: int) -> dict[str, Any]:
-    """Return CPU and wall seconds of both contenders, run in turn, and how far they differ."""
-    model, samples = make_case(name, n_samples)
-    short = tuple(tensor[:4] for tensor in samples)
-    seconds: dict[str, Any] = {who: {"cpu": [], "wall": []} for who in CONTENDERS}
-    vectors = {}
+def measure_times(net: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return seconds of all contenders, run in turn, and how far they agree."""
+    model, samples = make_case(net, arguments.samples)
+    n_loop = min(arguments.loop_samples, arguments.samples)
+    part = tuple(tensor[:n_loop] for tensor in samples)
+    names = list(CONTENDERS)
+    seconds: dict[str, Any] = {who: {"wall": [], "cpu": []} for who in names}
+    found = {}
     for run in CONTENDERS.values():  # the first run pays for what torch sets up once
-        run(model, *short)
-    for _ in range(repeats):
-        for who, run in CONTENDERS.items():
-            cpu, wall = time.process_time(), time.perf_counter()
-            cosines = run(model, *samples)
-            seconds[who]["cpu"].append(time.process_time() - cpu)
-            seconds[who]["wall"].append(time.perf_counter() - wall)
-            vectors[who] = torch.stack(list(penalties(cosines).values()))
-    difference = (vectors["loop"] - vectors["batched"]).abs().max().item()
-    return {"seconds": seconds, "largest_penalty_difference": difference}
+        run(model, *(tensor[:_FEW] for tensor in samples))
+    for index in range(arguments.repeats):
+        for who in names[index % len(names) :] + names[: index % len(names)]:
+            gc.collect()
+            factor = arguments.samples / n_loop if who == "loop" else 1.0
+            wall, cpu = time.perf_counter(), time.process_time()
+            found[who] = CONTENDERS[who](model, *(part if who == "loop" else samples))
+            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+            seconds[who]["wall"].append(factor * wall)
+            seconds[who]["cpu"].append(factor * cpu)
+            print(f"  round {index + 1}: {who:6} {wall:7.2f} s", file=sys.stderr, flush=True)
+    exact, fast = vector(found["exact"]), vector(found["fast"])
+    on_part = vector(run_exact(model, *part)) - vector(found["loop"])
+    few = [t[:_FEW].double() if t.is_floating_point() else t[:_FEW] for t in samples]
+    model.double()
+    in_double = vector(run_exact(model, *few)) - vector(run_loop(model, *few))
+    return {
+        "seconds": seconds,
+        "agreement": {
+            "exact_loop_float32": on_part.abs().max().item(),
+            "exact_loop_float64": in_double.abs().max().item(),
+            "fast_exact": (fast - exact).abs().max().item(),
+            "fast_exact_rank_correlation": rank_correlation(fast, exact),
+        },
+    }
 
 
-def measure_memory(name: str, n_samples: int, who: str) -> dict[str, Any]:
-    """Return the megabytes one run adds to this process at its peak."""
-    model, samples = make_case(name, n_samples)
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    before = pages * resource.getpagesize()
+def rank_correlation(a: Tensor, b: Tensor) -> float:
+    """Return Spearman's correlation of two vectors without ties."""
+    ranks = torch.stack([values.argsort().argsort().double() for values in (a, b)])
+    return float(torch.corrcoef(ranks)[0, 1])
+
+
+def measure_memory(net: str, arguments: argparse.Namespace, who: str) -> dict[str, Any]:
+    """Return the megabytes one run adds to this process at its peak; on Linux."""
+    n_samples = arguments.samples
+    if who == "loop":
+        n_samples = min(arguments.loop_samples, n_samples)
+    model, samples = make_case(net, n_samples)
+    CONTENDERS[who](model, *(tensor[:2] for tensor in samples))
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _read_status("VmRSS")
     CONTENDERS[who](model, *samples)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"extra_mb": (peak - before) / 1e6}
+    return {"extra_mb": _read_status("VmHWM") - before}
+
+
+def _read_status(key: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith(f"{key}:"))
 
 
 def in_fresh_process(arguments: argparse.Namespace, *task: str) -> dict[str, Any]:
     """Run this file again with a task; return what it prints."""
     command = [sys.executable, str(Path(__file__).resolve()), "--task", *task]
-    command += ["--threads", str(arguments.threads), "--samples", str(arguments.samples)]
-    command += ["--repeats", str(arguments.repeats)]
+    for name in ("threads", "samples", "loop_samples", "repeats"):
+        command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
@@ -190,37 +136,63 @@ def provenance(arguments: argparse.Namespace) -> dict[str, Any]:
         "system": platform.platform(),
         "cpu": model,
         "cpus": os.cpu_count(),
+        "fast_bfloat16": has_fast_bfloat16(torch.device("cpu")),
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY"),
         "load_average_at_start": list(os.getloadavg()),
         "threads": arguments.threads,
         "samples": arguments.samples,
+        "loop_samples": min(arguments.loop_samples, arguments.samples),
         "repeats": arguments.repeats,
+        "method": METHOD,
     }
 
 
-def show(results: dict[str, Any]) -> None:
+def add_ratios(found: dict[str, Any]) -> None:
+    """Add how many times less each speed takes than the loop, by round."""
+    loop = found["seconds"]["loop"]
+    found["times_less_than_loop"] = {
+        who: {
+            clock: [a / b for a, b in zip(loop[clock], found["seconds"][who][clock], strict=True)]
+            for clock in ("wall", "cpu")
+        }
+        for who in ("exact", "fast")
+    }
+
+
+def spread(values: list[float]) -> str:
+    """Return the median, and the smallest and largest value."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f}–{max(values):.2f})"
+
+
+def show(results: dict[str, Any], n_samples: int) -> None:
     """Print one line a net and contender: median (smallest to largest)."""
-    print(f"{'net':10} {'':8} {'CPU s':>22} {'wall s':>22} {'extra MB':>9}")
+    print(f"{n_samples} samples; the loop is extrapolated")
+    heads = ("wall s", "CPU s", "× less wall", "× less CPU")
+    print(f"{'net':9} {'':6}" + "".join(f"{head:>24}" for head in heads) + f"{'extra MB':>10}")
     for net, found in results.items():
         for who in CONTENDERS:
-            cells = [
-                f"{statistics.median(times):7.2f} ({min(times):.2f}–{max(times):.2f})"
-                for times in found["seconds"][who].values()
-            ]
-            print(f"{net:10} {who:8} {cells[0]:>22} {cells[1]:>22} {found['extra_mb'][who]:9.0f}")
-        cpu, wall = found["loop_over_batched_cpu"], found["batched_over_loop_wall"]
+            ratios = found["times_less_than_loop"].get(who, {})
+            cells = [spread(found["seconds"][who][clock]) for clock in ("wall", "cpu")]
+            cells += [spread(ratios[clock]) if ratios else "" for clock in ("wall", "cpu")]
+            line = "".join(f"{cell:>24}" for cell in cells)
+            print(f"{net:9} {who:6}{line}{found['extra_mb'][who]:10.0f}")
+        agreement = found["agreement"]
         print(
-            f"{'':10} {cpu:.2f}× less CPU time, {wall:.2f}× the wall time, "
-            f"penalties differ by at most {found['largest_penalty_difference']:.1e}"
+            f"{'':9} penalties: exact − loop {agreement['exact_loop_float32']:.1e} (float32), "
+            f"{agreement['exact_loop_float64']:.1e} (float64); fast − exact "
+            f"{agreement['fast_exact']:.1e}, "
+            f"rank correlation {agreement['fast_exact_rank_correlation']:.5f}"
         )
 
 
 def main() -> None:
     """Measure, print a table, and write the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch")
-    parser.add_argument("--samples", type=int, default=128, help="samples, N in the paper")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each contender, in turn")
-    parser.add_argument("--nets", nargs="+", choices=NETS, default=list(NETS))
+    parser.add_argument("--threads", type=int, default=2, help="threads of torch")
+    parser.add_argument("--samples", type=int, default=1024, help="samples, N in the paper")
+    parser.add_argument("--loop-samples", type=int, default=64, help="samples the loop runs on")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds, all contenders in each")
+    parser.add_argument("--nets", nargs="+", choices=list(NETS), default=["wrn-40-2"])
     parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
     parser.add_argument("--task", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -228,7 +200,7 @@ def main() -> None:
     if arguments.task:
         kind, net, *who = arguments.task
         measure = measure_memory if kind == "memory" else measure_times
-        print(json.dumps(measure(net, arguments.samples, *(who or [arguments.repeats]))))
+        print(json.dumps(measure(net, arguments, *who)))
         return
     origin, results = provenance(arguments), {}
     for net in arguments.nets:
@@ -236,17 +208,12 @@ def main() -> None:
         found["extra_mb"] = {
             who: in_fresh_process(arguments, "memory", net, who)["extra_mb"] for who in CONTENDERS
         }
-        medians = {
-            (who, clock): statistics.median(found["seconds"][who][clock])
-            for who in CONTENDERS
-            for clock in ("cpu", "wall")
-        }
-        found["loop_over_batched_cpu"] = medians["loop", "cpu"] / medians["batched", "cpu"]
-        found["batched_over_loop_wall"] = medians["batched", "wall"] / medians["loop", "wall"]
+        add_ratios(found)
         results[net] = found
-    show(results)
+    show(results, arguments.samples)
     if arguments.out:
-        arguments.out.write_text(json.dumps({"provenance": origin, "results": results}, indent=2))
+        text = json.dumps({"provenance": origin, "results": results}, indent=2)
+        arguments.out.write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -139,6 +139,23 @@ def test_prepare_gives_what_the_library_gives(source: Path, artifact: Path) -> N
         assert torch.equal(found.tensors[name], tensor), name
 
 
+def test_prepare_records_the_speed_asked_for(source: Path, tmp_path: Path, artifact: Path) -> None:
+    from acclimate.functional.precision import has_fast_bfloat16
+
+    out = tmp_path / "fast.acclimate"
+    options = ["--samples", "16", "--batch-size", "10", "--speed", "fast"]
+    result = run("prepare", source, *MODEL, "--out", out, *options)
+    used = "bfloat16" if has_fast_bfloat16(torch.device("cpu")) else "float32"
+    assert f"s in {used}" in result.stdout
+    found = Artifact.load(out)
+    assert {(part["speed"], part["precision"]) for part in found.parts.values()} == {("fast", used)}
+    if used == "float32":
+        for name, tensor in Artifact.load(artifact).tensors.items():
+            assert torch.equal(found.tensors[name], tensor), name
+    with pytest.raises(InvalidConfig, match='Did you mean "fast"'):
+        run("prepare", source, *MODEL, "--out", out, "--force", "--speed", "fest")
+
+
 def test_prepare_does_not_overwrite_and_tells_of_unreadable_images(
     source: Path, tmp_path: Path
 ) -> None:

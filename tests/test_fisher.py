@@ -61,7 +61,8 @@ def test_only_as_many_samples_are_used_as_asked_for():
     expected = oracles.fisher(model, [x for x, _ in split([8, 8, 3])], is_norm)
     found = artifact.part("fisher")
     assert all(torch.allclose(found[key], expected[key], rtol=1e-10) for key in expected)
-    assert artifact.parts["fisher"] == {"n_samples": 19, "batch_size": 8}
+    card = {"n_samples": 19, "batch_size": 8, "speed": "exact", "precision": "float64"}
+    assert artifact.parts["fisher"] == card
 
 
 def test_a_last_image_alone_is_left_out_where_it_has_no_statistics():

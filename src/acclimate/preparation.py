@@ -12,8 +12,11 @@ from torch import Tensor, nn
 from acclimate.artifact import Artifact, versions
 from acclimate.errors import ArtifactMissing, BadInput, InvalidConfig, did_you_mean
 from acclimate.functional.inputs import Normalization, check_images
+from acclimate.functional.precision import SpeedName, check_speed, precision_used
 from acclimate.methods import get_method
+from acclimate.parts.cache import RowCache
 from acclimate.parts.contrast import prepare_contrast
+from acclimate.parts.encoder import Encoder
 from acclimate.parts.features import prepare_features
 from acclimate.parts.fisher import prepare_fisher
 from acclimate.parts.options import (
@@ -51,11 +54,14 @@ def prepare(
     contrast_head: nn.Module | str | Path | None = None,
     classes: Sequence[str] | None = None,
     seed: int = 0,
+    speed: SpeedName = "exact",
     progress: Progress | None = None,
 ) -> Artifact:
     """Compute on source data what a model needs to adapt later without it.
 
-    The model is frozen and in evaluation mode throughout, and is given back as it was.
+    The model is frozen and in evaluation mode throughout, and is given back as it was. What it
+    makes of the source's images is kept for the parts and epochs that need it again: up to 512 MB
+    in memory, beyond in a temporary file.
 
     Args:
         model: A trained classifier, on any device.
@@ -76,11 +82,15 @@ def prepare(
             file of `acclimate train --joint simclr`, or a module (Linear, ReLU, Linear).
         classes: Names of the classes in the order of the logits, to be kept with the artifact.
         seed: Of all random draws.
+        speed: `"exact"`: in the model's own precision. `"fast"`: in bfloat16 where the device has
+            it, and the same as `"exact"` where it has not; the part fisher is always exact. The
+            artifact's card says what was asked for and what was used.
         progress: Called with the stage, the count done and the count to do.
 
     Returns:
         The artifact; `save` it beside the model.
     """
+    check_speed(speed)
     parts = _choose_parts(method, parts)
     if contrast_head is None:
         _check_no_head_needed(method)
@@ -96,7 +106,8 @@ def prepare(
     prototypes = prototypes if prototypes is not None else PrototypeOptions()
     normal = Normalization.of(normalization)
     check_reiterable(source)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    weights = next((p for p in model.parameters()), torch.empty(0))
+    device, dtype = weights.device, weights.dtype
     x = _first(source, normal).to(device)
     anatomy = find_anatomy(model, x[:2], head, logits_at)
     if classes is not None and len(classes) != anatomy.n_classes:
@@ -109,22 +120,29 @@ def prepare(
     )
     data = Source(source, anatomy.n_classes, device, normal, progress)
 
-    makers: dict[str, Callable[[torch.Generator], tuple[dict[str, Tensor], dict[str, Any]]]] = {
-        "penalty": lambda draws: prepare_penalty(model, anatomy, data, penalty, draws),
-        "prototypes": lambda draws: prepare_prototypes(model, anatomy, data, prototypes, draws),
-        "features": lambda draws: prepare_features(model, anatomy, data),
-        "fisher": lambda draws: prepare_fisher(model, anatomy, data, fisher or FisherOptions()),
-        "contrast": lambda draws: prepare_contrast(
-            model, anatomy, data, contrast or ContrastOptions(), projection, draws
-        ),
-    }
+    reuses = _n_passes(parts, prototypes, anatomy.n_classes) > 1
     tensors: dict[str, Tensor] = {}
     cards: dict[str, Any] = {}
-    for index, name in enumerate(PARTS):
-        if name in parts:
-            # Each part has its own draws, so that leaving one out does not change another.
-            made, cards[name] = makers[name](torch.Generator().manual_seed(seed * 1000 + index))
-            tensors |= {key: tensor.detach().cpu() for key, tensor in made.items()}
+    with RowCache() as cache:
+        encoder = Encoder(model, anatomy, speed, cache if reuses else None)
+        makers: dict[str, Callable[[torch.Generator], tuple[dict[str, Tensor], dict[str, Any]]]] = {
+            "penalty": lambda draws: prepare_penalty(model, anatomy, data, penalty, draws, speed),
+            "prototypes": lambda draws: prepare_prototypes(
+                model, anatomy, data, prototypes, draws, encoder
+            ),
+            "features": lambda draws: prepare_features(model, anatomy, data, encoder),
+            "fisher": lambda draws: prepare_fisher(model, anatomy, data, fisher or FisherOptions()),
+            "contrast": lambda draws: prepare_contrast(
+                model, anatomy, data, contrast or ContrastOptions(), projection, draws, encoder
+            ),
+        }
+        for index, name in enumerate(PARTS):
+            if name in parts:
+                # Each part has its own draws, so that leaving one out does not change another.
+                made, found = makers[name](torch.Generator().manual_seed(seed * 1000 + index))
+                tensors |= {key: tensor.detach().cpu() for key, tensor in made.items()}
+                precision = precision_used(dtype, device, speed == "fast" and name != "fisher")
+                cards[name] = {**found, "speed": speed, "precision": precision}
     card = {
         "model": fingerprint(model),
         "anatomy": _anatomy_card(anatomy),
@@ -148,6 +166,14 @@ def _choose_parts(
     names = [method] if isinstance(method, str) else method
     needed = [part for name in names for part in get_method(name).needs]
     return tuple(dict.fromkeys([*needed, "features"]))
+
+
+def _n_passes(parts: Sequence[str], options: PrototypeOptions, n_classes: int) -> int:
+    """Return how often the source's images, as they are, are looked at by the model."""
+    n_passes = int("features" in parts)
+    if "prototypes" in parts and options.source == "embedding":
+        n_passes += options.epochs if options.depth_for(n_classes) else 1
+    return n_passes
 
 
 def _check_no_head_needed(method: str | Sequence[str] | None) -> None:

@@ -61,8 +61,37 @@ class Attention(nn.Module):
         return self.out(y.transpose(1, 2).flatten(2))
 
 
+class TorchAttention(nn.Module):
+    """Self-attention by torch's own module, with and without its weights."""
+
+    def __init__(self, width: int, batch_first: bool = True, bias: bool = True):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(width, 2, bias=bias, batch_first=batch_first)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.inner.batch_first:
+            return self.inner(x, x, x, need_weights=False)[0]
+        x = x.transpose(0, 1)
+        y, weights = self.inner(x, x, x)
+        return (y * weights.sum(2).T[..., None].cos()).transpose(0, 1)
+
+
+class Crossing(nn.Module):
+    """Attention between different tensors, and with a mask."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.cross = nn.MultiheadAttention(width, 2, batch_first=True)
+        self.masked = nn.MultiheadAttention(width, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.cross(x, x.flip(1), x, need_weights=False)[0]
+        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        return y + self.masked(x, x, x, attn_mask=mask, need_weights=False)[0]
+
+
 class PackedAttention(nn.MultiheadAttention):
-    """Self-attention with torch's packed projection, which no layer owns."""
+    """Self-attention with torch's packed projection, behind a `forward` of its own."""
 
     def __init__(self, width: int):
         super().__init__(width, 2, batch_first=True)
@@ -86,6 +115,25 @@ class VisionTransformer(nn.Module):
         x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.positions
         x = x + self.attention(self.norm1(x))
         return self.head((x + self.mlp(self.norm2(x)))[:, 0])
+
+
+class Scaled(nn.Module):
+    """Parameters outside of layers: in front of the rows, behind them, one number, used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, N_CLASSES)
+        self.by_channel = nn.Parameter(torch.rand(4, 1, 1))
+        self.by_pixel = nn.Parameter(torch.rand(1, 1, 6, 6))
+        self.last = nn.Parameter(torch.rand(4))
+        self.temperature = nn.Parameter(torch.tensor(0.7))
+        self.temperatures = nn.ParameterList([torch.rand(4), torch.rand(4)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.stem(x) * self.by_channel + self.by_pixel * self.by_channel)
+        for scale in self.temperatures:
+            x = x + torch.tanh(x.permute(0, 2, 3, 1) * scale).permute(0, 3, 1, 2)
+        return self.head(x.mean((2, 3)) * self.last) / self.temperature
 
 
 class TiedDecoder(nn.Module):
@@ -247,7 +295,13 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "conv1d": lambda: signals(1),
     "conv3d": lambda: signals(3),
     "vit": lambda: VisionTransformer(Attention),
+    "vit, torch's attention": lambda: VisionTransformer(TorchAttention),
+    "vit, attention by sequence": lambda: VisionTransformer(
+        lambda width: TorchAttention(width, batch_first=False, bias=False)
+    ),
+    "vit, crossing attention": lambda: VisionTransformer(Crossing),
     "vit, packed attention": lambda: VisionTransformer(PackedAttention),
+    "scales": lambda: Scaled(),
     "encoder layer": lambda: nn.Sequential(
         nn.Flatten(2), nn.TransformerEncoderLayer(64, 2, 8, 0.0, batch_first=True),
         nn.Flatten(), nn.Linear(192, N_CLASSES),

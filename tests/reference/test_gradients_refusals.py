@@ -42,14 +42,14 @@ def test_says_why_torch_func_cannot_do_a_model() -> None:
     class Branching(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.scale, self.head = nn.Parameter(torch.ones(3)), nn.Linear(3, N_CLASSES)
+            self.mix, self.head = nn.Parameter(torch.eye(3)), nn.Linear(3, N_CLASSES)
 
         def forward(self, x: Tensor) -> Tensor:
-            x = x.mean((2, 3)) * self.scale
+            x = x.mean((2, 3)) @ self.mix
             return self.head(x if x.sum().item() > 0 else -x)
 
     model = Branching().double().eval()
-    with pytest.raises(UnsuitableModel, match=r"scale\..*\.item\(\)"):
+    with pytest.raises(UnsuitableModel, match=r"mix\..*\.item\(\)"):
         gradient_cosines(model, model, *make_samples())
 
 

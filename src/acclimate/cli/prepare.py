@@ -80,6 +80,10 @@ def prepare(
     epochs: Annotated[int, typer.Option(help="Passes over the source to train a projector.")] = 20,
     batch_size: Annotated[int, typer.Option(help="Images a batch.")] = 128,
     seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,
+    speed: Annotated[
+        str,
+        typer.Option(help="exact, or fast: in bfloat16 if the processor has it, else as exact."),
+    ] = "exact",
     device: DeviceOption = "auto",
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
@@ -99,6 +103,7 @@ def prepare(
     normal = get_normalization(normalization, mean, std)
     chosen: Any = granularity
     depth: Any = int(projector) if projector.isdecimal() else projector
+    pace: Any = speed
     penalty = PenaltyOptions(n_samples=samples, granularity=chosen)
     prototypes = PrototypeOptions(depth=depth, epochs=epochs)
     names = None if classes is None else read_classes(classes)
@@ -118,6 +123,7 @@ def prepare(
             contrast_head=contrast_head,
             classes=data.classes,
             seed=seed,
+            speed=pace,
             progress=progress,
         )
     artifact.save(out)
@@ -158,5 +164,5 @@ def _facts(artifact: Artifact, out: Path, seconds: float) -> dict[str, str]:
         "source": f"{features['n_samples']:,} images, of which the model gets "
         f"{100 * features['error']:.1f} % wrong",
         **facts,
-        "time": f"{seconds:.1f} s",
+        "time": f"{seconds:.1f} s in {features['precision']}",
     }

@@ -1,4 +1,4 @@
-"""Per-sample gradients of linear layers and convolutions, and inner products of them.
+"""Per-sample gradients of linear layers, and inner products of gradients without the gradients.
 
 The weight gradient of a linear map is Dᵀ A, with A the inputs (positions × inputs; for a
 convolution: the patches) and D the output gradients (positions × outputs). An inner product of
@@ -11,26 +11,16 @@ added up over the offsets in the window: ⟨patch at s, patch at t⟩ = Σ_k ⟨
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
-from torch.nn.modules.conv import _ConvNd
 
-from acclimate.functional.gradient_sums import widest_dtype
+from acclimate.functional.gradient_sums import Products, widest_dtype
 
 #: Cost of one element written or read, in multiply-adds of a matrix product (measured on a CPU).
 ELEMENT_COST = 40
-
-_CONV_WEIGHT: dict[int, Callable[..., Tensor]] = {
-    1: conv1d_weight,
-    2: conv2d_weight,
-    3: conv3d_weight,
-}
 
 
 @dataclass(frozen=True)
@@ -43,6 +33,17 @@ class Axis:
     dilation: int
     n_inputs: int
     n_outputs: int
+
+    def met(self, offset: int) -> tuple[slice, slice]:
+        """Return where the window's k-th place meets the input: outputs, and inputs for them."""
+        shift = offset * self.dilation - self.padding
+        low = max(0, -(shift // self.stride))
+        high = min(self.n_outputs, (self.n_inputs - 1 - shift) // self.stride + 1)
+        if low >= high:
+            return slice(0, 0), slice(0, 0)
+        start = low * self.stride + shift
+        stop = start + (high - low - 1) * self.stride + 1
+        return slice(low, high), slice(start, stop, self.stride)
 
 
 @dataclass(frozen=True)
@@ -79,28 +80,32 @@ class LinearMap:
         _, n_groups, _, n_pixels = self.x.shape
         return 3 * n_groups * n_pixels**2 * self.x.element_size()
 
-    def gram_products(self, pairs: slice) -> Tensor:
-        """Return ⟨g, g'⟩, ‖g‖² and ‖g'‖² by pair and output channel, (3, n, channels)."""
-        x, delta = (values[2 * pairs.start : 2 * pairs.stop] for values in (self.x, self.delta))
-        x1, x2, delta1, delta2 = (
-            values.flatten(0, 1) for values in (x[0::2], x[1::2], delta[0::2], delta[1::2])
+    def gram_products(self, pairs: slice, by_channel: bool) -> Products:
+        """Return the inner products of some pairs, by output channel or of the whole weight."""
+        rows = slice(2 * pairs.start, 2 * pairs.stop)
+        x, delta = self.x[rows], self.delta[rows]
+        return Products(
+            self._inner(x[0::2], x[1::2], delta[0::2], delta[1::2], by_channel),
+            self._inner(x, x, delta, delta, by_channel),
         )
-        products = [
-            self._inner(x1, x2, delta1, delta2),
-            self._inner(x1, x1, delta1, delta1),
-            self._inner(x2, x2, delta2, delta2),
-        ]
-        return torch.stack(products).view(3, len(x) // 2, -1)
 
-    def _inner(self, x1: Tensor, x2: Tensor, delta1: Tensor, delta2: Tensor) -> Tensor:
+    def _inner(
+        self, x1: Tensor, x2: Tensor, delta1: Tensor, delta2: Tensor, by_channel: bool
+    ) -> Tensor:
+        n_rows, n_groups = x1.shape[:2]
+        x1, x2, delta1, delta2 = (values.flatten(0, 1) for values in (x1, x2, delta1, delta2))
         gram = torch.bmm(x1.transpose(1, 2), x2)
         if self.axes:
             sizes = [axis.n_inputs for axis in self.axes]
             gram = gram.view(-1, *sizes, *sizes)
             for index, axis in enumerate(self.axes):
                 gram = _add_offsets(gram, 1 + index, 1 + index + len(sizes), axis)
-            gram = gram.reshape(len(gram), delta1.shape[2], delta2.shape[2])
-        return (torch.bmm(delta1, gram) * delta2).sum(2, dtype=widest_dtype(gram.device))
+            gram = gram.reshape(n_rows * n_groups, delta1.shape[2], delta2.shape[2])
+        wide = widest_dtype(gram.device)
+        if by_channel:
+            return (torch.bmm(delta1, gram) * delta2).sum(2, dtype=wide).view(n_rows, -1)
+        products = torch.bmm(delta1.transpose(1, 2), delta2).mul_(gram)
+        return products.view(n_rows, -1).sum(1, keepdim=True, dtype=wide)
 
 
 def _add_offsets(gram: Tensor, first: int, second: int, axis: Axis) -> Tensor:
@@ -111,16 +116,10 @@ def _add_offsets(gram: Tensor, first: int, second: int, axis: Axis) -> Tensor:
     shape[first] = shape[second] = axis.n_outputs
     result = gram.new_zeros(shape)
     for k in range(axis.kernel):
-        offset = k * axis.dilation - axis.padding
-        low = max(0, -(offset // axis.stride))
-        high = min(axis.n_outputs, (axis.n_inputs - 1 - offset) // axis.stride + 1)
-        if low >= high:
-            continue
-        start = low * axis.stride + offset
-        inputs = slice(start, start + (high - low - 1) * axis.stride + 1, axis.stride)
         target: list[slice] = [slice(None)] * gram.dim()
         source = list(target)
-        target[first] = target[second] = slice(low, high)
+        outputs, inputs = axis.met(k)
+        target[first] = target[second] = outputs
         source[first] = source[second] = inputs
         result[tuple(target)] += gram[tuple(source)]
     return result
@@ -146,76 +145,3 @@ def linear_weight(layer: nn.Linear, x: Tensor, delta: Tensor) -> Tensor:
 def linear_bias(layer: nn.Linear, x: Tensor, delta: Tensor) -> Tensor:
     """Return the per-sample bias gradients of a linear layer."""
     return _tokens(delta).sum(1)
-
-
-def _conv_input(layer: _ConvNd, x: Tensor) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
-    """Return the input with every oddity resolved, and the stride and padding that remain."""
-    n_axes = len(layer.kernel_size)
-    if isinstance(layer.padding, str):
-        extra = (
-            [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
-            if layer.padding == "same"
-            else [0] * n_axes
-        )
-        before, after = [e // 2 for e in extra], [e - e // 2 for e in extra]
-    else:
-        before = after = list(layer.padding)
-    if before != after or layer.padding_mode != "zeros":
-        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-        # F.pad counts from the last dimension.
-        sides = [side for pair in zip(before[::-1], after[::-1], strict=True) for side in pair]
-        x = F.pad(x, sides, mode=mode)
-        before = [0] * n_axes
-    stride = layer.stride
-    if prod(layer.kernel_size) == 1 and not any(before):
-        x = x[tuple(slice(None, None, step) for step in (1, 1, *stride))]
-        stride = (1,) * n_axes
-    return x, tuple(stride), tuple(before)
-
-
-def conv_map(layer: _ConvNd, x: Tensor, delta: Tensor) -> LinearMap:
-    """Return a convolution as a linear map."""
-    x, stride, padding = _conv_input(layer, x)
-    windows = zip(
-        layer.kernel_size,
-        stride,
-        padding,
-        layer.dilation,
-        x.shape[2:],
-        delta.shape[2:],
-        strict=True,
-    )
-    return LinearMap(
-        x.reshape(len(x), layer.groups, -1, prod(x.shape[2:])),
-        delta.reshape(len(x), layer.groups, -1, prod(delta.shape[2:])),
-        tuple(Axis(*window) for window in windows),
-    )
-
-
-def conv_weight(layer: _ConvNd, x: Tensor, delta: Tensor) -> Tensor:
-    """Return the per-sample weight gradients of a convolution."""
-    x, stride, padding = _conv_input(layer, x)
-    n_rows, shape = len(x), layer.weight.shape
-    if prod(layer.kernel_size) == layer.groups == 1 and not any(padding):
-        gradients = torch.bmm(delta.flatten(2), x.flatten(2).transpose(1, 2))
-        return gradients.view(n_rows, *shape)
-    if len(stride) == 2 and layer.groups == 1 and prod(delta.shape[2:]) < shape[0]:
-        # Wide layers at few positions: a matrix product with the patches (measured).
-        patches = F.unfold(x, layer.kernel_size, layer.dilation, padding, stride)
-        return torch.bmm(delta.flatten(2), patches.transpose(1, 2)).view(n_rows, *shape)
-    # Otherwise one convolution in which every sample is a group of its own.
-    gradients = _CONV_WEIGHT[len(stride)](
-        x.reshape(1, -1, *x.shape[2:]),
-        (n_rows * shape[0], *shape[1:]),
-        delta.reshape(1, -1, *delta.shape[2:]),
-        stride=stride,
-        padding=padding,
-        dilation=layer.dilation,
-        groups=n_rows * layer.groups,
-    )
-    return gradients.view(n_rows, *shape)
-
-
-def conv_bias(layer: _ConvNd, x: Tensor, delta: Tensor) -> Tensor:
-    """Return the per-sample bias gradients of a convolution."""
-    return delta.flatten(2).sum(2)

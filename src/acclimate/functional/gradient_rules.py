@@ -21,20 +21,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from acclimate.functional.gradient_conv import conv_bias, conv_map, conv_weight
 from acclimate.functional.gradient_linear import (
     LinearMap,
-    conv_bias,
-    conv_map,
-    conv_weight,
     linear_bias,
     linear_map,
     linear_weight,
 )
-from acclimate.functional.gradient_sums import Granularity, unit_products
+from acclimate.functional.gradient_sums import Granularity, Products, unit_products
 
 #: Bytes for the temporary tensors of one layer. Small enough to stay in a CPU's cache: larger
 #: blocks are not faster, and above 32 MB every allocation is paid in page faults.
-WORKSPACE = 16 * 2**20
+WORKSPACE = 8 * 2**20
 
 
 @dataclass(frozen=True)
@@ -77,8 +75,8 @@ def iter_products(
     x: Tensor,
     delta: Tensor,
     granularity: Granularity,
-) -> Iterator[tuple[slice, Tensor]]:
-    """Yield inner products of per-sample gradients, a few pairs of rows at a time.
+) -> Iterator[Products]:
+    """Yield inner products of per-sample gradients, a few pairs of rows at a time, in order.
 
     Args:
         rule: The layer's rule.
@@ -87,17 +85,18 @@ def iter_products(
         x: Input of the layer, rows in pairs.
         delta: Gradient of its output.
         granularity: What one unit is.
-
-    Yields:
-        Which pairs, and their ⟨g, g'⟩, ‖g‖², ‖g'‖², (3, pairs, units).
     """
-    n_pairs = len(x) // 2
-    if attribute == "weight" and rule.linear_map is not None and granularity != "parameter":
-        whole = rule.linear_map(layer, x, delta)
+    n_pairs = x.shape[0] // 2
+    linear_map = rule.linear_map if attribute == "weight" else None
+    if linear_map is None:
+        x, delta = at_least_float32(x), at_least_float32(delta)
+    else:
+        x, delta = _in_one_type(x, delta)
+    if linear_map is not None and granularity != "parameter":
+        whole = linear_map(layer, x, delta)
         if whole.gram_cost() < whole.direct_cost():
             for pairs in _blocks(n_pairs, 2 * whole.gram_bytes()):
-                products = whole.gram_products(pairs)
-                yield pairs, products if granularity == "channel" else products.sum(2, keepdim=True)
+                yield whole.gram_products(pairs, by_channel=granularity == "channel")
             return
     gradient = rule.weight if attribute == "weight" else rule.bias
     n_weights: int = getattr(layer, attribute).numel()
@@ -105,7 +104,23 @@ def iter_products(
     bytes_per_pair = 4 * n_weights * (6 * 8 if granularity == "parameter" else x.element_size())
     for pairs in _blocks(n_pairs, bytes_per_pair):
         rows = slice(2 * pairs.start, 2 * pairs.stop)
-        yield pairs, unit_products(gradient(layer, x[rows], delta[rows]), granularity)
+        gradients = gradient(layer, x[rows], delta[rows])
+        yield unit_products(at_least_float32(gradients), granularity)
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """Return values widened if they are in half precision, in which long sums lose too much."""
+    return values.float() if _is_half(values) else values
+
+
+def _in_one_type(x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both in half precision if one is: a matrix product takes no mixture."""
+    half = next((values.dtype for values in (x, delta) if _is_half(values)), None)
+    return (x, delta) if half is None else (x.to(half), delta.to(half))
+
+
+def _is_half(values: Tensor) -> bool:
+    return values.is_floating_point() and values.element_size() < 4
 
 
 def _blocks(n_pairs: int, bytes_per_pair: int) -> Iterator[slice]:
@@ -145,7 +160,7 @@ def _channel_sum(values: Tensor) -> Tensor:
 
 
 def _norm_weight(layer: nn.Module, x: Tensor, delta: Tensor) -> Tensor:
-    return _channel_sum(delta * _normalized(layer, x))
+    return _channel_sum(_normalized(layer, x).mul_(delta))
 
 
 def _norm_bias(layer: nn.Module, x: Tensor, delta: Tensor) -> Tensor:

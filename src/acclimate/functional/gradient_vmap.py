@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from acclimate.errors import UnsuitableModel
+from acclimate.functional.gradient_rules import at_least_float32
 
 
 @contextmanager
-def _exchanged(
+def exchanged(
     model: nn.Module, parameters: Mapping[str, Tensor], values: Mapping[str, Tensor]
 ) -> Iterator[None]:
     """Put `values` wherever the model holds the parameters, until the block ends.
@@ -53,8 +54,8 @@ def general_gradients(
     """
 
     def loss(values: dict[str, Tensor], sample: Tensor, label: Tensor) -> Tensor:
-        with _exchanged(model, parameters, values):
-            return F.cross_entropy(forward(sample[None]), label[None])
+        with exchanged(model, parameters, values):
+            return F.cross_entropy(at_least_float32(forward(sample[None])), label[None])
 
     values = {name: parameter.detach() for name, parameter in parameters.items()}
     # `grad` works inside no_grad; without it ordinary autograd would record the pass as well.

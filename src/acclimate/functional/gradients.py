@@ -10,8 +10,9 @@ The plain way is two passes a sample:
 
 `gradient_cosines` gives the same numbers from batches. One forward and one backward over both
 views yield every layer's input and output gradient, from which a rule for the layer's kind makes
-the per-sample gradients, or only their inner products if that is cheaper. Parameters without such
-a rule (a class token, attention's packed projection, ...) go through `torch.func`.
+the per-sample gradients, or only their inner products if that is cheaper. Parameters outside of
+layers that are broadcast over the batch (a class token, a scale) are copied for every row. What is
+left (weights that a model changes before it uses them, ...) goes through `torch.func`.
 """
 
 from __future__ import annotations
@@ -19,24 +20,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import ceil
-from typing import get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
-from acclimate.errors import BadInput, InvalidConfig, UnsuitableModel, did_you_mean
+from acclimate.errors import BadInput
+from acclimate.functional.gradient_checks import check_model, check_options, check_samples
 from acclimate.functional.gradient_pass import RuledPass
 from acclimate.functional.gradient_sums import CosineSum, CosineSums, Granularity
-from acclimate.functional.gradient_survey import survey
+from acclimate.functional.gradient_survey import Survey, survey
 from acclimate.functional.gradient_vmap import general_gradients, listed
+from acclimate.functional.precision import (
+    SpeedName,
+    check_speed,
+    fast_autocast,
+    has_fast_bfloat16,
+)
 
-__all__ = ["CosineSum", "Granularity", "gradient_cosines"]
+__all__ = ["CosineSum", "GradientCosines", "Granularity", "gradient_cosines"]
 
 #: Bytes for what one pass keeps. Less makes batches too small to be worth it; more is slower again
 #: on a CPU, where fresh memory is paid in page faults.
-MEMORY_BUDGET = 192 * 2**20
+MEMORY_BUDGET = 256 * 2**20
+
+#: The largest block that moves the threshold above which glibc gives freed memory back at once.
+_LARGEST_HELD = 32 * 2**20 - 2**16
 
 
 def gradient_cosines(
@@ -49,6 +57,7 @@ def gradient_cosines(
     chunk: int | None = None,
     memory_budget: int = MEMORY_BUDGET,
     progress: Callable[[int], None] | None = None,
+    speed: SpeedName = "exact",
 ) -> dict[str, CosineSum]:
     """Return, for every parameter, the sum over samples of cosines between two views' gradients.
 
@@ -69,6 +78,9 @@ def gradient_cosines(
         memory_budget: Bytes one pass may keep for its backward; the peak is up to twice that
             (measured). A single sample may need more.
         progress: Called with the number of samples finished so far.
+        speed: "exact": the arithmetic of the loop but for the order of summation. "fast": in
+            bfloat16 where the device has it (then the cosines are off by about 0.01), elsewhere
+            the same as "exact".
 
     Returns:
         By parameter name, in the order of `model.named_parameters()`. Shapes are () for "tensor"
@@ -79,71 +91,142 @@ def gradient_cosines(
             logits (B, K), or `torch.func` is needed and cannot do the model.
         BadInput: The arguments do not belong together, or gradients are not finite.
     """
-    _check_arguments(x, x_transformed, y, granularity, chunk, memory_budget)
-    _check_model(model)
-    parameters = {name: p for name, p in model.named_parameters() if p.is_floating_point()}
-    sums = CosineSums(dict(model.named_parameters()), granularity)
-    # A pass needs autograd, whatever the caller has switched off.
-    with torch.inference_mode(False), torch.enable_grad(), _flags_given_back(model):
-        for parameter in parameters.values():
-            parameter.requires_grad_(True)
-        found = survey(forward, model, parameters, torch.cat([x[:1], x_transformed[:1], x[:1]]))
-        for parameter in parameters.values():
-            parameter.requires_grad_(False)
-        size = chunk or _fitting(memory_budget, found.bytes_per_row, parameters, found.shared)
-        if chunk is None:
-            size = ceil(len(x) / ceil(len(x) / size))  # as many passes, but of equal size
-        for start in range(0, len(x), size):
-            part = slice(start, min(start + size, len(x)))
-            rows = torch.stack([x[part], x_transformed[part]], 1).flatten(0, 1)
-            labels = y[part].repeat_interleave(2)
-            done = RuledPass(model, parameters, found, sums, len(rows)).run(forward, rows, labels)
-            rest = {name: parameters[name] for name in found.uses if name not in done}
-            if rest:
-                # torch.func keeps several times what one ordinary pass keeps.
-                step = _fitting(memory_budget, 3 * found.bytes_per_row, parameters, rest)
-                _add_general(forward, model, rest, sums, rows, labels, step)
-            sums.close_chunk()
-            if progress is not None:
-                progress(part.stop)
-    result = sums.result()
-    broken = [name for name, found_sum in result.items() if not found_sum.total.isfinite().all()]
-    if broken:
-        raise BadInput(
-            f"expected finite gradients, found infinite or undefined ones in {listed(broken)}. "
-            "Look for such values in the samples and in the model's weights."
-        )
-    return result
+    found = GradientCosines(forward, model, granularity, chunk, memory_budget, speed)
+    found.add(x, x_transformed, y, progress)
+    return found.result()
 
 
-def _add_general(
+class GradientCosines:
+    """What `gradient_cosines` returns, for samples that come one batch after the other.
+
+    The model is looked into at the first batch; it must not change until the last.
+    """
+
+    def __init__(
+        self,
+        forward: Callable[[Tensor], Tensor],
+        model: nn.Module,
+        granularity: Granularity = "tensor",
+        chunk: int | None = None,
+        memory_budget: int = MEMORY_BUDGET,
+        speed: SpeedName = "exact",
+    ) -> None:
+        check_options(granularity, chunk, memory_budget)
+        check_speed(speed)
+        self._forward, self._model, self._speed = forward, model, speed
+        self._chunk, self._memory_budget = chunk, memory_budget
+        named = dict(model.named_parameters())
+        self._parameters = {name: p for name, p in named.items() if p.is_floating_point()}
+        self._sums = CosineSums(named, granularity)
+        self._known: tuple[Survey, torch.memory_format] | None = None
+
+    def add(
+        self,
+        x: Tensor,
+        x_transformed: Tensor,
+        y: Tensor,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """Add the cosines of a batch."""
+        check_samples(x, x_transformed, y)
+        check_model(self._model)
+        is_half = self._speed == "fast" and has_fast_bfloat16(x.device)
+
+        def run(rows: Tensor) -> Tensor:
+            with fast_autocast(x.device, is_half):
+                return self._forward(rows)
+
+        # Taken and given back untouched: from now on glibc holds freed memory for the next pass.
+        # Fresh memory would be paid in page faults, 4 to 7 % of the time (measured).
+        torch.empty(_LARGEST_HELD, dtype=torch.uint8)
+        # A pass needs autograd, whatever the caller has switched off.
+        with torch.inference_mode(False), torch.enable_grad(), _flags_given_back(self._model):
+            if self._known is None:
+                _require_gradients(self._parameters, True)
+                trial = torch.cat([x[:1], x_transformed[:1], x[:1]])
+                self._known = _survey_in_best_layout(run, self._model, self._parameters, trial)
+            _require_gradients(self._parameters, False)
+            found, layout = self._known
+            for part in self._parts(len(x), found):
+                plain = torch.stack([x[part], x_transformed[part]], 1).flatten(0, 1)
+                rows, labels = plain.contiguous(memory_format=layout), y[part].repeat_interleave(2)
+                ruled = RuledPass(
+                    self._model, self._parameters, found, self._sums, len(rows), is_half
+                )
+                done = ruled.run(run, rows, labels)
+                rest = {n: self._parameters[n] for n in found.uses if n not in done}
+                if rest:
+                    # torch.func keeps several times what an ordinary pass keeps, and does not get
+                    # on with autocast.
+                    step = self._fitting(3 * found.bytes_per_row, rest)
+                    self._add_general(rest, plain, labels, step)
+                self._sums.close_chunk()
+                if progress is not None:
+                    progress(part.stop)
+
+    def result(self) -> dict[str, CosineSum]:
+        """Return the sums so far, by parameter name."""
+        result = self._sums.result()
+        broken = [name for name, found in result.items() if not found.total.isfinite().all()]
+        if broken:
+            raise BadInput(
+                f"expected finite gradients, found infinite or undefined ones in {listed(broken)}. "
+                "Look for such values in the samples and in the model's weights."
+            )
+        return result
+
+    def _parts(self, n_samples: int, found: Survey) -> Iterator[slice]:
+        size = self._chunk
+        if size is None:
+            n_passes = ceil(n_samples / self._fitting(found.bytes_per_row, found.materialized))
+            size = ceil(n_samples / n_passes)  # as many passes, but of equal size
+        for start in range(0, n_samples, size):
+            yield slice(start, min(start + size, n_samples))
+
+    def _fitting(self, bytes_per_row: int, materialized: Iterable[str]) -> int:
+        """Return how many pairs of rows fit if some parameters' gradients are held for each."""
+        parameters = [self._parameters[name] for name in materialized]
+        held = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+        return max(1, self._memory_budget // (2 * (bytes_per_row + held) + 1))
+
+    def _add_general(
+        self, parameters: Mapping[str, nn.Parameter], rows: Tensor, labels: Tensor, step: int
+    ) -> None:
+        """Add the cosines of `parameters` for one chunk by `torch.func`, `step` pairs at a time."""
+        for start in range(0, len(rows), 2 * step):
+            part = slice(start, start + 2 * step)
+            gradients = general_gradients(
+                self._forward, self._model, parameters, rows[part], labels[part]
+            )
+            for name in parameters:
+                self._sums.add_gradients(name, gradients.pop(name))
+
+
+def _survey_in_best_layout(
     forward: Callable[[Tensor], Tensor],
     model: nn.Module,
     parameters: Mapping[str, nn.Parameter],
-    sums: CosineSums,
-    rows: Tensor,
-    labels: Tensor,
-    step: int,
-) -> None:
-    """Add the cosines of `parameters` for one chunk by `torch.func`, `step` pairs at a time."""
-    n_pairs = len(rows) // 2
-    for start in range(0, n_pairs, step):
-        pairs = slice(start, min(start + step, n_pairs))
-        part = slice(2 * pairs.start, 2 * pairs.stop)
-        gradients = general_gradients(forward, model, parameters, rows[part], labels[part])
-        for name in parameters:
-            sums.add_gradients(name, gradients.pop(name), pairs, n_pairs)
+    trial: Tensor,
+) -> tuple[Survey, torch.memory_format]:
+    """Return what a trial tells, and the memory layout of the rows.
+
+    With the channels last, convolutions take up to a third less time on a CPU (measured). The
+    arithmetic is the same.
+    """
+    if trial.dim() == 4 and trial.device.type == "cpu" and trial.dtype == torch.float32:
+        try:
+            rows = trial.contiguous(memory_format=torch.channels_last)
+            return survey(forward, model, parameters, rows), torch.channels_last
+        except RuntimeError:
+            # The model counts on the plain layout, by `view` for example; or it cannot run at
+            # all, which the plain trial will tell.
+            pass
+    return survey(forward, model, parameters, trial), torch.contiguous_format
 
 
-def _fitting(
-    memory_budget: int,
-    bytes_per_row: int,
-    parameters: Mapping[str, Tensor],
-    materialized: Iterable[str],
-) -> int:
-    """Return how many pairs of rows fit if the gradients of some parameters are held for each."""
-    held = sum(parameters[name].numel() * parameters[name].element_size() for name in materialized)
-    return max(1, memory_budget // (2 * (bytes_per_row + held) + 1))
+def _require_gradients(parameters: Mapping[str, nn.Parameter], flag: bool) -> None:
+    for parameter in parameters.values():
+        parameter.requires_grad_(flag)
 
 
 @contextmanager
@@ -154,50 +237,3 @@ def _flags_given_back(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter, flag in flags:
             parameter.requires_grad_(flag)
-
-
-def _check_arguments(
-    x: Tensor,
-    x_transformed: Tensor,
-    y: Tensor,
-    granularity: str,
-    chunk: int | None,
-    memory_budget: int,
-) -> None:
-    if granularity not in get_args(Granularity):
-        hint = did_you_mean(granularity, get_args(Granularity))
-        raise InvalidConfig(f'expected a known granularity, found "{granularity}". {hint}')
-    if chunk is not None and chunk < 1:
-        raise InvalidConfig(f"expected chunk of at least 1 sample, found {chunk}. Leave it out.")
-    if memory_budget < 1:
-        raise InvalidConfig(f"expected a positive memory_budget in bytes, found {memory_budget}.")
-    if not (len(x) and x.shape == x_transformed.shape and y.shape == x.shape[:1]):
-        raise BadInput(
-            "expected samples, the same samples transformed, and one label for each, found shapes "
-            f"{tuple(x.shape)}, {tuple(x_transformed.shape)} and {tuple(y.shape)}. "
-            "Give tensors (n, ...), (n, ...) and (n,) with n of at least 1."
-        )
-
-
-def _check_model(model: nn.Module) -> None:
-    """Refuse a model in which a sample's gradient depends on chance or on its neighbours."""
-    mixing = [
-        name or "the model"
-        for name, layer in model.named_modules()
-        if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)
-    ]
-    random = [
-        name or "the model"
-        for name, layer in model.named_modules()
-        if isinstance(layer, _DropoutNd) and layer.training and layer.p > 0
-    ]
-    for names, does in (
-        (mixing, "normalise with the statistics of the batch, which mixes samples"),
-        (random, "drop activations at random"),
-    ):
-        if names:
-            raise UnsuitableModel(
-                "expected a model in which every sample's gradient stands for itself, but these "
-                f"layers {does}: {listed(names)}. Call model.eval(), with running "
-                "statistics in every BatchNorm layer."
-            )

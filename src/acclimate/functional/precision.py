@@ -16,13 +16,13 @@ import torch
 from acclimate.errors import InvalidConfig, did_you_mean
 
 #: "exact": the arithmetic of the model's own precision. "fast": bfloat16 where the device has it.
-Speed = Literal["exact", "fast"]
+SpeedName = Literal["exact", "fast"]
 
 
 def check_speed(speed: str) -> None:
     """Refuse a speed that there is none of."""
-    if speed not in get_args(Speed):
-        hint = did_you_mean(speed, get_args(Speed))
+    if speed not in get_args(SpeedName):
+        hint = did_you_mean(speed, get_args(SpeedName))
         raise InvalidConfig(f'expected speed "exact" or "fast", found {speed!r}. {hint}')
 
 

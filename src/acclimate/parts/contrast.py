@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from acclimate.errors import BadInput
 from acclimate.functional.contrast import covariance_distance, feature_moments, mean_distance
-from acclimate.functional.norm import use_statistics
 from acclimate.functional.views import apply_views, get_views
+from acclimate.parts.encoder import Encoder
 from acclimate.parts.options import ContrastOptions, to_card
 from acclimate.parts.source import Source
-from acclimate.taps import Anatomy, get_head, run
+from acclimate.taps import Anatomy
 
 _FEWEST = 4  # samples that make two blocks with a covariance
 
@@ -27,6 +27,7 @@ def prepare_contrast(
     options: ContrastOptions,
     head: nn.Sequential | None,
     generator: torch.Generator,
+    encoder: Encoder | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return moments in each space and the head's weights, and the part's card.
 
@@ -41,7 +42,8 @@ def prepare_contrast(
     if head is not None:
         spaces["head"] = head
     summaries = {space: _Summary() for space in spaces}
-    encoded = _encode(model, anatomy, source, options, generator)
+    encoder = Encoder(model, anatomy) if encoder is None else encoder
+    encoded = _encode(encoder, source, options, generator)
     for block in _blocks(encoded, options.batch_size):
         for space, project in spaces.items():
             summaries[space].add(project(block))
@@ -135,21 +137,15 @@ def _blocks(encoded: Iterable[Tensor], size: int) -> Iterator[Tensor]:
 
 
 def _encode(
-    model: nn.Module,
-    anatomy: Anatomy,
-    source: Source,
-    options: ContrastOptions,
-    generator: torch.Generator,
+    encoder: Encoder, source: Source, options: ContrastOptions, generator: torch.Generator
 ) -> Iterator[Tensor]:
     """Yield the features of views of the source, batch by batch as it comes."""
     views = get_views(options.views)
-    head = get_head(model, anatomy.head)
     left = options.n_samples
     for x, _ in source.iterate("contrast"):
         view = apply_views(views, x[:left], source.normalization, generator)
-        with use_statistics(model, "source"):
-            features = run(model, view, head, anatomy.logits_at).known_features
-        yield features
+        # Without views, these are images that other parts have seen.
+        yield (encoder.encode(view) if views else encoder.recall(view)).features
         left -= len(view)
         if left == 0:
             return

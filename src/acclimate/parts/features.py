@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.functional.entropy import entropy, log_probs
-from acclimate.functional.norm import use_statistics
+from acclimate.parts.encoder import Encoder
 from acclimate.parts.source import Source
-from acclimate.taps import Anatomy, get_head, run
+from acclimate.taps import Anatomy
 
 
 @torch.no_grad()
 def prepare_features(
-    model: nn.Module, anatomy: Anatomy, source: Source
+    model: nn.Module, anatomy: Anatomy, source: Source, encoder: Encoder | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return moments of the features and of the predictions over one pass of the source.
 
@@ -23,7 +23,7 @@ def prepare_features(
     `class_mean` (K, d), `class_variance` (K, d; unbiased, zero for a class of one sample).
     `predictions/mean` (K) and `predictions/entropy`: mean probabilities and mean entropy.
     """
-    head = get_head(model, anatomy.head)
+    encoder = Encoder(model, anatomy) if encoder is None else encoder
     n_classes, n_features = anatomy.n_classes, anatomy.n_features
     # On the CPU in double precision: sums over a data set lose digits in single precision, and
     # not every device has doubles.
@@ -35,20 +35,20 @@ def prepare_features(
     entropy_sum = torch.zeros((), dtype=torch.float64)
     shift: Tensor | None = None
     n_errors = 0
-    with use_statistics(model, "source"):
-        for x, y in source.iterate("features"):
-            result = run(model, x, head, anatomy.logits_at)
-            features, y = result.known_features.cpu().double(), y.cpu()
-            # Sums around a first guess of the mean: no cancellation in the variances.
-            shift = features.mean(dim=0) if shift is None else shift
-            centred = features - shift
-            count += torch.bincount(y, minlength=n_classes)
-            total.index_add_(0, y, centred)
-            squares.index_add_(0, y, centred**2)
-            products += centred.T @ centred
-            mean_prediction += log_probs(result.logits).exp().sum(dim=0).cpu().double()
-            entropy_sum += entropy(result.logits).sum().cpu().double()
-            n_errors += int((result.logits.argmax(dim=1).cpu() != y).sum())
+    for x, y in source.iterate("features"):
+        result, y = encoder.recall(x), y.cpu()
+        features = result.features.cpu().double()
+        # Sums around a first guess of the mean: no cancellation in the variances.
+        shift = features.mean(dim=0) if shift is None else shift
+        centred = features - shift
+        count += torch.bincount(y, minlength=n_classes)
+        total.index_add_(0, y, centred)
+        squares.index_add_(0, y, centred**2)
+        products += centred.T @ centred
+        mean_prediction += log_probs(result.logits).exp().sum(dim=0).cpu().double()
+        entropy_sum += entropy(result.logits).sum().cpu().double()
+        n_errors += int((result.logits.argmax(dim=1).cpu() != y).sum())
+    encoder.end_pass()
     n = int(count.sum())
     mean = total.sum(dim=0) / n
     covariance = (products - n * mean[:, None] * mean) / max(n - 1, 1)

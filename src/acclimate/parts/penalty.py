@@ -9,15 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.errors import AcclimateWarning
-from acclimate.functional.gradients import gradient_cosines
+from acclimate.functional.gradients import GradientCosines
 from acclimate.functional.norm import use_statistics
 from acclimate.functional.penalty import penalties
+from acclimate.functional.precision import SpeedName
 from acclimate.functional.views import apply_views, get_views
 from acclimate.parts.options import PenaltyOptions, to_card
 from acclimate.parts.source import Source, iterate_blocks
 from acclimate.taps import Anatomy, get_logits
 
-_BLOCK = 128  # samples taken together: random draws do not depend on the loader's batch size
+#: Samples taken together; random draws do not depend on the batch size of the source.
+BLOCK = 128
 
 
 def prepare_penalty(
@@ -26,6 +28,7 @@ def prepare_penalty(
     source: Source,
     options: PenaltyOptions,
     generator: torch.Generator,
+    speed: SpeedName = "exact",
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return penalties and mean cosines by parameter name, and the part's card.
 
@@ -33,27 +36,26 @@ def prepare_penalty(
     order: give a shuffled loader.
     """
     views = get_views(options.views)
-    totals: dict[str, Tensor] = {}
-    seen: dict[str, Tensor] = {}
     labels: set[int] = set()
     n = 0
 
     def forward(x: Tensor) -> Tensor:
         return get_logits(model(x), anatomy.logits_at)
 
+    sums = GradientCosines(forward, model, options.granularity, speed=speed)
     with use_statistics(model, "source"):
-        for x, y in iterate_blocks(source, "penalty", options.n_samples, _BLOCK):
+        for x, y in iterate_blocks(source, "penalty", options.n_samples, BLOCK):
             view = apply_views(views, x, source.normalization, generator)
-            sums = gradient_cosines(forward, model, x, view, y, options.granularity)
-            for name, part in sums.items():
-                totals[name] = part.total if name not in totals else totals[name] + part.total
-                seen[name] = part.seen if name not in seen else seen[name] | part.seen
+            sums.add(x, view, y)
             labels |= set(y.tolist())
             n += len(x)
             if source.progress is not None:
                 source.progress("penalty", n, options.n_samples)
     _warn(n, options.n_samples, len(labels), source.n_classes)
-    cosines = {name: (total / n).where(seen[name], torch.nan) for name, total in totals.items()}
+    cosines = {
+        name: (found.total / n).where(found.seen, torch.nan)
+        for name, found in sums.result().items()
+    }
     tensors = {f"cosine/{name}": value for name, value in cosines.items()}
     weights = penalties(cosines, options.exponent)
     tensors |= {f"penalty/{name}": value for name, value in weights.items()}

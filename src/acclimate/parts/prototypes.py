@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from acclimate.errors import BadInput, UnsuitableModel
-from acclimate.functional.norm import use_statistics
 from acclimate.functional.prototypes import move_prototypes, prototype_logits
 from acclimate.functional.views import apply_views, get_views
+from acclimate.parts.encoder import Encoder
 from acclimate.parts.options import PrototypeOptions, to_card
 from acclimate.parts.source import Source
-from acclimate.taps import Anatomy, get_head, run
+from acclimate.taps import Anatomy, get_head
 from acclimate.terms.projector import build_projector
 
 
@@ -25,8 +24,13 @@ def prepare_prototypes(
     source: Source,
     options: PrototypeOptions,
     generator: torch.Generator,
+    encoder: Encoder | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return prototypes (and the projector's weights, if there is one), and the part's card."""
+    """Return prototypes (and the projector's weights, if there is one), and the part's card.
+
+    An encoder with a cache spares the model a second look at the source's images; their views are
+    new in every epoch.
+    """
     depth = options.depth_for(anatomy.n_classes)
     card = {**to_card(options), "projector_depth": depth}
     if options.source == "classifier":
@@ -36,20 +40,16 @@ def prepare_prototypes(
     projector = build_projector(depth, anatomy.n_features, options.hidden, options.width, seed)
     projector.to(reference)
     width = options.width if depth else anatomy.n_features
-    head = get_head(model, anatomy.head)
-
-    def encode(x: Tensor) -> Tensor:
-        with use_statistics(model, "source"), torch.no_grad():
-            return run(model, x, head, anatomy.logits_at).known_features
-
+    encoder = Encoder(model, anatomy) if encoder is None else encoder
     moving = _Moving(source.n_classes, width, reference, options.momentum)
     if depth == 0:
         for x, y in source.iterate("prototypes"):
-            moving.move(encode(x), y)
+            moving.move(encoder.recall(x).features, y)
+        encoder.end_pass()
         moving.check_complete()
         return {"prototypes/embedding": moving.prototypes}, card
-    _start(moving, projector, source, encode)
-    history = _train(moving, projector, source, encode, options, generator)
+    _start(moving, projector, source, encoder)
+    history = _train(moving, projector, source, encoder, options, generator)
     weights = {f"projector/{name}": value for name, value in projector.state_dict().items()}
     return {"prototypes/embedding": moving.prototypes, **weights}, {**card, "loss": history}
 
@@ -82,7 +82,7 @@ def _start(
     moving: _Moving,
     projector: nn.Module,
     source: Source,
-    encode: Callable[[Tensor], Tensor],
+    encoder: Encoder,
 ) -> None:
     """Go on until every class has a prototype (the paper's steps 1 and 2), at most one pass."""
     projector.train()
@@ -92,7 +92,7 @@ def _start(
             continue
         usable = True
         with torch.no_grad():
-            moving.move(projector(encode(x)), y)
+            moving.move(projector(encoder.recall(x).features), y)
         if bool(moving.seen.all()):
             return
     if not usable:
@@ -104,7 +104,7 @@ def _train(
     moving: _Moving,
     projector: nn.Module,
     source: Source,
-    encode: Callable[[Tensor], Tensor],
+    encoder: Encoder,
     options: PrototypeOptions,
     generator: torch.Generator,
 ) -> list[float]:
@@ -124,8 +124,9 @@ def _train(
         for x, y in source.iterate(f"projector, epoch {epoch + 1} of {options.epochs}"):
             if len(x) == 1:
                 continue
-            features = encode(x)
-            view_features = encode(apply_views(views, x, source.normalization, generator))
+            features = encoder.recall(x).features
+            view = apply_views(views, x, source.normalization, generator)
+            view_features = encoder.encode(view).features
             with torch.enable_grad():
                 embeddings = projector(features)
                 moving.move(embeddings, y)
@@ -140,6 +141,7 @@ def _train(
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             losses.append(float(loss.detach()))
+        encoder.end_pass()
         history.append(sum(losses) / len(losses))
     return history
 

@@ -1,0 +1,86 @@
+"""The two speeds of preparation: what is used, what is recorded, how near they are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import acclimate
+from acclimate import PenaltyOptions, PrototypeOptions
+from acclimate.errors import InvalidConfig
+from acclimate.functional import gradients, precision
+from acclimate.testing.models import tiny_batches, tiny_model
+
+PARTS = ("penalty", "prototypes", "features", "fisher", "contrast")
+
+
+def prepare(model, speed, dtype=torch.float32):
+    return acclimate.prepare(
+        model,
+        tiny_batches(6, dtype=dtype),
+        parts=PARTS,
+        penalty=PenaltyOptions(n_samples=32),
+        prototypes=PrototypeOptions(depth=1, width=8, epochs=2),
+        speed=speed,
+    )
+
+
+def pretend(monkeypatch, has_it):
+    for module in (precision, gradients):
+        monkeypatch.setattr(module, "has_fast_bfloat16", lambda device: has_it)
+
+
+@pytest.mark.parametrize("kind", ["batch_norm", "vit"])
+def test_without_bfloat16_fast_is_exact(kind, monkeypatch):
+    pretend(monkeypatch, False)
+    model = tiny_model(kind)
+    exact, fast = prepare(model, "exact"), prepare(model, "fast")
+    for name, tensor in exact.tensors.items():
+        assert torch.equal(tensor, fast.tensors[name]), name
+    for name in PARTS:
+        assert exact.parts[name] == {**fast.parts[name], "speed": "exact"}
+        assert (fast.parts[name]["speed"], fast.parts[name]["precision"]) == ("fast", "float32")
+
+
+@pytest.mark.parametrize("kind", ["batch_norm", "group_norm", "vit"])
+def test_with_bfloat16_fast_is_near_and_says_so(kind, monkeypatch):
+    pretend(monkeypatch, True)
+    model = tiny_model(kind)
+    exact, fast = prepare(model, "exact"), prepare(model, "fast")
+    used = {name: part["precision"] for name, part in fast.parts.items()}
+    assert used == {**dict.fromkeys(PARTS, "bfloat16"), "fisher": "float32"}
+    assert {part["precision"] for part in exact.parts.values()} == {"float32"}
+    for name, tensor in exact.part("fisher").items():
+        assert torch.equal(tensor, fast.part("fisher")[name])
+    difference = 0.0
+    for part, tolerance in (("cosine", 0.05), ("features", 0.05), ("predictions", 0.05)):
+        for name, tensor in exact.part(part).items():
+            other = fast.part(part)[name]
+            assert tensor.dtype == other.dtype
+            torch.testing.assert_close(other, tensor, rtol=tolerance, atol=tolerance)
+            difference += (other - tensor).abs().sum().item()
+    assert difference > 0  # something was really computed otherwise
+
+
+def test_doubles_stay_doubles(monkeypatch):
+    pretend(monkeypatch, True)
+    model = tiny_model("batch_norm").double()
+    exact, fast = (prepare(model, speed, torch.float64) for speed in ("exact", "fast"))
+    assert {part["precision"] for part in fast.parts.values()} == {"float64"}
+    for name, tensor in exact.tensors.items():
+        assert torch.equal(tensor, fast.tensors[name]), name
+
+
+def test_the_record_survives_the_file(tmp_path, monkeypatch):
+    pretend(monkeypatch, False)
+    prepare(tiny_model("batch_norm"), "fast").save(tmp_path / "a.acclimate")
+    read = acclimate.Artifact.load(tmp_path / "a.acclimate")
+    assert read.parts["penalty"]["speed"] == "fast"
+    assert read.parts["penalty"]["precision"] == "float32"
+
+
+def test_unknown_speeds_are_refused_before_anything_is_computed():
+    model = tiny_model("batch_norm")
+    model.register_forward_pre_hook(lambda *_: pytest.fail("the model ran"))
+    with pytest.raises(InvalidConfig, match='"exact" or "fast"'):
+        acclimate.prepare(model, tiny_batches(2), speed="fastest")
