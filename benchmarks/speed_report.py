@@ -75,7 +75,7 @@ def digest_code() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def describe_run(threads: int, warmup: int) -> dict[str, Any]:
+def describe_run(threads: int, warmup: int, script: str = "speed.py") -> dict[str, Any]:
     """Return what is needed to read and repeat the figures; no absolute path is in it."""
     variables = {
         name: ":".join(Path(part).name for part in value.split(":"))
@@ -87,7 +87,7 @@ def describe_run(threads: int, warmup: int) -> dict[str, Any]:
         for word in sys.argv[1:]
     ]
     return {
-        "command": " ".join(["python", "benchmarks/speed.py", *arguments]),
+        "command": " ".join(["python", f"benchmarks/{script}", *arguments]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "threads": threads,
         "warmup_rounds": warmup,
