@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -115,6 +116,25 @@ def time_pieces(pieces: dict[str, Callable[[], Any]], rounds: int) -> dict[str, 
     }
 
 
+def measure_batch_norm() -> dict[str, float]:
+    """Return the largest error of BatchNorm's output in float32, by layout, against float64."""
+    draws = torch.Generator().manual_seed(0)
+    x = 3 + torch.randn(200, 16, 32, 32, generator=draws, dtype=torch.float64)
+    true = F.batch_norm(x, None, None, training=True)
+    layouts = {"plain": torch.contiguous_format, "last": torch.channels_last}
+    return {
+        name: float(
+            (
+                F.batch_norm(x.float().contiguous(memory_format=form), None, None, training=True)
+                - true
+            )
+            .abs()
+            .max()
+        )
+        for name, form in layouts.items()
+    }
+
+
 def count_operators(case: Case, x: Tensor) -> dict[str, float]:
     """Return the share of each kind of operator in one step of swr_nsp."""
     adapted = acclimate.adapt(case.model, "swr_nsp", case.artifact)
@@ -155,6 +175,7 @@ def main() -> None:
         "rounds": options.rounds,
         "pieces_ms": time_pieces(make_pieces(case, x), options.rounds),
         "operators": count_operators(case, x),
+        "batch_norm_error": measure_batch_norm(),
     }
     table = Table(title=f"{options.net}, batches of {size}")
     table.add_column("piece")
