@@ -73,8 +73,8 @@ class Speed(Values):
 #: same result within noise. *fastest*: the trade-offs, at a cost in error that was measured.
 SPEEDS: dict[str, Speed] = {
     "exact": Speed(),
-    "fast": Speed(bfloat16=True, view_share=0.1, pinned=0.2),
-    "fastest": Speed(bfloat16=True, view_share=0.0, pinned=0.1),
+    "fast": Speed(bfloat16=True, view_share=0.05),
+    "fastest": Speed(bfloat16=True, view_share=0.0, pinned=0.2),
 }
 
 
