@@ -130,7 +130,7 @@ def main() -> None:
     options = parser.parse_args()
     for file in sorted(options.results.glob("speed-*.json")):
         for net, found in json.loads(file.read_text())["results"].items():
-            if "hand-tent" in found["rows"] and "trained" not in file.stem:
+            if "hand-tent" in found["rows"] and file.stem != "speed-trained":
                 (options.out / f"speed-{net}.svg").write_text(draw_levels(found, net))
     anatomy = options.results / "anatomy.json"
     if anatomy.exists():

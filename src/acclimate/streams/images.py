@@ -120,14 +120,21 @@ def read_ahead(
 ) -> Iterator[list[Pixels | str]]:
     """Yield `try_read` of each group while threads read the next one."""
     pool = ThreadPoolExecutor(_N_THREADS)
-    waiting: list[list[Future[Pixels | str]]] = []
+    waiting: list[list[Future[list[Pixels | str]]]] = []
+
+    def read(paths: Sequence[Path]) -> list[Pixels | str]:
+        return [try_read(path, size, resize) for path in paths]
+
     try:
         for group in groups:
-            waiting.append([pool.submit(try_read, path, size, resize) for path in group])
+            # A few images a task: to hand over each alone takes longer than to read a small one.
+            step = max(1, len(group) // (4 * _N_THREADS))
+            parts = [group[start : start + step] for start in range(0, len(group), step)]
+            waiting.append([pool.submit(read, part) for part in parts])
             if len(waiting) > 1:
-                yield [future.result() for future in waiting.pop(0)]
+                yield [result for future in waiting.pop(0) for result in future.result()]
         for futures in waiting:
-            yield [future.result() for future in futures]
+            yield [result for future in futures for result in future.result()]
     finally:
         pool.shutdown(cancel_futures=True)
 
