@@ -64,6 +64,7 @@ def iter_evaluate(
         check_labels(y, n, logits.shape[1])
         names = batch.domains[-n:] or (batch.domain,) * n
         record = _record(batch, index, logits, y, names, cost, (before, adapted.counts))
+        record = dataclasses.replace(record, losses=adapted.losses)
         if tally is not None:
             tally.update(logits, y, names, record.epoch, record.is_probe)
         if metrics is not None and not record.is_probe:

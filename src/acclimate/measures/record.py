@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -42,6 +42,8 @@ class Record:
         restored: Whether the guard restored a state after this batch.
         peak_memory: In bytes: on CUDA the peak of this call, on MPS what is in use after it,
             elsewhere the peak of the whole process so far; None where that cannot be told.
+        losses: The loss that was minimised, and the terms it is the sum of, where the method notes
+            them; nothing for a batch that was not learned from.
     """
 
     domain: str
@@ -65,6 +67,7 @@ class Record:
     skipped: str | None = None
     restored: bool = False
     peak_memory: int | None = None
+    losses: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the predictions as JSON types; what is not a finite number is None."""
@@ -79,6 +82,7 @@ class Record:
         Raises:
             BadInput: A field is missing or unknown.
         """
+        line = {"losses": {}, **line}  # which older versions did not write
         if line.keys() != set(_NAMES):
             missing = ", ".join(name for name in _NAMES if name not in line)
             unknown = ", ".join(name for name in line if name not in _NAMES)
@@ -87,6 +91,7 @@ class Record:
                 f"{unknown or 'none'}. Was this line written by Record.to_dict()?"
             )
         values: dict[str, Any] = {**line, **{name: to_float(line[name]) for name in _FLOATS}}
+        values["losses"] = {name: to_float(value) for name, value in line["losses"].items()}
         values["by_domain"] = {name: tuple(pair) for name, pair in line["by_domain"].items()}
         return cls(**values, predictions=None)
 

@@ -128,6 +128,7 @@ class Method(Stateful):
         self._paused = False
         self._output: Any = None
         self._labels: Tensor | None = None
+        self._losses: dict[str, Tensor] = {}
         self._has_batch_norm = bool(batch_norm_layers(model))
         self._source = fingerprint(model)["weights_sha256"]
         self._prepared = digest(artifact.tensors) if artifact is not None else None
@@ -179,6 +180,10 @@ class Method(Stateful):
             self._output = result.output
         return result
 
+    def note_loss(self, name: str, value: Tensor) -> None:
+        """Keep the value of a loss term of this batch, for records."""
+        self._losses[name] = value.detach()
+
     def _pass(
         self, x: Tensor, moves: bool, statistics: Statistics | None, model: nn.Module | None
     ) -> Forward:
@@ -216,6 +221,7 @@ class Method(Stateful):
         # Autocast keeps low-precision copies of weights while its context lasts, and would go on
         # predicting with those of the first batch.
         torch.clear_autocast_cache()
+        self._losses = {}
         before = self._running_statistics()
         # References are enough: declared state is replaced, never changed in place.
         declared = {name: getattr(self, name) for name in self._declared}
@@ -279,6 +285,12 @@ class Method(Stateful):
         if not self.is_oracle:
             raise NotAdapted(f"{self.name} adapts without labels, and none may be shown to it.")
         self._labels = y
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """The loss on the last batch and the terms it is the sum of, as far as they were noted."""
+        # Read here only: to ask a device for a number makes it wait.
+        return {name: float(value) for name, value in self._losses.items()}
 
     # nn.Module ----------------------------------------------------------------------------------
 

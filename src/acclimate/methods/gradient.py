@@ -177,7 +177,9 @@ class GradientMethod(Method):
             self._passes = []
         if loss is None:
             self.counts.skip("nothing_selected")
-        elif self._update(loss, gradients):
+            return logits
+        self.note_loss("loss", loss)
+        if self._update(loss, gradients):
             self.after_update(x)
         return logits
 
@@ -189,6 +191,8 @@ class GradientMethod(Method):
         if self.nsp is None:
             return logits, loss, self.gradients_of(loss)
         own, target = self.nsp(self._known_first(x).known_features)
+        self.note_loss("main", loss)
+        self.note_loss("prototypes", own)
         loss = loss + own
         view = self._view(x)
         if view is None:
@@ -196,13 +200,16 @@ class GradientMethod(Method):
         picked, x_view = view
         target = target[picked]
         if not self.nsp.detach_target:
-            loss = loss + self.nsp.agreement(target, self._view_features(x_view))
+            agreement = self.nsp.agreement(target, self._view_features(x_view))
+            self.note_loss("agreement", agreement)
+            loss = loss + agreement
             return logits, loss, self.gradients_of(loss)
         # A fixed target leaves the two views independent: the graph of the first is used up before
         # the second is passed, which halves the memory and takes no more time.
         gradients: Sequence[Tensor | None] = self.gradients_of(loss)
         logits, loss, target, self._first = logits.detach(), loss.detach(), target.detach(), None
         agreement = self.nsp.agreement(target, self._view_features(x_view))
+        self.note_loss("agreement", agreement)
         gradients = add(gradients, self.gradients_of(agreement))
         return logits, loss + agreement.detach(), gradients
 
