@@ -9,6 +9,7 @@ import typer
 
 from acclimate._version import __version__
 from acclimate.cli.adapt import adapt
+from acclimate.cli.bench import bench_app as bench
 from acclimate.cli.data import app as data
 from acclimate.cli.demo import demo
 from acclimate.cli.doctor import doctor
@@ -36,6 +37,7 @@ app.command()(adapt)
 app.command("eval")(evaluate)
 app.command()(inspect)
 app.command()(train)
+app.add_typer(bench, name="bench")
 app.add_typer(methods, name="methods")
 app.add_typer(data, name="data")
 app.add_typer(zoo, name="zoo")

@@ -147,7 +147,7 @@ class Preparation:
         Raises:
             BadInput: The source is not on disk.
         """
-        batches, classes = self._open(wrapping.normalization)
+        batches, classes = self.open(wrapping.normalization)
         return prepare(
             model,
             batches,
@@ -160,7 +160,10 @@ class Preparation:
             progress=progress,
         )
 
-    def _open(self, normal: Normalization | None) -> tuple[Iterable[Any], Sequence[str]]:
+    def open(
+        self, normal: Normalization | None = None
+    ) -> tuple[Iterable[tuple[Tensor, Tensor]], Sequence[str]]:
+        """Return the labelled batches, normalised, and the names of the classes."""
         if self._is_set:
             made = SETS[self.source].kind == "made"
             options = {"n": self.n or N_BUILTIN} if made else {}

@@ -80,12 +80,12 @@ def draw_lines(title: str, series: Sequence[Series], y_high: float) -> str:
         # Later lines lie on top and are thinner, so that equal ones stay visible below them.
         size = 2.5 + 1.5 * (1 - index / len(series))
         marks = "".join(
-            _marker(index, x, y, f"{line.label}, batch {i + 1}: {value:.1f} %", size)
+            draw_marker(index, x, y, f"{line.label}, batch {i + 1}: {value:.1f} %", size)
             for i, ((x, y), value) in enumerate(zip(points, line.values, strict=True))
         )
         parts.append(
             f'<g class="series c{index % N_COLOURS}" data-label="{escape(line.label)}">'
-            f"{_line(joined, index, size - 1.5)}{marks}</g>"
+            f"{draw_line(joined, index, size - 1.5)}{marks}</g>"
         )
     return _picture(frame, f"{title}: error at the end: {ends}", parts)
 
@@ -111,7 +111,7 @@ def draw_layers(layers: Sequence[Layer]) -> str:
             f'data-label="{escape(layer.name)}">'
             f'<path class="stem" d="M{x:.1f} {frame.y(0):.1f}V{y:.1f}"/>'
             f'<path class="range" d="M{x:.1f} {low:.1f}V{high:.1f}"/>'
-            f"{_marker(kind, x, y, f'{layer.name} ({layer.kind}): {mean:.3f}')}</g>"
+            f"{draw_marker(kind, x, y, f'{layer.name} ({layer.kind}): {mean:.3f}')}</g>"
         )
     top = max(layers, key=lambda layer: sum(layer.penalties))
     title = f"Penalties of {len(layers)} parameter tensors; the highest is that of {top.name}"
@@ -126,11 +126,11 @@ def draw_legend(labels: Sequence[str], kinds: bool = False) -> str:
             box, shape = 'class="key short" viewBox="10 0 14 14"', ""
             colour = index + _KINDS_FROM
         else:
-            box, shape = 'class="key" viewBox="0 0 34 14"', _line("1,7 33,7", index)
+            box, shape = 'class="key" viewBox="0 0 34 14"', draw_line("1,7 33,7", index)
             colour = index
         items.append(
             f'<li><svg {box} aria-hidden="true"><g class="series c{colour % N_COLOURS}">'
-            f"{shape}{_marker(index, 17, 7, size=4)}</g></svg>{escape(label)}</li>"
+            f"{shape}{draw_marker(index, 17, 7, size=4)}</g></svg>{escape(label)}</li>"
         )
     return f'<ul class="legend">{"".join(items)}</ul>'
 
@@ -201,14 +201,16 @@ def _groups(frame: _Frame, layers: Sequence[Layer]) -> str:
     return "".join(parts)
 
 
-def _line(points: str, index: int, width: float = 1.8) -> str:
+def draw_line(points: str, index: int, width: float = 1.8) -> str:
+    """Return a line through points such as "1,2 3,4"; the index chooses its dashes."""
     # Four dashes and five markers: twenty lines before a pair comes again.
     dashes = _DASHES[index % len(_DASHES)]
     dash = f' stroke-dasharray="{dashes}"' if dashes else ""
     return f'<polyline points="{points}" stroke-width="{width:.2f}"{dash}/>'
 
 
-def _marker(index: int, x: float, y: float, title: str = "", size: float = 3) -> str:
+def draw_marker(index: int, x: float, y: float, title: str = "", size: float = 3) -> str:
+    """Return a marker at a place; the index chooses its shape."""
     corners = (
         "",  # a circle
         "M{l} {t}H{r}V{b}H{l}Z",  # square

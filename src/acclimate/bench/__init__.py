@@ -1,0 +1,27 @@
+"""Benches: suites of jobs that are run anywhere, resumed if cut, and reported on."""
+
+from __future__ import annotations
+
+from acclimate.bench.engine import ENGINES, run_suite
+from acclimate.bench.events import Event
+from acclimate.bench.outcome import Entry, Outcome
+from acclimate.bench.selection import RULES, Rule, get_rule
+from acclimate.bench.spec import JobSpec, Preparing
+from acclimate.bench.store import Status, Store
+from acclimate.bench.suite import Suite
+
+__all__ = [
+    "ENGINES",
+    "RULES",
+    "Entry",
+    "Event",
+    "JobSpec",
+    "Outcome",
+    "Preparing",
+    "Rule",
+    "Status",
+    "Store",
+    "Suite",
+    "get_rule",
+    "run_suite",
+]

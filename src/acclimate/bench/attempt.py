@@ -1,0 +1,134 @@
+"""One try at a job in its folder, with whatever can go wrong; and all jobs, one by one, here."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from acclimate.bench.events import Event, OnEvent
+from acclimate.bench.folder import ERROR, JobFolder
+from acclimate.bench.job import Manner, Stopped, run_job
+from acclimate.bench.materials import Materials
+from acclimate.bench.sink import FolderSink
+from acclimate.bench.spec import JobSpec
+from acclimate.bench.store import Store
+
+#: `busy`: another process is at it. `stopped`: it was asked to, and can go on.
+End = Literal["finished", "failed", "busy", "stopped"]
+
+#: Seconds between two looks at a job that another process works on.
+LOOK_EVERY = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What all jobs of a run have in common, whoever runs them.
+
+    Attributes:
+        artifacts: Folder of prepared artifacts.
+        device: `auto`, `cpu`, `cuda` or `mps`.
+        manner: When checkpoints are written, and what was typed.
+    """
+
+    artifacts: Path
+    device: str = "auto"
+    manner: Manner = field(default_factory=Manner)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        return {**dataclasses.asdict(self), "artifacts": str(self.artifacts.resolve())}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return what `to_dict` gave."""
+        manner = Manner(**values["manner"])
+        return cls(artifacts=Path(values["artifacts"]), device=values["device"], manner=manner)
+
+
+class Tries:
+    """Runs jobs in this process, one after another, and keeps what they share.
+
+    Args:
+        setup: What they have in common.
+        tell: Called with the kind of an event, the batches done, those of the job, and a text.
+        should_stop: Asked after every batch and at every step of a preparation.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        tell: Callable[[str, int, int, str], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self._manner, self._tell, self._should_stop = setup.manner, tell, should_stop
+        self._materials = Materials(setup.artifacts, setup.device, self._step)
+        self._stage = ""
+
+    def run(self, spec: JobSpec, folder: JobFolder) -> End:
+        """Bring a job to its end, or as far as it goes; an error is kept in its folder."""
+        folder.make()
+        with folder.hold() as is_mine:
+            if not is_mine:
+                return "busy"
+            if folder.is_done:
+                return "finished"
+            folder.describe(spec)
+            self._stage = ""
+            self._tell("started", 0, 0, "")
+            sink = FolderSink(folder)
+            try:
+                run_job(
+                    spec,
+                    self._materials,
+                    sink,
+                    self._manner,
+                    lambda done, total: self._tell("progress", done, total, ""),
+                    self._should_stop,
+                )
+            except Stopped:
+                return "stopped"
+            except Exception as error:  # noqa: BLE001  # whatever it is, the other jobs go on
+                folder.fail_by(error)
+                return "failed"
+            finally:
+                sink.close()
+            return "finished"
+
+    def _step(self, stage: str, done: int, total: int | None) -> None:
+        if self._should_stop():
+            raise Stopped
+        if stage != self._stage:
+            self._stage = stage
+            self._tell("stage", 0, 0, stage)
+
+
+def run_here(store: Store, names: Sequence[str], setup: Setup, on_event: OnEvent) -> None:
+    """Run jobs in this process, without any other: for small ones, and to look for mistakes."""
+    jobs = store.jobs()
+    name = names[0]
+
+    def tell(kind: Any, done: int, total: int, text: str) -> None:
+        on_event(Event(kind, name, jobs[name], done, total, text))
+
+    tries = Tries(setup, tell, lambda: False)
+    left = list(names)
+    while left:
+        busy = []
+        for name in left:
+            end = tries.run(jobs[name].spec, store.folder(name))
+            tell(end, 0, 0, describe_error(store.folder(name)) if end == "failed" else "")
+            if end == "busy":
+                busy.append(name)
+        if busy == left:
+            time.sleep(LOOK_EVERY)
+        left = busy
+
+
+def describe_error(folder: JobFolder) -> str:
+    """Return in one line why a job failed."""
+    found = folder.read(ERROR) or {"type": "error", "message": "unknown"}
+    return f"{found['type']}: {found['message']}"

@@ -1,0 +1,98 @@
+"""Run a suite with whichever engine, and gather what came out."""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from acclimate.bench.attempt import Setup, run_here
+from acclimate.bench.events import Event, OnEvent
+from acclimate.bench.job import Manner
+from acclimate.bench.outcome import Outcome
+from acclimate.bench.store import Store
+from acclimate.bench.suite import Suite
+from acclimate.bench.workers import count_cores
+from acclimate.errors import BadInput, did_you_mean
+
+#: Where the function of each engine is; loaded when it is asked for.
+ENGINES = {"local": "acclimate.bench.local:run_local"}
+
+
+def run_suite(
+    suite: Suite,
+    out: str | Path,
+    *,
+    engine: str = "local",
+    n_workers: int | None = None,
+    retries: int = 1,
+    on_event: OnEvent | None = None,
+    device: str = "auto",
+    artifacts: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    command: str | None = None,
+    **options: Any,
+) -> list[Outcome]:
+    """Run all jobs of a suite that are not done yet; return what came out of those that are.
+
+    The same call again goes on where this one was cut: jobs that are done are not run again, others
+    go on from their last checkpoint, to the same records as if they had not been cut. Several
+    processes may run the same suite in one folder at once; they share the work.
+
+    A job that fails does not stop the others: it is missing in what is returned, and
+    `Store(out).statuses()` says why.
+
+    Args:
+        suite: The jobs.
+        out: Folder of the suite; see `acclimate.bench.Store`.
+        engine: A name in `ENGINES`.
+        n_workers: Processes; 0 runs all jobs in this one, None takes half the cores.
+        retries: How often a job is taken up again after the process that ran it has died.
+        on_event: Is told what happens; what it raises ends the run.
+        device: `auto`, `cpu`, `cuda` or `mps`.
+        artifacts: Folder of prepared artifacts, which suites may share; in `out` by default.
+        checkpoint_every: Batches between two checkpoints; None for about 20 seconds.
+        command: What was typed, for the provenance; by default the arguments of this process.
+        **options: More that the engine takes.
+
+    Raises:
+        BadInput: There is no such engine, or the folder cannot be used.
+    """
+    if engine not in ENGINES:
+        raise BadInput(f'there is no engine "{engine}". {did_you_mean(engine, ENGINES)}')
+    if checkpoint_every is not None and checkpoint_every < 1:
+        raise BadInput(f"expected at least 1 batch a checkpoint, found {checkpoint_every}.")
+    if retries < 0:
+        raise BadInput(f"expected at least 0 retries, found {retries}.")
+    tell = on_event if on_event is not None else _ignore
+    store = Store.create(out, suite)
+    typed = shlex.join(sys.argv) if command is None else command
+    setup = Setup(
+        artifacts=store.artifacts if artifacts is None else Path(artifacts),
+        device=device,
+        manner=Manner(checkpoint_every=checkpoint_every, command=typed),
+    )
+    jobs = store.jobs()
+    done = [name for name in jobs if store.folder(name).is_done]
+    for name in done:
+        tell(Event("found", name, jobs[name]))
+    left = [name for name in jobs if name not in done]
+    if left and n_workers == 0:
+        run_here(store, left, setup, tell)
+    elif left:
+        module, _, function = ENGINES[engine].partition(":")
+        run = getattr(importlib.import_module(module), function)
+        chosen = choose_n_workers(len(left)) if n_workers is None else n_workers
+        run(store, left, setup, tell, n_workers=chosen, retries=retries, **options)
+    return store.outcomes()
+
+
+def choose_n_workers(n_jobs: int) -> int:
+    """Return a number of processes that leaves each of them two cores, where there are so many."""
+    return max(1, min(n_jobs, count_cores() // 2))
+
+
+def _ignore(event: Event) -> None:
+    pass

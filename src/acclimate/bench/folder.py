@@ -1,0 +1,203 @@
+"""The folder of one job: what was asked for, what has happened so far, what came out.
+
+- `spec.json`: the job, for people.
+- `begun.json`: all that a job which goes on must find unchanged, written when it begins.
+- `records.jsonl`: one line a batch, appended before the next one is begun.
+- `measures.jsonl`: one line a finished unit: sums over its samples, and where its records end.
+- `checkpoint.json`, `<number>.state`: a place within a unit, and what the method had learned there.
+- `result.json`: the summary and where it comes from, written last: where it is, the job is done.
+- `error.json`: why the last try failed.
+- `lock`: held by whoever works on the job; the operating system lets go of it if that one dies.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
+
+from acclimate.bench.outcome import Entry, Outcome
+from acclimate.bench.spec import JobSpec
+from acclimate.errors import AcclimateError, BadInput, CorruptFile
+from acclimate.evaluation import Record, Result
+from acclimate.measures import unpack_measures
+from acclimate.measures.groups import merge
+from acclimate.storage import write_atomically
+
+SPEC, BEGUN, RECORDS, MEASURES = "spec.json", "begun.json", "records.jsonl", "measures.jsonl"
+CHECKPOINT, RESULT, ERROR, LOCK = "checkpoint.json", "result.json", "error.json", "lock"
+
+State = Literal["waiting", "running", "cut", "failed", "done"]
+STATES: tuple[State, ...] = ("waiting", "running", "cut", "failed", "done")
+
+_AGAIN = "Run the suite again: the job goes on from its last checkpoint."
+
+
+class JobFolder:
+    """One job on disk.
+
+    Args:
+        path: Need not be there yet.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the job has reached its end."""
+        return (self.path / RESULT).is_file()
+
+    @property
+    def state(self) -> State:
+        """What the files say of the job."""
+        if self.is_done:
+            return "done"
+        if not (self.path / LOCK).exists():
+            return "waiting"
+        with self.hold() as is_mine:
+            if not is_mine:
+                return "running"
+            # Looked at again, since the job may have ended in between.
+            if self.is_done:
+                return "done"
+        if (self.path / ERROR).is_file():
+            return "failed"
+        return "cut" if (self.path / BEGUN).is_file() else "waiting"
+
+    @contextmanager
+    def hold(self) -> Iterator[bool]:
+        """Keep others from working on the job; gives False if somebody else does already."""
+        lock = FileLock(self.path / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+    def make(self) -> None:
+        """Make the folder with its parents if it is not there."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(
+                f"cannot make {self.path} ({error.strerror}). Give another folder by --out."
+            ) from error
+
+    def describe(self, spec: JobSpec) -> None:
+        """Write down what the job is; the lock must be held."""
+        if not (self.path / SPEC).is_file():
+            self.write(SPEC, {"key": spec.key, **spec.to_dict()})
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a file of JSON in one step."""
+        write_atomically(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """Return the content of a file of JSON; None if it is not there.
+
+        Raises:
+            CorruptFile: It was altered.
+        """
+        try:
+            value = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise CorruptFile(self._altered(name, str(error))) from error
+        if not isinstance(value, dict):
+            raise CorruptFile(self._altered(name, f"found {type(value).__name__}"))
+        return value
+
+    def fail(self, kind: str, message: str, remedy: str = _AGAIN, trace: str = "") -> None:
+        """Write down why the job could not be brought to its end."""
+        self.write(
+            ERROR,
+            {
+                "type": kind,
+                "message": message,
+                "remedy": remedy,
+                "when": datetime.now(UTC).isoformat(timespec="seconds"),
+                "traceback": trace,
+            },
+        )
+
+    def fail_by(self, error: BaseException) -> None:
+        """Write down the error that ended the job."""
+        trace = "".join(traceback.format_exception(error))
+        # Messages of our own errors end with what to do.
+        remedy = _AGAIN
+        if not isinstance(error, AcclimateError):
+            remedy = f"The traceback is in {self.path / ERROR}. {_AGAIN}"
+        self.fail(type(error).__name__, str(error), remedy, trace)
+
+    @property
+    def progress(self) -> tuple[int, int | None]:
+        """Batches on record, and of the whole job if that is known."""
+        records = self.path / RECORDS
+        n_done = records.read_bytes().count(b"\n") if records.is_file() else 0
+        begun = self.read(BEGUN) or {}
+        return n_done, begun.get("n_batches")
+
+    def read_lines(self, name: str, n_bytes: int | None = None) -> tuple[list[dict[str, Any]], int]:
+        """Return the finished lines of a file, and the length of these in bytes.
+
+        Args:
+            name: Of the file; if it is not there, there are no lines.
+            n_bytes: Look at so many only.
+        """
+        path = self.path / name
+        content = path.read_bytes()[:n_bytes] if path.is_file() else b""
+        lines = []
+        # What follows the last line break was never finished.
+        for number, text in enumerate(content.split(b"\n")[:-1], start=1):
+            try:
+                lines.append(json.loads(text))
+            except ValueError as error:
+                raise CorruptFile(self._altered(name, f"line {number}: {error}")) from error
+        return lines, content.rfind(b"\n") + 1
+
+    def read_outcome(self, entry: Entry, name: str) -> Outcome:
+        """Return what came out of a job that is done.
+
+        Args:
+            entry: The job, and what it is called.
+            name: Of this folder, relative to that of the suite.
+
+        Raises:
+            CorruptFile: The files do not belong together.
+        """
+        written = self.read(RESULT)
+        if written is None:
+            raise BadInput(f"the job in {self.path} is not done yet. {_AGAIN}")
+        records = [read_record(line) for line in self.read_lines(RECORDS)[0]]
+        measures = [unpack_measures(line["measures"]) for line in self.read_lines(MEASURES)[0]]
+        if len(records) != written["n_batches"]:
+            raise CorruptFile(
+                self._altered(
+                    RECORDS, f"{len(records)} lines instead of {written['n_batches']} were found"
+                )
+            )
+        merged = merge(pair for own in measures for pair in own.items())
+        return Outcome(entry, Result(tuple(records), merged), written["provenance"], name)
+
+    def _altered(self, name: str, why: str) -> str:
+        return (
+            f"{self.path / name} is not as it was written ({why}). Remove the folder {self.path} "
+            "and run the suite again."
+        )
+
+
+def read_record(line: Mapping[str, Any]) -> Record:
+    """Return the record that a line of `records.jsonl` holds."""
+    return Record.from_dict({name: value for name, value in line.items() if name != "unit"})

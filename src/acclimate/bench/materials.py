@@ -1,0 +1,141 @@
+"""What a job is made of: its model, its data and its artifact, each loaded or made once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from torch import nn
+
+from acclimate.artifact import Artifact
+from acclimate.bench.spec import JobSpec
+from acclimate.comparison import Data, Preparation, Request, load_data
+from acclimate.errors import ArtifactMissing, BadInput
+from acclimate.parts.source import Progress
+from acclimate.preparation import prepare
+from acclimate.zoo.named import get_device, load_named
+
+#: Seconds between two looks at whether another process has made an artifact.
+_LOOK_EVERY = 0.2
+
+
+class Materials:
+    """Loads what jobs need, and keeps the last of each: jobs that share it come one after another.
+
+    Args:
+        artifacts: Folder of the artifacts, which several processes may share.
+        device: Where models are put: `auto`, `cpu`, `cuda` or `mps`.
+        progress: Called with the stage, the count done and the count to do; what it raises ends
+            the work.
+    """
+
+    def __init__(
+        self, artifacts: str | Path, device: str = "auto", progress: Progress | None = None
+    ) -> None:
+        self.artifacts = Path(artifacts)
+        self.device = get_device(device)
+        self.progress = progress
+        self._kept: dict[str, tuple[Any, Any]] = {}
+
+    def load_data(self, spec: JobSpec) -> Data:
+        """Return the data of a job."""
+        key = (spec.data, spec.corruptions, spec.severities, spec.images)
+        if self._find("data", key) is None:
+            request = Request(
+                corruptions=spec.corruptions,
+                severities=spec.severities,
+                n=spec.images,
+                progress=self.progress,
+            )
+            self._kept["data"] = key, load_data(spec.data, request)
+        found: Data = self._find("data", key)
+        return found
+
+    def load_model(self, spec: JobSpec, n_classes: int) -> nn.Module:
+        """Return the model of a job, which must not be changed: others will get it, too."""
+        key = (spec.model, spec.weights, n_classes)
+        if self._find("model", key) is None:
+            model = load_named(spec.model, spec.weights, n_classes)
+            self._kept["model"] = key, model.to(self.device)
+        found: nn.Module = self._find("model", key)
+        return found
+
+    def get_artifact(self, spec: JobSpec, model: nn.Module, data: Data) -> Artifact | None:
+        """Return the artifact of a job: from its file, or made now; None if none is needed.
+
+        Whoever comes first makes it, the others wait. If that one dies, the next one takes over.
+        """
+        key = spec.artifact_key
+        if key is None:
+            return None
+        if self._find("artifact", key) is None:
+            self._kept["artifact"] = key, self._load_or_make(key, spec, model, data)
+        found: Artifact = self._find("artifact", key)
+        return found
+
+    def path_of(self, spec: JobSpec) -> Path | None:
+        """Return where the artifact of a job is kept; None if it needs none."""
+        key = spec.artifact_key
+        return None if key is None else self.artifacts / f"{key}.acclimate"
+
+    def _find(self, what: str, key: Any) -> Any:
+        known, value = self._kept.get(what, (None, None))
+        return value if known == key else None
+
+    def _load_or_make(self, key: str, spec: JobSpec, model: nn.Module, data: Data) -> Artifact:
+        path = self.artifacts / f"{key}.acclimate"
+        if path.is_file():
+            return Artifact.load(path)
+        try:
+            self.artifacts.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(
+                f"cannot make {self.artifacts} ({error.strerror}). Give another folder by --out or "
+                "--artifacts."
+            ) from error
+        lock = FileLock(path.with_suffix(".lock"))
+        while not lock.is_locked:
+            try:
+                lock.acquire(timeout=_LOOK_EVERY)
+            except Timeout:
+                self._tell("waiting for an artifact that another process makes")
+        try:
+            if not path.is_file():
+                self._tell("preparing an artifact")
+                self._prepare(spec, model, data).save(path)
+            return Artifact.load(path)
+        finally:
+            lock.release()
+
+    def _prepare(self, spec: JobSpec, model: nn.Module, data: Data) -> Artifact:
+        how = spec.prepare
+        source = how.source or data.source
+        if source is None:
+            raise ArtifactMissing(
+                f"{spec.method} needs an artifact, and nobody knows what to prepare it from: "
+                f"{data.name} says nothing of the training images. Name them: prepare = {{ source "
+                '= "cifar10" }, or a folder.'
+            )
+        preparation = Preparation(
+            source=source,
+            n=how.images,
+            classes=data.classes,
+            seed=spec.seed if how.seed is None else how.seed,
+        )
+        batches, classes = preparation.open()
+        options: dict[str, Any] = {**how.options(), "speed": how.speed}
+        return prepare(
+            model,
+            batches,
+            parts=spec.get_needs(),
+            contrast_head=how.contrast_head,
+            classes=classes,
+            seed=preparation.seed,
+            progress=self.progress,
+            **options,
+        )
+
+    def _tell(self, stage: str) -> None:
+        if self.progress is not None:
+            self.progress(stage, 0, None)

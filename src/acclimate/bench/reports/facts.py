@@ -1,0 +1,251 @@
+"""What a number was measured under: the protocol of a job, and where its numbers come from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from acclimate.bench.origin import describe_order, describe_resets
+from acclimate.bench.outcome import Outcome
+from acclimate.bench.spec import JobSpec
+from acclimate.comparison import Protocol
+from acclimate.corruptions import BENCHMARK
+from acclimate.measures.groups import find_errors
+from acclimate.methods import get_method
+
+#: Characters of a checksum that are shown.
+SHORT = 10
+
+#: Names of facts and what they say; facts of the protocol decide which rows may be compared.
+Facts = dict[str, str]
+
+# What the facts of the protocol already say, or what is too long for a line.
+_TOLD = (
+    *("spec", "protocol_line", "order", "reset", "predicts", "n_images", "data", "settings"),
+    *("method", "artifact", "seconds", "n_batches", "model: name", "model: weights sha256"),
+)
+
+
+def domain_errors(outcome: Outcome) -> dict[str, float]:
+    """Return the error of each domain in percent; probes, which are not learned from, left out."""
+    return {name: 100 * share for name, share in find_errors(outcome.result.counted).items()}
+
+
+def domain_counts(outcome: Outcome) -> dict[str, tuple[int, int]]:
+    """Return how many samples of each domain were predicted, and how many of them wrongly."""
+    found: dict[str, tuple[int, int]] = {}
+    for record in outcome.result.counted:
+        for name, (n, n_errors) in record.by_domain.items():
+            n_before, errors_before = found.get(name, (0, 0))
+            found[name] = (n_before + n, errors_before + n_errors)
+    return found
+
+
+def split_domain(name: str, spec: JobSpec) -> tuple[str, int | None]:
+    """Return the corruption and the severity that a domain's name tells; no severity if none.
+
+    >>> split_domain("fog_3", JobSpec(severities=(3, 5))), split_domain("fog", JobSpec())
+    (('fog', 3), ('fog', None))
+    """
+    corruption, _, last = name.rpartition("_")
+    if len(spec.severities) > 1 and last.isdecimal() and int(last) in spec.severities:
+        return corruption, int(last)
+    return name, None
+
+
+def protocol_facts(outcome: Outcome) -> Facts:
+    """Return all that must be equal for errors to be compared, as short texts by name."""
+    spec = outcome.entry.spec
+    protocol = spec.get_protocol()
+    counts = domain_counts(outcome)
+    facts = {
+        "model": spec.model,
+        "weights": model_hash(outcome),
+        "data": Path(spec.data).name,
+        "data checksum": data_hash(outcome),
+        "domains": _list_domains(counts, spec),
+        "severity": ", ".join(map(str, sorted(spec.severities))),
+        "images": _list_sizes([n for n, _ in counts.values()]),
+        "stream": _name_stream(protocol),
+        "reset": describe_resets(protocol),
+        "order": describe_order(protocol),
+        "batch size": str(protocol.batch_size),
+        "passes": str(protocol.epochs),
+        "window": str(protocol.window) if protocol.window else "none",
+        "clean probe": "after each domain" if protocol.clean_probe else "none",
+        "predictions": f"from {get_method(spec.method).predicts} the update",
+    }
+    if spec.corruptions is None and spec.data == "builtin":
+        del facts["severity"]
+    return facts
+
+
+def merge_facts(several: Sequence[Facts]) -> Facts:
+    """Return the facts of jobs that share a row; where they differ, the text says all values."""
+    names = dict.fromkeys(name for facts in several for name in facts)
+    merged = {}
+    for name in names:
+        values = list(dict.fromkeys(facts.get(name, "none") for facts in several))
+        merged[name] = values[0] if len(values) == 1 else f"{' / '.join(values)} (by seed)"
+    return merged
+
+
+def find_differences(found: Mapping[str, str], expected: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a phrase for each fact that differs.
+
+    >>> find_differences({"batch size": "64", "order": "file"}, {"batch size": "200"})
+    ('batch size 64 instead of 200', 'order file instead of none')
+    """
+    names = dict.fromkeys([*expected, *found])
+    return tuple(
+        f"{name} {found.get(name, 'none')} instead of {expected.get(name, 'none')}"
+        for name in names
+        if found.get(name) != expected.get(name)
+    )
+
+
+def describe_protocol(facts: Mapping[str, str]) -> str:
+    """Return the protocol as one line, in the words of the facts."""
+    about = {name: facts.get(name, "none") for name in ("window", "clean probe")}
+    passes = facts.get("passes", "1")
+    parts = [
+        f"model {facts['model']} (weights {facts['weights']})",
+        f"data {facts['data']} (checksum {facts['data checksum']})"
+        + (f" at severity {facts['severity']}" if "severity" in facts else ""),
+        f"{facts['domains']}, {facts['images']} images each",
+        f"stream {facts['stream']}, reset {facts['reset']}",
+        f"order {facts['order']}",
+        f"batches of {facts['batch size']}",
+        f"{passes} pass{'es' if passes != '1' else ''}",
+        *(f"{name} {text}" for name, text in about.items() if text != "none"),
+        f"predictions {facts['predictions']}",
+    ]
+    return "; ".join(parts)
+
+
+def settings_facts(outcome: Outcome) -> Facts:
+    """Return the hyper-parameters of a job and how its artifact is prepared, by name."""
+    spec = outcome.entry.spec
+    facts = {f"{spec.method}.{name}": str(v) for name, v in spec.get_config().to_dict().items()}
+    facts["method"] = spec.method
+    facts["speed"] = spec.speed
+    for what, given in (("regularizer", spec.regularizer), ("auxiliary", spec.auxiliary)):
+        facts[what] = "none" if given is None else json.dumps(dict(given), sort_keys=True)
+    if spec.get_needs():
+        how = spec.to_dict().get("prepare", {})
+        facts["artifact"] = (
+            f"prepared with {json.dumps(how, sort_keys=True) if how else 'defaults'}"
+        )
+        made = outcome.provenance.get("artifact")
+        found = made.get("sha256") if isinstance(made, Mapping) else None
+        facts["artifact checksum"] = str(found)[:SHORT] if found else "unknown"
+    return facts
+
+
+def origin_facts(outcomes: Iterable[Outcome]) -> Facts:
+    """Return where the numbers come from: versions, machine, command and the like, by name.
+
+    What is not the same for all jobs is listed, the first few values of it.
+    """
+    found: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        for name, text in flatten(outcome.provenance):
+            own = found.setdefault(name, [])
+            if text not in own:
+                own.append(text)
+    dates = sorted(found.pop("date", []))
+    told = {name: _list_few(texts) for name, texts in found.items()}
+    return told | ({"date": " to ".join(dict.fromkeys([dates[0], dates[-1]]))} if dates else {})
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield names and texts of plain values in nested mappings, without those told elsewhere."""
+    for key, value in values.items():
+        name = f"{prefix}{str(key).replace('_', ' ')}"
+        if (key in _TOLD and not prefix) or name in _TOLD:
+            continue
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{name}: ")
+        elif isinstance(value, list | tuple):
+            if value:
+                yield name, ", ".join(map(str, value))
+        elif value is not None:
+            yield name, _shorten(str(value), name)
+
+
+def model_hash(outcome: Outcome) -> str:
+    """Return the start of the checksum of the weights, or what else is known of them."""
+    found = _find(outcome.provenance, "weights_sha256") or _find(outcome.provenance, "model_sha256")
+    if found is None:
+        settings = outcome.provenance.get("settings")
+        found = settings.get("model") if isinstance(settings, Mapping) else None
+    if isinstance(found, str) and found:
+        return found[:SHORT]
+    weights = outcome.entry.spec.weights
+    return "its own" if weights is None else Path(weights).name
+
+
+def data_checksums(outcome: Outcome) -> Facts:
+    """Return the checksum of each domain's images, as far as the provenance tells."""
+    data = outcome.provenance.get("data")
+    if not isinstance(data, Mapping):
+        return {}
+    inner = data.get("domains", data)
+    pairs = inner.items() if isinstance(inner, Mapping) else ()
+    return {
+        str(name): str(about["sha256"])
+        for name, about in pairs
+        if isinstance(about, Mapping) and about.get("sha256")
+    }
+
+
+def data_hash(outcome: Outcome) -> str:
+    """Return one short checksum of all the domains' checksums; "unknown" if there are none."""
+    checksums = data_checksums(outcome)
+    if not checksums:
+        return "unknown"
+    text = json.dumps(checksums, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:SHORT]
+
+
+def _find(values: Mapping[str, Any], name: str) -> Any:
+    """Return the first value of that name at any depth."""
+    if name in values:
+        return values[name]
+    for value in values.values():
+        found = _find(value, name) if isinstance(value, Mapping) else None
+        if found is not None:
+            return found
+    return None
+
+
+def _list_domains(names: Iterable[str], spec: JobSpec) -> str:
+    kinds = tuple(dict.fromkeys(split_domain(name, spec)[0] for name in names))
+    several = f" at {len(spec.severities)} severities" if len(spec.severities) > 1 else ""
+    if kinds == tuple(BENCHMARK):
+        return f"the {len(kinds)} corruptions of the benchmark{several}"
+    return f"{len(kinds)} domain{'s' * (len(kinds) > 1)}{several} ({', '.join(kinds)})"
+
+
+def _list_sizes(sizes: Sequence[int]) -> str:
+    low, high = min(sizes), max(sizes)
+    return str(low) if low == high else f"{low} to {high} (of {sum(sizes)} in all)"
+
+
+def _name_stream(protocol: Protocol) -> str:
+    options = {"times": protocol.times, "delta": protocol.delta, "ratio": protocol.ratio}
+    given = ", ".join(f"{name} {value:g}" for name, value in options.items() if value is not None)
+    return f"{protocol.stream} ({given})" if given else protocol.stream
+
+
+def _shorten(text: str, name: str) -> str:
+    return f"{text[:SHORT]}…" if "sha256" in name and len(text) > SHORT else text
+
+
+def _list_few(texts: Sequence[str], most: int = 3) -> str:
+    if len(texts) <= most:
+        return "; ".join(texts)
+    return f"{len(texts)} values: {'; '.join(texts[:most])}; …"

@@ -1,0 +1,61 @@
+"""Which jobs stand in one row: those that share a label and differ in the seed only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from acclimate.bench.outcome import Entry, Outcome
+from acclimate.errors import BadInput
+
+
+def label_outcomes(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
+    """Return the outcomes of each row, seeds ascending; labels are told apart if need be."""
+    variants: dict[str, dict[str, dict[int, Outcome]]] = {}
+    for outcome in outcomes:
+        entry = outcome.entry
+        kinds = variants.setdefault(entry.label, {})
+        # A job that two rows of a suite share may come twice: the same numbers count once.
+        kinds.setdefault(identify(entry, with_seed=False), {}).setdefault(entry.spec.seed, outcome)
+    found: dict[str, list[Outcome]] = {}
+    for label, kinds in variants.items():
+        for own in kinds.values():
+            first = next(iter(own.values())).entry
+            others = [next(iter(o.values())).entry for o in kinds.values() if o is not own]
+            name = f"{label}, {_tell(first, others)}" if others else label
+            if name in found:
+                raise BadInput(
+                    f'two different jobs are called "{name}" in the group "{first.group}", so '
+                    "their numbers would be mixed. Give them labels of their own."
+                )
+            found[name] = [own[seed] for seed in sorted(own)]
+    return found
+
+
+def _tell(entry: Entry, others: Iterable[Entry]) -> str:
+    """Return what sets a job apart from others of its label: the axes that differ."""
+    rivals = list(others)
+    apart = {
+        name: value
+        for name, value in entry.axes.items()
+        if name != "seed" and any(rival.axes.get(name) != value for rival in rivals)
+    }
+    return ", ".join(f"{name} {value}" for name, value in apart.items())
+
+
+def find_unfinished(outcomes: Sequence[Outcome], entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    """Return the jobs that have no outcome."""
+    done = {_name(outcome.entry) for outcome in outcomes}
+    return tuple(entry for entry in entries if _name(entry) not in done)
+
+
+def identify(entry: Entry, with_seed: bool = True) -> str:
+    """Return a text that two jobs share if they are the same, or differ in the seed only."""
+    spec = entry.spec.to_dict()
+    if not with_seed:
+        spec.pop("seed", None)
+    return json.dumps(spec, sort_keys=True)
+
+
+def _name(entry: Entry) -> tuple[str, str, str]:
+    return entry.group, entry.label, identify(entry)

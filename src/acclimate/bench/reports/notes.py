@@ -1,0 +1,213 @@
+"""What stands around the tables in words: protocol, selection, marks, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from acclimate.bench.reports.bootstrap import FEW_UNITS, SEED, Difference, Ranking
+from acclimate.bench.reports.facts import (
+    describe_protocol,
+    domain_counts,
+    find_differences,
+    origin_facts,
+)
+from acclimate.bench.reports.tabulate import Group, Row, Summary, name_mark
+from acclimate.bench.selection import RULES
+from acclimate.report.table import margin
+
+_MOST_NAMED = 6
+# What changes times without changing errors; names as in the provenance.
+_MACHINE = ("machine", "cpu", "device", "n threads", "n cores", "threads", "cores", "gpu")
+
+
+def selection_line(summary: Summary) -> str:
+    """Return by which rule hyper-parameters were chosen."""
+    if summary.selection in RULES:
+        return f'Selection rule "{summary.selection}": {RULES[summary.selection].sentence}.'
+    return f"Selection rule: {summary.selection.strip().rstrip('.') or 'not stated'}."
+
+
+def protocol_line(group: Group) -> str:
+    """Return the protocol that the rows without a letter share."""
+    return f"Protocol: {describe_protocol(group.protocols[0])}."
+
+
+def caption(group: Group, mark: str = "Bold") -> str:
+    """Return what the numbers of a table are, and how the best of them are marked."""
+    spread = (
+        f"mean ± standard deviation over {group.n_seeds} seeds"
+        if group.n_seeds > 1
+        else f"one seed; {_margin(group)}"
+    )
+    return (
+        f"Share of wrong predictions in %, lower is better; {spread}. {mark}: the best of the "
+        "complete rows that share a protocol, oracles apart; equal figures share it."
+    )
+
+
+def group_notes(group: Group) -> tuple[str, ...]:
+    """Return the sentences that the marks of a table refer to, and what else limits it."""
+    notes = []
+    for place, facts in enumerate(group.protocols[1:], start=1):
+        names = ", ".join(row.label for row in group.rows if row.protocol == place)
+        apart = "; ".join(find_differences(facts, group.protocols[0]))
+        notes.append(
+            f"{name_mark(place)}: another protocol ({names}): {apart}. Not to be compared with "
+            "rows that do not have this letter."
+        )
+    notes += [
+        f"†: incomplete: {row.label} has {_seeds(row.seeds)} but not {_seeds(row.missing)}; its "
+        "figures are over those it has, and it is not ranked."
+        for row in group.rows
+        if row.missing
+    ]
+    oracles = [row.label for row in group.rows if row.is_oracle]
+    if oracles:
+        notes.append(f"Oracle: {', '.join(oracles)} learned from labels: a bound, not a method.")
+    return tuple(notes)
+
+
+def summary_notes(summary: Summary) -> tuple[str, ...]:
+    """Return what is to be said of the whole: the suite's notes, what is missing, and costs."""
+    notes = [summary.notes.strip()] if summary.notes.strip() else []
+    if summary.unfinished:
+        by_row: dict[str, list[int]] = {}
+        for entry in summary.unfinished:
+            label = f"{entry.label} ({entry.group})" if entry.group else entry.label
+            by_row.setdefault(label, []).append(entry.spec.seed)
+        listed = "; ".join(f"{label}, {_seeds(seeds)}" for label, seeds in by_row.items())
+        count = len(summary.unfinished)
+        notes.append(f"Not finished, {count} job{'s' * (count > 1)} of the suite: {listed}.")
+    return (*notes, *_cost_notes(summary))
+
+
+def ranking_note(ranking: Ranking) -> str:
+    """Return how a ranking was made, with all that is needed to make it again."""
+    what = {
+        "domain × seed pairs": "the pairs of a domain and a seed are drawn anew",
+        "domains": "there is one seed, or the seed changes nothing, so the domains are drawn anew",
+        "batches": "there is one domain and one seed, so the batches are drawn anew; as batches of "
+        "one stream depend on each other, the true intervals are wider",
+    }[ranking.kind]
+    rough = (
+        f" With {ranking.n_units} {ranking.kind} the intervals are rough."
+        if ranking.n_units < FEW_UNITS
+        else ""
+    )
+    return (
+        f"Paired bootstrap: {what}, the same for all methods ({ranking.n_units} {ranking.kind}, "
+        f"{ranking.n_resamples} resamples, seed {SEED}). An interval holds the middle 95 % of the "
+        "differences to the next method; P(lower) is the share of resamples in which the error is "
+        "lower than that of the next. Several pairs are looked at, and nothing is corrected for "
+        f"that.{rough}"
+    )
+
+
+def findings(summary: Summary, rankings: Sequence[Sequence[Ranking]]) -> tuple[str, ...]:
+    """Return a sentence for each group on what its table shows, made of its numbers."""
+    found = [_finding(group, own) for group, own in zip(summary.groups, rankings, strict=True)]
+    rule = RULES.get(summary.selection)
+    if rule is not None and rule.is_oracle:
+        found.append(f"Mind that these are {rule.sentence}.")
+    return tuple(found)
+
+
+def format_difference(found: Difference) -> str:
+    """Return a difference in points with its interval."""
+    return f"{signed(found.value)} [{signed(found.low)}, {signed(found.high)}]"
+
+
+def signed(value: float) -> str:
+    """Return a number with its sign, as readers of text expect it.
+
+    >>> signed(-1.25), signed(0.04), signed(-0.01), signed(3)
+    ('−1.2', '0.0', '0.0', '+3.0')
+    """
+    text = f"{abs(value):.1f}"
+    if text == "0.0":
+        return text
+    return f"{'−' if value < 0 else '+'}{text}"
+
+
+def format_ms(value: float) -> str:
+    """Return milliseconds with as many digits as mean something.
+
+    >>> format_ms(0.0432), format_ms(1.816), format_ms(12.34), format_ms(1234.5)
+    ('0.043', '1.8', '12', '1234')
+    """
+    if value >= 10:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 1 else f"{value:.2g}"
+
+
+def format_memory(value: int | None) -> str:
+    """Return bytes as megabytes; a dash if they were not measured."""
+    return "–" if value is None else f"{value / 1e6:.0f}"
+
+
+def _finding(group: Group, rankings: Sequence[Ranking]) -> str:
+    where = f"{group.name}: " if group.name else ""
+    rows = group.competing(0)
+    if not rows:
+        return f"{where}No row is complete yet."
+    lowest = round(rows[0].mean.mean, 1)
+    best = [row for row in rows if round(row.mean.mean, 1) == lowest]
+    base = next((row for row in rows if row.is_reference), None)
+    named = " and ".join(row.label for row in best[:_MOST_NAMED])
+    if base is None or len(rows) == 1:
+        sentence = f"The mean error is lowest with {named}: {lowest:.1f} %"
+    elif base in best:
+        sentence = f"No method lowers the mean error of the source model, {lowest:.1f} %"
+    else:
+        sentence = (
+            f"The lowest mean error is that of {named}, {lowest:.1f} %, against "
+            f"{base.mean.mean:.1f} % without adapting"
+        )
+    main = next((ranking for ranking in rankings if ranking.protocol == 0), None)
+    return f"{where}{sentence}{_lead(main, base)}."
+
+
+def _lead(ranking: Ranking | None, base: Row | None) -> str:
+    if ranking is None or ranking.places[0].to_next is None or len(ranking.places) < 3:
+        return ""
+    ahead, second = ranking.places[0].to_next, ranking.places[1].row
+    if second is base:
+        return ""
+    low, high = -ahead.high, -ahead.low
+    few = f", from {ahead.n_units} {ahead.kind} only" if ahead.n_units < FEW_UNITS else ""
+    sure = few if low > 0 else f"{few}, so the order of these two is open"
+    return (
+        f"; {ranking.places[0].row.label} is {-ahead.value:.1f} points ahead of {second.label} "
+        f"(95 % interval {signed(low)} to {signed(high)}{sure})"
+    )
+
+
+def _margin(group: Group) -> str:
+    row = next(row for row in group.rows if row.protocol == 0)
+    n = min(n for n, _ in domain_counts(row.outcomes[0]).values())
+    return f"an error measured on {n} images is uncertain by up to ±{margin(n):.1f} points (95 %)"
+
+
+def _cost_notes(summary: Summary) -> list[str]:
+    notes = []
+    if any(row.peak_memory is not None for _, row in summary.rows):
+        notes.append(
+            "Memory in MB: on a CUDA device the peak of a call, on a CPU that of the whole "
+            "process, libraries, data and model included."
+        )
+    facts = origin_facts(summary.outcomes)
+    apart = [
+        name
+        for name, text in facts.items()
+        if name.split(": ")[0] in _MACHINE and ("; " in text or " values: " in text)
+    ]
+    if apart:
+        notes.append(
+            f"Times were not all measured alike (they differ in {', '.join(apart)}), so they "
+            "cannot be compared exactly."
+        )
+    return notes
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"

@@ -1,0 +1,291 @@
+"""The table of a report: rows that may be compared, what sets the others apart, and the best."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from acclimate.bench.outcome import Entry, Outcome
+from acclimate.bench.reports.facts import (
+    Facts,
+    domain_errors,
+    merge_facts,
+    protocol_facts,
+    split_domain,
+)
+from acclimate.bench.reports.labels import find_unfinished, label_outcomes
+from acclimate.errors import BadInput
+from acclimate.methods import get_method
+from acclimate.report.table import BASELINE, Measure
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One label of a group: jobs that differ in the seed only.
+
+    Attributes:
+        label: As the suite calls it, with what varies if the suite gave several rows one label.
+        outcomes: One a seed, seeds ascending.
+        errors: In percent, by column; a column is a corruption, over all its severities.
+        mean: In percent, over domains.
+        missing: Seeds that other rows of its protocol have and this one has not.
+        protocol: Place of its protocol in that of the group: 0 for the common one.
+        gain: Mean error minus that of the source row, in points; None where there is none to
+            compare with.
+    """
+
+    label: str
+    outcomes: tuple[Outcome, ...]
+    errors: dict[str, Measure]
+    mean: Measure
+    missing: tuple[int, ...] = ()
+    protocol: int = 0
+    gain: float | None = None
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return self.outcomes[0].entry.spec.method
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that every number is a mean over."""
+        return tuple(outcome.entry.spec.seed for outcome in self.outcomes)
+
+    @property
+    def is_oracle(self) -> bool:
+        """Whether the method learned from labels, so that it never is the best."""
+        return get_method(self.method).is_oracle
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether this is the source model, which the others are compared with."""
+        spec = self.outcomes[0].entry.spec
+        return self.method == BASELINE and spec.regularizer is None and spec.auxiliary is None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no seed is missing."""
+        return not self.missing
+
+    @property
+    def competes(self) -> bool:
+        """Whether it may be the best of the rows of its protocol."""
+        return self.is_complete and not self.is_oracle
+
+    @property
+    def mark(self) -> str:
+        """A letter for a protocol other than the common one, and a dagger for missing seeds."""
+        return name_mark(self.protocol) + ("†" if self.missing else "")
+
+    @property
+    def name(self) -> str:
+        """The label, and whether it is an oracle or a reconstruction."""
+        kind = get_method(self.method)
+        words = ["oracle"] * kind.is_oracle + ["reconstruction"] * bool(kind.reconstruction)
+        return " ".join([self.label, *(f"({word})" for word in words if word not in self.label)])
+
+    @property
+    def ms_per_image(self) -> float:
+        """Time of calls over images, over all seeds."""
+        records = [record for outcome in self.outcomes for record in outcome.result.counted]
+        return sum(record.ms for record in records) / sum(record.n for record in records)
+
+    @property
+    def peak_memory(self) -> int | None:
+        """Largest memory of any job, in bytes; None if it was not measured."""
+        found = [outcome.result.peak_memory for outcome in self.outcomes]
+        return max((size for size in found if size is not None), default=None)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Rows that stand in one table, such as those of one backbone.
+
+    Attributes:
+        name: As the suite calls it; may be empty.
+        columns: Names of the corruptions, or of whatever domains there are, in the stream's order.
+        rows: The source row first, then in the order of the suite.
+        protocols: The facts of each protocol among the rows, the common one first.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    protocols: tuple[Facts, ...]
+
+    @property
+    def n_seeds(self) -> int:
+        """Most seeds of any row."""
+        return max(len(row.seeds) for row in self.rows)
+
+    def competing(self, protocol: int) -> tuple[Row, ...]:
+        """Return the complete rows of a protocol without oracles, the lowest error first."""
+        rows = [row for row in self.rows if row.protocol == protocol and row.competes]
+        return tuple(sorted(rows, key=lambda row: row.mean.mean))
+
+    def is_best(self, row: Row, column: str | None) -> bool:
+        """Tell whether a row shows the lowest error of its protocol, as far as is shown.
+
+        Args:
+            row: Of this group.
+            column: None for the mean.
+        """
+        rivals = self.competing(row.protocol)
+        if row not in rivals or len(rivals) < 2 or get_error(row, column) is None:
+            return False
+        # Compared as shown: two rows that read the same are equally good.
+        shown = [round(m.mean, 1) for m in (get_error(r, column) for r in rivals) if m is not None]
+        own = get_error(row, column)
+        return own is not None and round(own.mean, 1) == min(shown)
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """All that a report shows in tables.
+
+    Attributes:
+        title: Of the suite.
+        selection: Name of the rule that hyper-parameters were chosen by, or a sentence.
+        notes: What a reader must know, in the words of the suite.
+        groups: In the order of the suite.
+        unfinished: The jobs of the suite that have no outcome.
+    """
+
+    title: str
+    selection: str
+    notes: str
+    groups: tuple[Group, ...]
+    unfinished: tuple[Entry, ...] = ()
+
+    @property
+    def rows(self) -> Iterator[tuple[Group, Row]]:
+        """All rows, with their group."""
+        return ((group, row) for group in self.groups for row in group.rows)
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """All jobs, in the order of the rows."""
+        return tuple(outcome for _, row in self.rows for outcome in row.outcomes)
+
+
+def tabulate(
+    outcomes: Sequence[Outcome],
+    *,
+    title: str = "",
+    selection: str = "paper",
+    notes: str = "",
+    entries: Sequence[Entry] = (),
+) -> Summary:
+    """Return the tables of jobs that have reached their end.
+
+    Args:
+        outcomes: In the order of the table.
+        title: Of the suite.
+        selection: Name of the rule that hyper-parameters were chosen by, or a sentence.
+        notes: What a reader must know.
+        entries: All jobs of the suite, so that those that are missing can be told.
+
+    Raises:
+        BadInput: There are no outcomes, or different jobs cannot be told apart by their labels.
+    """
+    if not outcomes:
+        raise BadInput("expected at least one job that has reached its end, found none.")
+    unfinished = find_unfinished(outcomes, entries)
+    groups = tuple(
+        _group(
+            name,
+            [outcome for outcome in outcomes if outcome.entry.group == name],
+            [entry for entry in unfinished if entry.group == name],
+        )
+        for name in dict.fromkeys(outcome.entry.group for outcome in outcomes)
+    )
+    return Summary(title, selection, notes, groups, unfinished)
+
+
+def name_mark(protocol: int) -> str:
+    """Return the letter of a protocol other than the common one.
+
+    >>> name_mark(0), name_mark(1), name_mark(27)
+    ('', 'a', 'aa')
+    """
+    return "" if protocol == 0 else chr(97 + (protocol - 1) % 26) * (1 + (protocol - 1) // 26)
+
+
+def get_error(row: Row, column: str | None) -> Measure | None:
+    """Return the error of a row in a column, or its mean; None if it was not measured there."""
+    return row.mean if column is None else row.errors.get(column)
+
+
+def measure(values: Sequence[float]) -> Measure:
+    """Return mean and sample standard deviation; no deviation of one value."""
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return Measure(statistics.fmean(values), deviation)
+
+
+def column_errors(outcome: Outcome) -> dict[str, float]:
+    """Return the mean error over the severities of each corruption, in percent."""
+    by_column: dict[str, list[float]] = {}
+    for name, error in domain_errors(outcome).items():
+        by_column.setdefault(split_domain(name, outcome.entry.spec)[0], []).append(error)
+    return {name: statistics.fmean(errors) for name, errors in by_column.items()}
+
+
+def _group(name: str, outcomes: Sequence[Outcome], unfinished: Sequence[Entry]) -> Group:
+    found = label_outcomes(outcomes)
+    facts = {label: merge_facts([protocol_facts(o) for o in own]) for label, own in found.items()}
+    protocols = _order_protocols(facts, found)
+    seeds = [{o.entry.spec.seed for o in own} for own in found.values()]
+    places = {label: protocols.index(facts[label]) for label in found}
+    rows = []
+    for (label, own), present in zip(found.items(), seeds, strict=True):
+        rivals = zip(places.values(), seeds, strict=True)
+        expected = set().union(*(other for place, other in rivals if place == places[label]))
+        own_labels = {outcome.entry.label for outcome in own}
+        expected |= {entry.spec.seed for entry in unfinished if entry.label in own_labels}
+        rows.append(_row(label, own, places[label], tuple(sorted(expected - present))))
+    rows.sort(key=lambda row: not row.is_reference)
+    columns = dict.fromkeys(column for row in rows for column in row.errors)
+    return Group(name, tuple(columns), tuple(_add_gains(rows)), tuple(protocols))
+
+
+def _row(label: str, own: Sequence[Outcome], protocol: int, missing: tuple[int, ...]) -> Row:
+    errors = [column_errors(outcome) for outcome in own]
+    columns = dict.fromkeys(column for found in errors for column in found)
+    return Row(
+        label=label,
+        outcomes=tuple(own),
+        errors={c: measure([found[c] for found in errors if c in found]) for c in columns},
+        mean=measure([outcome.error for outcome in own]),
+        missing=missing,
+        protocol=protocol,
+    )
+
+
+def _add_gains(rows: Sequence[Row]) -> Iterator[Row]:
+    for row in rows:
+        same = [r for r in rows if r.is_reference and r.protocol == row.protocol]
+        usable = bool(same) and set(row.seeds) <= set(same[0].seeds)
+        if not usable or row.is_reference:
+            yield row
+            continue
+        means = [o.error for o in same[0].outcomes if o.entry.spec.seed in row.seeds]
+        gain = row.mean.mean - statistics.fmean(means)
+        yield replace(row, gain=gain)
+
+
+def _order_protocols(facts: dict[str, Facts], found: dict[str, list[Outcome]]) -> list[Facts]:
+    """Return the protocols: the one of most rows first, among equals that of the source row."""
+    distinct: list[Facts] = []
+    for own in facts.values():
+        if own not in distinct:
+            distinct.append(own)
+
+    def rank(protocol: Facts) -> tuple[int, bool]:
+        labels = [label for label, own in facts.items() if own == protocol]
+        has_source = any(found[label][0].entry.spec.method == BASELINE for label in labels)
+        return (len(labels), has_source)
+
+    common = max(distinct, key=rank)  # the first of equals
+    return [common, *(protocol for protocol in distinct if protocol != common)]

@@ -1,0 +1,175 @@
+"""Rules that hyper-parameters are chosen by; their sentence stands under every table.
+
+A rule says on which jobs candidates are tried, and takes what came out of these jobs only: given an
+outcome of any other job, such as one of the test, it refuses. The oracle alone is tried on the test
+itself, and is marked.
+
+>>> get_rule("held-out").sentence
+'hyper-parameters chosen on held-out corruptions: speckle_noise, gaussian_blur, spatter, saturate'
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from acclimate.bench.outcome import Entry, Outcome
+from acclimate.bench.spec import JobSpec
+from acclimate.corruptions import BENCHMARK
+from acclimate.data import SETS
+from acclimate.errors import BadInput, did_you_mean
+
+#: The corruptions of the benchmark's authors that are not for testing.
+HELD_OUT = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A way to choose hyper-parameters.
+
+    Attributes:
+        name: In suites.
+        sentence: What is printed under a table.
+        make_trial: Returns the job that a candidate is tried on; None if nothing is tried.
+        is_oracle: Whether it looks at the test: an upper bound, not a result.
+    """
+
+    name: str
+    sentence: str
+    make_trial: Callable[[JobSpec], JobSpec] | None = None
+    is_oracle: bool = False
+
+    def make_trials(self, candidates: Sequence[Entry], seeds: Sequence[int] = ()) -> list[Entry]:
+        """Return the jobs to run before one of the candidates can be chosen.
+
+        Args:
+            candidates: What is to be chosen from; they differ in hyper-parameters.
+            seeds: Of the trials; those of the candidates by default.
+
+        Raises:
+            BadInput: A trial would be on what the candidate is tested on.
+        """
+        if self.make_trial is None:
+            return []
+        return [
+            replace(entry, spec=replace(self._try(entry.spec), seed=seed))
+            for entry in candidates
+            for seed in seeds or (entry.spec.seed,)
+        ]
+
+    def choose(self, candidates: Sequence[Entry], outcomes: Sequence[Outcome] = ()) -> Entry:
+        """Return the candidate with the least error over its trials; of equals, the first.
+
+        Args:
+            candidates: What is to be chosen from.
+            outcomes: Of their trials, over any seeds.
+
+        Raises:
+            BadInput: An outcome is of another job than a trial, or a candidate was not tried.
+        """
+        if not candidates:
+            raise BadInput("expected candidates to choose from, found none.")
+        if self.make_trial is None:
+            return self._choose_default(candidates, outcomes)
+        trials = [_without_seed(self._try(entry.spec)) for entry in candidates]
+        errors: list[list[float]] = [[] for _ in candidates]
+        for outcome in outcomes:
+            told = _without_seed(outcome.entry.spec)
+            if told not in trials:
+                raise BadInput(
+                    f'the rule "{self.name}" may look at trials only, and "{outcome.entry.label}" '
+                    f"on {outcome.entry.spec.data} is none. Run what make_trials(candidates) gives."
+                )
+            errors[trials.index(told)].append(outcome.error)
+        for entry, own in zip(candidates, errors, strict=True):
+            if not own:
+                raise BadInput(
+                    f'the candidate "{entry.label}" was not tried. Run make_trials(candidates).'
+                )
+        means = [statistics.fmean(own) for own in errors]
+        return candidates[means.index(min(means))]
+
+    def _try(self, spec: JobSpec) -> JobSpec:
+        if self.make_trial is None:
+            return spec
+        trial = self.make_trial(spec)
+        if not self.is_oracle and _without_seed(trial) == _without_seed(spec):
+            raise BadInput(
+                f'the rule "{self.name}" would try {spec.method} on what it is tested on. Test on '
+                "something else, or take the rule oracle, which is marked."
+            )
+        return trial
+
+    def _choose_default(self, candidates: Sequence[Entry], outcomes: Sequence[Outcome]) -> Entry:
+        if outcomes:
+            raise BadInput(f'the rule "{self.name}" looks at no outcome. Give none.')
+        for entry in candidates:
+            published = replace(entry.spec, options={})
+            if entry.spec.get_config() == published.get_config():
+                return entry
+        raise BadInput(
+            f'the rule "{self.name}" takes published values, and no candidate has them. Add one '
+            "without options."
+        )
+
+
+def get_rule(name: str) -> Rule:
+    """Return the rule of that name.
+
+    Raises:
+        BadInput: With the nearest known name.
+    """
+    if name not in RULES:
+        raise BadInput(f'there is no selection rule "{name}". {did_you_mean(name, RULES)}')
+    return RULES[name]
+
+
+def _without_seed(spec: JobSpec) -> dict[str, Any]:
+    return {name: value for name, value in spec.to_dict().items() if name != "seed"}
+
+
+def _hold_out(spec: JobSpec) -> JobSpec:
+    tested = BENCHMARK if spec.corruptions is None else spec.corruptions
+    both = [name for name in tested if name in HELD_OUT]
+    if both:
+        raise BadInput(
+            f"held-out corruptions must not be tested on, found {', '.join(both)} in the test of "
+            f"{spec.method}. Leave them out of its corruptions."
+        )
+    return replace(spec, corruptions=HELD_OUT)
+
+
+def _stay_at_home(spec: JobSpec) -> JobSpec:
+    known = SETS.get(spec.data)
+    if known is None or known.kind == "folder":
+        raise BadInput(
+            f"nobody knows clean images of the training domain for {spec.data}. Take another rule, "
+            "or data of the catalog."
+        )
+    return replace(spec, data=known.clean or spec.data, corruptions=None, severities=(5,))
+
+
+_ALL = (
+    Rule("paper", "hyper-parameters as published, or the defaults where none are"),
+    Rule(
+        "held-out",
+        f"hyper-parameters chosen on held-out corruptions: {', '.join(HELD_OUT)}",
+        _hold_out,
+    ),
+    Rule(
+        "training-domain",
+        "hyper-parameters chosen on clean images of the training domain",
+        _stay_at_home,
+    ),
+    Rule(
+        "oracle",
+        "hyper-parameters chosen on the test itself (oracle): an upper bound, not a result",
+        lambda spec: spec,
+        is_oracle=True,
+    ),
+)
+
+#: By name.
+RULES: dict[str, Rule] = {rule.name: rule for rule in _ALL}

@@ -1,0 +1,283 @@
+"""A job as plain data: all that decides its numbers, and a name made from that."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Self, get_args
+
+from acclimate.comparison import Protocol, Request
+from acclimate.data import SETS
+from acclimate.errors import BadInput, InvalidConfig, did_you_mean
+from acclimate.functional.precision import SpeedName
+from acclimate.methods import get_method
+from acclimate.methods.composition import NspOptions, SwrOptions
+from acclimate.methods.config import Config
+from acclimate.methods.speed import Speed
+from acclimate.parts.options import (
+    ContrastOptions,
+    FisherOptions,
+    PenaltyOptions,
+    PrototypeOptions,
+)
+from acclimate.zoo.readers import sha256_of
+
+#: Characters of a key: enough for a hundred thousand jobs in a folder, short enough for a path.
+_KEY_LENGTH = 12
+
+_PARTS: dict[str, type] = {
+    "penalty": PenaltyOptions,
+    "prototypes": PrototypeOptions,
+    "fisher": FisherOptions,
+    "contrast": ContrastOptions,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparing:
+    """How the artifact of a job is prepared, where its method needs one.
+
+    Attributes:
+        source: A key of `acclimate.data.SETS`, or a folder; None for the training split of the set
+            that the data was made from.
+        images: Only so many source images; None for all.
+        seed: Of the order and of all draws; None for the seed of the job.
+        speed: `"exact"` or `"fast"`.
+        parts: Options by part, such as `{"penalty": {"n_samples": 64}}`; what is not named has the
+            paper's value.
+        contrast_head: A file with the projection head of a model that was trained jointly, which
+            `ttt_pp` needs.
+    """
+
+    source: str | None = None
+    images: int | None = None
+    seed: int | None = None
+    speed: str = "exact"
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    contrast_head: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.speed not in get_args(SpeedName):
+            hint = did_you_mean(self.speed, get_args(SpeedName))
+            raise InvalidConfig(f'there is no speed of preparation "{self.speed}". {hint}')
+        for name in self.parts:
+            if name not in _PARTS:
+                raise InvalidConfig(
+                    f'the part "{name}" has no options. {did_you_mean(name, _PARTS)}'
+                )
+        self.options()
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of those parts that any are given for, as `prepare` takes them."""
+        return {name: _build(_PARTS[name], given, name) for name, given in self.parts.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """One method on one stream: all that decides what comes out, as JSON types.
+
+    Attributes:
+        model: `package.module:function`, a name of the zoo, `timm:NAME`, `torchvision:NAME`, or
+            `builtin`.
+        weights: A file; None keeps those of the model.
+        data: A key of `acclimate.data.SETS`, or a folder; see `acclimate.comparison.load_data`.
+        corruptions: Names; None for the fifteen of the benchmark.
+        severities: From 1 to 5.
+        images: Of each domain; None for all.
+        protocol: Fields of `acclimate.comparison.Protocol` other than the defaults. The files of a
+            folder come class after class, so that the default of its order is `"shuffled"`.
+        method: Name of the method.
+        options: Its hyper-parameters other than the defaults.
+        preset: Take the values published for a benchmark instead of the defaults.
+        regularizer: Options of SWR laid over the method; None for no such thing, {} for defaults.
+        auxiliary: Options of NSP added to the method; None for no such thing, {} for defaults.
+        prepare: How the artifact is prepared, where one is needed.
+        speed: Of adaptation: `"exact"`, `"fast"` or `"fastest"`.
+        reveal_labels: Whether an oracle is shown the labels.
+        seed: Of a shuffled order and of the method's draws.
+
+    Raises:
+        AcclimateError: Something in it cannot be, with what to do.
+    """
+
+    model: str = "builtin"
+    weights: str | None = None
+    data: str = "builtin"
+    corruptions: tuple[str, ...] | None = None
+    severities: tuple[int, ...] = (5,)
+    images: int | None = None
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    method: str = "source"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    preset: str | None = None
+    regularizer: Mapping[str, Any] | None = None
+    auxiliary: Mapping[str, Any] | None = None
+    prepare: Preparing = field(default_factory=Preparing)
+    speed: str = "exact"
+    reveal_labels: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if get_method(self.method).is_oracle and not self.reveal_labels:
+            raise BadInput(
+                f"{self.method} learns from labels: it is an upper bound, not a method to deploy. "
+                "If that is what you want, say reveal_labels = true."
+            )
+        self.get_config()
+        self.get_protocol()
+        self.get_regularizer()
+        self.get_auxiliary()
+        Speed.of(self.speed)
+        Request(corruptions=self.corruptions, severities=self.severities, n=self.images)
+
+    def get_config(self) -> Config:
+        """Return all hyper-parameters of the method."""
+        kind = get_method(self.method).config_class
+        if self.preset is None:
+            return kind.from_dict(self.options)
+        return kind.from_preset(self.preset, self.options)
+
+    def get_protocol(self) -> Protocol:
+        """Return how the stream is run."""
+        is_folder = self.data not in SETS or SETS[self.data].kind == "folder"
+        usual = {"order": "shuffled"} if is_folder else {}
+        protocol: Protocol = _build(Protocol, {**usual, **self.protocol}, "protocol")
+        return protocol
+
+    def get_regularizer(self) -> SwrOptions | None:
+        """Return the options of SWR, if it is laid over the method."""
+        return None if self.regularizer is None else SwrOptions.from_dict(self.regularizer)
+
+    def get_auxiliary(self) -> NspOptions | None:
+        """Return the options of NSP, if it is added to the method."""
+        return None if self.auxiliary is None else NspOptions.from_dict(self.auxiliary)
+
+    def get_needs(self) -> tuple[str, ...]:
+        """Return the parts of an artifact that the job needs."""
+        needs = dict.fromkeys(get_method(self.method).needs)
+        if self.regularizer is not None:
+            needs["penalty"] = None
+        if self.auxiliary is not None:
+            needs["prototypes"] = None
+        return tuple(needs)
+
+    @property
+    def key(self) -> str:
+        """A short name that changes with anything that could change the numbers."""
+        return _hash(self._identity())
+
+    @property
+    def artifact_key(self) -> str | None:
+        """The same for the artifact, which jobs of one model share; None if none is needed."""
+        needs = self.get_needs()
+        if not needs:
+            return None
+        how = self.prepare
+        given = how.options()
+        parts = {name: dataclasses.asdict(given.get(name, _PARTS[name]())) for name in _PARTS}
+        head = {} if how.contrast_head is None else {"head": _file_sha256(how.contrast_head)}
+        return _hash(
+            {
+                **self._model_identity(),
+                **head,
+                "source": how.source or self.data,
+                "images": how.images,
+                "seed": self.seed if how.seed is None else how.seed,
+                "speed": how.speed,
+                "parts": {name: parts.get(name, {}) for name in needs},
+            }
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types, defaults left out."""
+        blank, values = JobSpec(), dataclasses.asdict(self)
+        known = {**dataclasses.asdict(blank), "method": None}
+        spec = {name: value for name, value in values.items() if value != known[name]}
+        if "prepare" in spec:
+            spec["prepare"] = {
+                name: value
+                for name, value in spec["prepare"].items()
+                if value != known["prepare"][name]
+            }
+        plain: dict[str, Any] = json.loads(json.dumps(spec))
+        return plain
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return what `to_dict` gave, or what somebody wrote; unknown names are refused."""
+        known = [spec.name for spec in dataclasses.fields(cls)]
+        for name in values:
+            if name not in known:
+                raise InvalidConfig(f'a job has no "{name}". {did_you_mean(name, known)}')
+        made = dict(values)
+        for name in ("corruptions", "severities"):
+            if made.get(name) is not None:
+                made[name] = tuple(made[name])
+        if isinstance(made.get("prepare"), Mapping):
+            made["prepare"] = _build(Preparing, made["prepare"], "prepare")
+        return cls(**made)
+
+    def _identity(self) -> dict[str, Any]:
+        how = Speed.of(self.speed)
+        return {
+            **self._model_identity(),
+            # The name, not the place: a folder may be moved. Checksums of the images are in the
+            # result.
+            "data": Path(self.data).name,
+            "corruptions": self.corruptions,
+            "severities": sorted(self.severities),
+            "images": self.images,
+            "protocol": dataclasses.asdict(self.get_protocol()),
+            "method": self.method,
+            "config": self.get_config().to_dict(),
+            "regularizer": _to_dict(self.get_regularizer()),
+            "auxiliary": _to_dict(self.get_auxiliary()),
+            "artifact": self.artifact_key,
+            "speed": how.to_dict(),
+            "reveal_labels": self.reveal_labels,
+            "seed": self.seed,
+        }
+
+    def _model_identity(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "weights": None if self.weights is None else _file_sha256(self.weights),
+        }
+
+
+def _to_dict(values: Any) -> dict[str, Any] | None:
+    return None if values is None else dataclasses.asdict(values)
+
+
+def _hash(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+
+
+def _build(kind: type, values: Mapping[str, Any], where: str) -> Any:
+    known = [spec.name for spec in dataclasses.fields(kind)]
+    for name in values:
+        if name not in known:
+            raise InvalidConfig(f'{where} has no "{name}". {did_you_mean(name, known)}')
+    return kind(**values)
+
+
+def _file_sha256(path: str) -> str:
+    try:
+        found = Path(path).stat()
+    except OSError as error:
+        raise BadInput(
+            f"expected a file of weights at {path}, but it cannot be read ({error.strerror}). Give "
+            "the right path, or put the file there."
+        ) from error
+    return _known_sha256(str(Path(path).resolve()), found.st_size, found.st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _known_sha256(path: str, size: int, changed: int) -> str:
+    return sha256_of(Path(path))

@@ -1,0 +1,141 @@
+"""The folder of a suite: what it is, and a folder for each of its jobs.
+
+- `suite.json`: title, notes and rows, with the folder of each job.
+- `jobs/<method>-<key>/`: see `acclimate.bench.folder`.
+- `artifacts/<key>.acclimate`: what was prepared, shared by the jobs that need the same.
+- `logs/`: what workers said.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from acclimate.bench.folder import ERROR, JobFolder, State
+from acclimate.bench.outcome import Entry, Outcome
+from acclimate.bench.spec import JobSpec
+from acclimate.bench.suite import Suite
+from acclimate.errors import BadInput, CorruptFile
+from acclimate.storage import write_atomically
+
+SUITE, JOBS, ARTIFACTS, LOGS = "suite.json", "jobs", "artifacts", "logs"
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is known of a job while others may work on it.
+
+    Attributes:
+        entry: The job, and what it is called.
+        state: As the files say.
+        done: Batches on record.
+        total: Batches of the job; None if it has not begun.
+        error: What ended the last try: type, message, remedy, when, traceback.
+        folder: Relative to that of the suite.
+    """
+
+    entry: Entry
+    state: State
+    done: int
+    total: int | None
+    error: Mapping[str, Any] | None
+    folder: str
+
+
+class Store:
+    """A suite on disk.
+
+    Args:
+        root: Its folder.
+        suite: The suite, if it is known; else it is read from the folder.
+
+    Attributes:
+        suite: What was asked for, or what was asked for last.
+    """
+
+    def __init__(self, root: str | Path, suite: Suite | None = None) -> None:
+        self.root = Path(root)
+        path = self.root / SUITE
+        if suite is not None:
+            self.suite = suite
+            self._names = [name_folder(entry.spec) for entry in suite.entries]
+            return
+        if not path.is_file():
+            raise BadInput(
+                f"{root} is not the folder of a suite: it has no {SUITE}. Make one: acclimate "
+                f"bench run SUITE.toml --out {root}"
+            )
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            self.suite = Suite.from_dict(content)
+            self._names = [str(item["folder"]) for item in content["entries"]]
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, BadInput):
+                raise
+            raise CorruptFile(
+                f"{path} is not as it was written ({error}). Run the suite again: it is written "
+                "anew, and jobs that are done stay so."
+            ) from error
+
+    @classmethod
+    def create(cls, root: str | Path, suite: Suite) -> Self:
+        """Make the folder of a suite, or take one that is there, with the jobs it has.
+
+        Jobs that are there and not in the suite stay, but are not reported on.
+        """
+        place = Path(root)
+        try:
+            (place / JOBS).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(
+                f"cannot make {place} ({error.strerror}). Give another folder by --out."
+            ) from error
+        store = cls(place, suite)
+        content = suite.to_dict()
+        for item, name in zip(content["entries"], store._names, strict=True):
+            item["folder"] = name
+        write_atomically(place / SUITE, (json.dumps(content, indent=1) + "\n").encode())
+        return store
+
+    @property
+    def artifacts(self) -> Path:
+        """Where prepared artifacts are kept unless another place is given."""
+        return self.root / ARTIFACTS
+
+    def jobs(self) -> dict[str, Entry]:
+        """Return the jobs by the name of their folder; of rows that share one, the first."""
+        found: dict[str, Entry] = {}
+        for name, entry in zip(self._names, self.suite.entries, strict=True):
+            found.setdefault(name, entry)
+        return found
+
+    def folder(self, name: str) -> JobFolder:
+        """Return the folder of that name, as `jobs` gives it."""
+        return JobFolder(self.root / name)
+
+    def outcomes(self) -> list[Outcome]:
+        """Return what came out of the jobs that are done, in the order of the suite."""
+        return [
+            self.folder(name).read_outcome(entry, name)
+            for name, entry in zip(self._names, self.suite.entries, strict=True)
+            if self.folder(name).is_done
+        ]
+
+    def statuses(self) -> list[Status]:
+        """Return what is known of every job, in the order of the suite."""
+        found = []
+        for name, entry in self.jobs().items():
+            folder = self.folder(name)
+            state = folder.state
+            done, total = folder.progress
+            error = folder.read(ERROR) if state == "failed" else None
+            found.append(Status(entry, state, done, total, error, name))
+        return found
+
+
+def name_folder(spec: JobSpec) -> str:
+    """Return the folder of a job, relative to that of its suite."""
+    return f"{JOBS}/{spec.method}-{spec.key}"

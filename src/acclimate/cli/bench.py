@@ -1,0 +1,186 @@
+"""`acclimate bench`: run suites of jobs, see how far they are, and report on them."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from acclimate.cli.bench_progress import show_events
+from acclimate.cli.bench_report import compare, report
+from acclimate.cli.options import DeviceOption
+from acclimate.cli.terminal import get_console, printable, show_warnings
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from acclimate.bench import Status, Store
+
+bench_app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
+
+_STYLES = {"done": "green", "running": "cyan", "failed": "bold red", "cut": "yellow"}
+
+
+@bench_app.callback()
+def bench() -> None:
+    """Run suites of jobs, and report on them.
+
+    A job is a model, data, a stream, a method and a seed. A suite is a short TOML file of jobs; its
+    folder keeps a record of every batch.
+
+    Example: `acclimate bench run suite.toml --out results/suite`
+    """
+
+
+@bench_app.command()
+def run(
+    suite: Annotated[Path, typer.Argument(metavar="SUITE.toml", help="The jobs.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of the suite; default: `bench-` and its name."),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="Who runs the jobs: local.")] = "local",
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes, which share the cores; default: one for two cores."),
+    ] = None,
+    retries: Annotated[
+        int, typer.Option(help="How often a job is taken up again if its process dies.")
+    ] = 1,
+    artifacts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder of prepared artifacts, to share; default: in --out."
+        ),
+    ] = None,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(help="Batches between checkpoints; default: about 20 seconds.")
+    ] = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Run the jobs of a suite that are not done yet.
+
+    Say the same again to go on after an interruption, whatever it was: jobs that are done are
+    skipped, others go on from their last checkpoint, to the same records.
+
+    A suite has what all jobs share, and rows of what differs. Lists stand for several jobs:
+
+        title = "TENT and ours"
+
+        [job]
+        model = "resnet20-cifar10"
+        data = "cifar10c"
+        seed = [0, 1, 2]
+
+        [[rows]]
+        method = "source"
+
+        [[rows]]
+        method = ["tent", "swr_nsp"]
+        options = { lr = [1e-4, 1e-3] }
+
+    Example: `acclimate bench run suite.toml --out results/suite --workers 2`
+    """
+    from acclimate.bench import Store, Suite, run_suite
+
+    place = out if out is not None else Path(f"bench-{suite.stem}")
+    with show_warnings():
+        asked = Suite.load(suite)
+        typed = shlex.join(["acclimate", *sys.argv[1:]])
+        try:
+            with show_events(Store(place, asked).jobs()) as on_event:
+                run_suite(
+                    asked,
+                    place,
+                    engine=engine,
+                    n_workers=workers,
+                    retries=retries,
+                    on_event=on_event,
+                    device=device,
+                    artifacts=artifacts,
+                    checkpoint_every=checkpoint_every,
+                    command=typed,
+                )
+        except KeyboardInterrupt:
+            get_console(stderr=True).print("interrupted; say the same again to go on")
+            raise
+        store = Store(place, asked)
+        _show_summary(store)
+        if _show_errors(store.statuses(), place):
+            raise typer.Exit(1)
+
+
+@bench_app.command()
+def status(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="What `acclimate bench run --out DIR` made.")
+    ],
+) -> None:
+    """Show how far the jobs of a suite are, also while they run.
+
+    Example: `acclimate bench status results/suite`
+    """
+    from acclimate.bench import Store
+
+    store = Store(folder)
+    found = store.statuses()
+    console = get_console()
+    console.print(printable(store.suite.title), style="bold")
+    console.print(_make_table(found))
+    states = [status.state for status in found]
+    counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
+    console.print(f"{len(found)} jobs: {', '.join(counts)}")
+    _show_errors(found, folder)
+
+
+bench_app.command()(report)
+bench_app.command()(compare)
+
+
+def _make_table(statuses: list[Status]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("job", "seed", "state", "batches", "folder"):
+        table.add_column(name, justify="right" if name in ("seed", "batches") else "left")
+    for one in statuses:
+        entry = one.entry
+        told = f"{entry.label} · {entry.group}" if entry.group else entry.label
+        batches = f"{one.done}/{'?' if one.total is None else one.total}"
+        state = Text(one.state, style=_STYLES.get(one.state, "dim"))
+        table.add_row(Text(printable(told)), str(entry.spec.seed), state, batches, Text(one.folder))
+    return table
+
+
+def _show_summary(store: Store) -> None:
+    """Print the tables of what is done, if anything is."""
+    from acclimate.bench.reports import show_report, tabulate
+
+    outcomes = store.outcomes()
+    if not outcomes:
+        return
+    suite = store.suite
+    about: dict[str, Any] = {"title": suite.title, "selection": suite.selection}
+    about |= {"notes": suite.notes, "entries": suite.entries}
+    console = get_console()
+    show_report(console, tabulate(outcomes, **about))
+    console.print(f"records: {store.root / 'jobs'}", style="dim", soft_wrap=True)
+
+
+def _show_errors(statuses: list[Status], folder: Path) -> bool:
+    """Say why jobs failed and what to do; say whether any did."""
+    console = get_console(stderr=True)
+    failed = [(one, one.error) for one in statuses if one.error is not None]
+    for one, error in failed:
+        title = f"failed: {one.entry.label}, seed {one.entry.spec.seed} ({one.folder})"
+        console.print(printable(title), style="bold red", soft_wrap=True)
+        console.print(printable(f"  {error['type']}: {error['message']}"), soft_wrap=True)
+        console.print(printable(f"  {error['remedy']}"), style="dim", soft_wrap=True)
+    if failed:
+        console.print(f"{len(failed)} of {len(statuses)} jobs in {folder} failed", soft_wrap=True)
+    return bool(failed)

@@ -1,0 +1,139 @@
+"""`acclimate bench report` and `acclimate bench compare`: what came out of suites."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from acclimate.cli.terminal import get_console
+from acclimate.errors import BadInput, did_you_mean
+
+if TYPE_CHECKING:
+    from acclimate.bench.reports import Summary
+    from acclimate.bench.store import Store
+
+#: Names of the formats; the first is the one if none is asked for.
+FORMATS = ("terminal", "md", "csv", "latex", "html")
+
+FolderArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="What `acclimate bench run --out DIR` wrote.")
+]
+
+
+def report(
+    folder: FolderArgument,
+    format_: Annotated[
+        str, typer.Option("--format", help="terminal, md, csv, latex or html.")
+    ] = FORMATS[0],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", help="Where to write it; html: DIR/report.html if not given."
+        ),
+    ] = None,
+) -> None:
+    """Show what came out of a suite: errors, cost, a ranking with intervals, and the protocol.
+
+    Only jobs that are done are in it, so it can be asked for at any time. Rows that lack seeds, or
+    were measured under another protocol, are marked, and not compared with the others.
+
+    **--format html** writes one page with charts that needs nothing else; **csv** has one line for
+    each job and domain, with all digits.
+
+    Example: `acclimate bench report results/suite --format html --out suite.html`
+    """
+    if format_ not in FORMATS:
+        raise BadInput(f'there is no format "{format_}". {did_you_mean(format_, FORMATS)}')
+    from acclimate.bench.store import Store
+    from acclimate.storage import write_atomically
+
+    store = Store(folder)
+    place = folder / "report.html" if format_ == "html" and out is None else out
+    _check_place(place)
+    text = _render(_read(store), format_, folder, place)
+    if place is not None:
+        write_atomically(place, text.encode())
+        get_console().print(f"Report: {place.resolve()}", soft_wrap=True)
+    elif format_ != "terminal":
+        typer.echo(text, nl=False)
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="DIR_A", help="The folder of a suite.")],
+    second: Annotated[Path, typer.Argument(metavar="DIR_B", help="The folder of another.")],
+) -> None:
+    """Compare what came out of two suites, or of one suite before and after a change.
+
+    For each label that both have: the errors, their difference with a 95 % interval, and whether
+    they were measured under the same protocol; then the jobs that only one of them has.
+
+    Example: `acclimate bench compare results/before results/after`
+    """
+    from acclimate.bench.reports import compare_suites, show_comparison
+    from acclimate.bench.store import Store
+
+    found = compare_suites(Store(first).outcomes(), Store(second).outcomes())
+    show_comparison(get_console(), found, (str(first), str(second)))
+
+
+def _read(store: Store) -> Summary:
+    from acclimate.bench.reports import tabulate
+
+    suite, outcomes = store.suite, store.outcomes()
+    if not outcomes:
+        raise BadInput(
+            f"{store.root} has no job that is done yet. See acclimate bench status {store.root}."
+        )
+    return tabulate(
+        outcomes,
+        title=suite.title,
+        selection=suite.selection,
+        notes=suite.notes,
+        entries=suite.entries,
+    )
+
+
+def _render(summary: Summary, format_: str, folder: Path, place: Path | None) -> str:
+    from acclimate.bench import reports
+
+    if format_ == "html" and place is not None:
+        beside = place.resolve().parent
+        return reports.render_page(summary, os.path.relpath(folder.resolve(), beside))
+    if format_ == "terminal":
+        return _show(summary, place)
+    makers = {
+        "md": reports.render_markdown,
+        "csv": reports.render_csv,
+        "latex": reports.render_latex,
+    }
+    return makers[format_](summary)
+
+
+def _show(summary: Summary, place: Path | None) -> str:
+    """Print the report, or return it if it is for a file."""
+    from acclimate.bench.reports import show_report
+    from acclimate.bench.reports.terminal import FILE_WIDTH
+
+    console = get_console()
+    if place is not None:
+        console.file = io.StringIO()
+    if not console.is_terminal:  # a file or a pipe has no width of its own
+        console.width = FILE_WIDTH
+    show_report(console, summary)
+    return console.file.getvalue() if isinstance(console.file, io.StringIO) else ""
+
+
+def _check_place(path: Path | None) -> None:
+    """Refuse a file that cannot be written before the records are read."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise BadInput(f"cannot write {path}: it is a folder. Give the name of a file in it.")
+    if not path.resolve().parent.is_dir():
+        raise BadInput(
+            f"cannot write {path}: there is no folder {path.resolve().parent}. Create it first."
+        )

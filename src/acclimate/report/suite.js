@@ -1,0 +1,61 @@
+// Sorting tables by a click on a heading, and showing, hiding or bringing out methods in all
+// charts; without this script these are plain tables and plain charts.
+(() => {
+  document.querySelectorAll(".hint").forEach((hint) => { hint.hidden = false; });
+
+  document.querySelectorAll("table.sortable").forEach((table) => {
+    const body = table.tBodies[0];
+    const heads = [...table.tHead.rows[0].cells];
+    heads.forEach((head, column) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.append(...head.childNodes);
+      head.append(button);
+      button.addEventListener("click", () => {
+        const sign = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+        const key = (row) => row.cells[column].dataset.value;
+        const compare = (a, b) => {
+          // What was not measured comes last, whichever way.
+          if (key(a) === "" || key(b) === "") return (key(a) === "") - (key(b) === "");
+          return sign * (head.dataset.sort === "number"
+            ? key(a) - key(b)
+            : key(a).localeCompare(key(b)));
+        };
+        body.append(...[...body.rows].sort(compare));
+        heads.forEach((other) => other.removeAttribute("aria-sort"));
+        head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
+      });
+    });
+  });
+
+  const main = document.querySelector("main");
+  const drawn = new Map();
+  document.querySelectorAll(".chart .series[data-label]").forEach((series) => {
+    const label = series.dataset.label;
+    drawn.set(label, [...(drawn.get(label) || []), series]);
+  });
+  const buttons = new Map();
+  const bring = (label, lit) => {
+    main.classList.toggle("dim", lit);
+    (drawn.get(label) || []).forEach((series) => series.classList.toggle("lit", lit));
+  };
+  document.querySelectorAll(".legend li").forEach((item) => {
+    const label = item.dataset.label;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.setAttribute("aria-pressed", "true");
+    button.append(...item.childNodes);
+    item.append(button);
+    buttons.set(label, [...(buttons.get(label) || []), button]);
+    button.addEventListener("click", () => {
+      const shown = button.getAttribute("aria-pressed") !== "true";
+      buttons.get(label).forEach((other) => other.setAttribute("aria-pressed", String(shown)));
+      drawn.get(label).forEach((series) => series.classList.toggle("off", !shown));
+    });
+    button.addEventListener("pointerenter", () => bring(label, true));
+    button.addEventListener("pointerleave", () => bring(label, false));
+    // A button that was clicked has the focus too, but nobody is looking for it.
+    button.addEventListener("focus", () => bring(label, button.matches(":focus-visible")));
+    button.addEventListener("blur", () => bring(label, false));
+  });
+})();

@@ -1,0 +1,84 @@
+"""Small jobs and readers of what they leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from acclimate.bench import JobSpec, Preparing
+from acclimate.bench.attempt import End, Setup, Tries
+from acclimate.bench.folder import JobFolder
+from acclimate.bench.job import Manner
+
+ROOT = Path(__file__).parent.parent.parent
+VOLATILE = ("ms", "peak_memory")
+PREPARE = {"images": 48, "parts": {"penalty": {"n_samples": 8}}}
+
+
+def make_spec(method: str = "tent", **changes: Any) -> JobSpec:
+    """Two shifts of 24 images in batches of 4."""
+    fields: dict[str, Any] = {
+        "model": "tests.bench.models:tiny",
+        "corruptions": ("gaussian_noise", "fog"),
+        "images": 24,
+        "protocol": {"batch_size": 4},
+        "prepare": Preparing(**PREPARE),
+        **changes,
+    }
+    return JobSpec(method=method, **fields)
+
+
+def run_once(
+    spec: JobSpec, folder: Path, artifacts: Path | None = None, stop_after: int | None = None
+) -> End:
+    """Try a job in this process; asked to stop after so many batches."""
+    n_batches = -1  # as the first message says where it begins
+
+    def tell(kind: str, done: int, total: int, text: str) -> None:
+        nonlocal n_batches
+        n_batches += kind == "progress"
+
+    setup = Setup(
+        artifacts=artifacts or folder.parent / "artifacts", manner=Manner(command="by hand")
+    )
+    tries = Tries(setup, tell, lambda: stop_after is not None and n_batches >= stop_after)
+    return tries.run(spec, JobFolder(folder))
+
+
+def read_lines(folder: Path, name: str = "records.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def stable(folder: Path) -> list[dict[str, Any]]:
+    """All records without what differs from run to run."""
+    return [
+        {name: value for name, value in line.items() if name not in VOLATILE}
+        for line in read_lines(folder)
+    ]
+
+
+def sums(folder: Path) -> list[Any]:
+    """The sums over samples of each unit; where records end depends on the digits of times."""
+    return [(line["unit"], line["measures"]) for line in read_lines(folder, "measures.jsonl")]
+
+
+def stable_suite(root: Path) -> dict[str, Any]:
+    """Records and sums of all jobs of a suite."""
+    return {
+        folder.name: (stable(folder), sums(folder)) for folder in sorted((root / "jobs").iterdir())
+    }
+
+
+def environment(**more: str) -> dict[str, str]:
+    """For processes that load models from the tests."""
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "ACCLIMATE_TEST_PAUSE": "0.05",
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        **more,
+    }

@@ -1,0 +1,85 @@
+"""Tiny classifiers of the built-in images, for jobs that take milliseconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+N_CLASSES = 10
+
+
+def tiny() -> nn.Module:
+    """Return a classifier of the built-in images that looks trained."""
+    return _fill(_layers())
+
+
+class Mortal(nn.Sequential):
+    """Kills its process as often as there are files in a folder, one at each forward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Die if told to."""
+        folder = os.environ.get("ACCLIMATE_TEST_DEATHS")
+        for ticket in sorted(Path(folder).glob("*.ticket")) if folder else ():
+            ticket.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(x)
+
+
+def mortal() -> nn.Module:
+    """Return the same classifier in a body that can be killed."""
+    return _fill(Mortal(*_layers()))
+
+
+class Doomed(nn.Sequential):
+    """Kills its process at the first batch that is more than a try."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Die."""
+        if len(x) > 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(x)
+
+
+def doomed() -> nn.Module:
+    """Return the same classifier in a body that is always killed."""
+    return _fill(Doomed(*_layers()))
+
+
+class Slow(nn.Sequential):
+    """Takes its time, where it is told how much."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Sleep a little."""
+        time.sleep(float(os.environ.get("ACCLIMATE_TEST_PAUSE", "0")))
+        return super().forward(x)
+
+
+def slow() -> nn.Module:
+    """Return the same classifier, slow enough to be interrupted."""
+    return _fill(Slow(*_layers()))
+
+
+def _layers() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3, stride=2, padding=1),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(24, N_CLASSES),
+    )
+
+
+def _fill(model: nn.Sequential) -> nn.Module:
+    draws = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.copy_(0.4 * torch.randn(tensor.shape, generator=draws))
+        model[1].running_var.fill_(0.2)  # type: ignore[union-attr, operator]
+    return model.eval()

@@ -1,0 +1,137 @@
+"""`acclimate bench run` and `bench status`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from acclimate.bench import Entry, Event, JobSpec
+from acclimate.bench.events import Meter, weigh
+from acclimate.cli.main import app
+from acclimate.errors import BadInput
+
+SUITE = """
+title = "Two methods"
+notes = "a few images"
+[job]
+model = "tests.bench.models:tiny"
+corruptions = ["gaussian_noise", "fog"]
+images = 16
+protocol = { batch_size = 4 }
+[[rows]]
+method = "source"
+[[rows]]
+label = "TENT"
+method = "tent"
+seed = [0, 1]
+"""
+
+
+def call(*words: object):
+    return CliRunner(env={"COLUMNS": "160"}).invoke(app, ["bench", *map(str, words)])
+
+
+@pytest.fixture
+def suite(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "suite.toml").write_text(SUITE)
+    return tmp_path / "suite.toml"
+
+
+def test_a_suite_is_run_shown_and_not_run_again(suite: Path, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/acclimate", "bench", "run", "suite.toml"])
+    first = call("run", suite, "--out", "out", "--workers", "0")
+    assert first.exit_code == 0, first.output
+    assert "Two methods" in first.stdout
+    assert "TENT" in first.stdout
+    assert "done: source, seed 0 [1 of 3 jobs" in first.stderr
+    written = sorted(Path("out/jobs").glob("*/result.json"))
+    assert len(written) == 3
+    facts = json.loads(written[0].read_text())["provenance"]
+    assert facts["command"] == "acclimate bench run suite.toml"
+    before = [path.stat().st_mtime_ns for path in written]
+    again = call("run", suite, "--out", "out", "--workers", "0")
+    assert again.exit_code == 0
+    assert again.stdout == first.stdout
+    assert "done:" not in again.stderr
+    assert [path.stat().st_mtime_ns for path in written] == before
+
+
+def test_the_folder_has_a_name_by_default(suite: Path) -> None:
+    assert call("run", suite, "--workers", "0").exit_code == 0
+    assert Path("bench-suite/suite.json").is_file()
+
+
+def test_failures_are_shown_at_the_end_with_what_to_do(suite: Path) -> None:
+    bad = '\n[[rows]]\nmethod = "norm"\nmodel = "tests.bench.models:nowhere"\n'
+    suite.write_text(SUITE + bad)
+    result = call("run", suite, "--out", "out", "--workers", "0")
+    assert result.exit_code == 1
+    assert "TENT" in result.stdout
+    assert "failed: norm" in result.stderr
+    assert "BadInput: " in result.stderr
+    assert "nowhere" in result.stderr
+    assert "1 of 4 jobs in out failed" in result.stderr
+    shown = call("status", "out")
+    assert shown.exit_code == 0
+    assert "4 jobs: 3 done, 1 failed" in shown.stdout
+    assert "8/8" in shown.stdout
+    assert "Run the suite again" in shown.stderr
+
+
+def test_mistakes_are_refused_before_anything_is_made(suite: Path, tmp_path: Path) -> None:
+    suite.write_text(SUITE.replace('"tent"', '"tnet"'))
+    with pytest.raises(LookupError, match="tent"):
+        raise call("run", suite, "--out", "out").exception
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(BadInput, match=r"has no suite\.json"):
+        raise call("status", tmp_path).exception
+
+
+@pytest.mark.parametrize("command", ["run", "status"])
+def test_help_has_an_example(command: str) -> None:
+    text = call(command, "--help").output
+    assert f"Example: acclimate bench {command}" in " ".join(text.split())
+
+
+def test_the_time_left_is_guessed_from_the_work_done(monkeypatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    jobs = {
+        "a": Entry(JobSpec(method="source"), "a"),
+        "b": Entry(JobSpec(method="tent"), "b"),
+        "c": Entry(JobSpec(method="tent"), "c"),
+        "d": Entry(JobSpec(method="source"), "d"),
+    }
+    assert (weigh(jobs["a"].spec), weigh(jobs["b"].spec)) == (1, 3)
+    memo = JobSpec(method="memo", protocol={"batch_size": 10})
+    assert weigh(memo) > 10
+    meter = Meter(jobs)
+
+    def tell(kind, name, done=0, total=0) -> None:
+        meter.take(Event(kind, name, jobs[name], done, total))
+
+    tell("found", "d")
+    tell("started", "a")
+    assert (meter.n_done, meter.seconds_left) == (1, None)
+    clock[0] = 10.0
+    tell("progress", "a", 0, 20)
+    tell("progress", "a", 10, 20)
+    # 10 of 20 + 3·20 + 3·20 are done in ten seconds.
+    assert meter.work == (10, 140)
+    assert meter.seconds_left == pytest.approx(130)
+    tell("finished", "a")
+    tell("started", "b")
+    # The first 15 batches were done before: nobody knows how long they took.
+    tell("progress", "b", 15, 20)
+    tell("progress", "b", 16, 20)
+    assert meter.work == (23, 20 + 15 + 60)
+    assert meter.running == {"b": (16, 20)}
+    tell("failed", "b")
+    tell("retried", "c")
+    assert (meter.n_done, meter.n_failed, meter.running) == (2, 1, {})
+    assert meter.work == (23, 23 + 60)

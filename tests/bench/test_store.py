@@ -1,0 +1,239 @@
+"""What jobs and suites keep on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from acclimate.bench import Entry, Store, Suite
+from acclimate.bench.folder import JobFolder
+from acclimate.bench.sink import FolderSink, Place
+from acclimate.errors import BadInput, CorruptFile
+from acclimate.evaluation import Record
+from acclimate.measures import Measures, pack_measures
+from acclimate.measures.groups import Group
+from tests.bench.jobs import make_spec, read_lines, run_once
+
+SETTING = {"key": "k", "n_batches": 6, "n_threads": 2, "versions": {"torch": "1"}}
+
+
+def record(index: int) -> Record:
+    return Record("fog", index, 4, 1, 0.5, 0.7, 3.25, 0, 0, None, {"fog": (4, 1)})
+
+
+def measures(n: int = 4) -> list[dict]:
+    own = Measures(2)
+    own.n_by_class[0] = n
+    return pack_measures({Group(1, "fog"): own})
+
+
+def open_sink(path: Path, **changes):
+    folder = JobFolder(path)
+    folder.make()
+    sink = FolderSink(folder)
+    return sink, sink.begin({**SETTING, **changes})
+
+
+def write_state(text: str):
+    return lambda path: path.write_text(text)
+
+
+def test_records_after_the_last_checkpoint_are_cut_off(tmp_path: Path) -> None:
+    sink, known = open_sink(tmp_path)
+    assert (known.records, known.measures, known.place) == ([], {}, None)
+    for index in range(3):
+        sink.append("one", record(index))
+    sink.close_unit("one", measures())
+    sink.append("two", record(3))
+    sink.checkpoint(Place("two", 1, measures(1)), write_state("learned"))
+    sink.append("two", record(4))
+    # Nothing is closed here: the process was killed.
+    with (tmp_path / "records.jsonl").open("ab") as file:
+        file.write(b'{"unit": "two", "ind')
+    sink, known = open_sink(tmp_path)
+    assert [own.index for own in known.records] == [0, 1, 2, 3]
+    assert list(known.measures) == ["one"]
+    assert known.place == Place("two", 1, measures(1))
+    assert known.state is not None
+    assert known.state.read_text() == "learned"
+    sink.append("two", record(4))
+    assert [line["index"] for line in read_lines(tmp_path)] == [0, 1, 2, 3, 4]
+
+
+def test_without_a_checkpoint_the_unit_is_begun_again(tmp_path: Path) -> None:
+    sink, _ = open_sink(tmp_path)
+    for index in range(2):
+        sink.append("one", record(index))
+    sink.close_unit("one", measures())
+    sink.append("two", record(2))
+    with (tmp_path / "measures.jsonl").open("ab") as file:
+        file.write(b'{"unit": "two", "by')
+    _, known = open_sink(tmp_path)
+    assert [own.index for own in known.records] == [0, 1]
+    assert known.place is None
+    assert len(read_lines(tmp_path, "measures.jsonl")) == 1
+    assert (tmp_path / "measures.jsonl").read_bytes().endswith(b"\n")
+
+
+def test_a_checkpoint_of_a_finished_unit_is_passed_over(tmp_path: Path) -> None:
+    sink, _ = open_sink(tmp_path)
+    sink.append("one", record(0))
+    sink.checkpoint(Place("one", 1, measures()), write_state("old"))
+    sink.append("one", record(1))
+    sink.close_unit("one", measures())
+    sink, known = open_sink(tmp_path)
+    assert known.place is None
+    assert len(known.records) == 2
+    sink.append("two", record(2))
+    sink.checkpoint(Place("two", 1, measures()), write_state("new"))
+    _, known = open_sink(tmp_path)
+    assert known.state is not None
+    assert known.state.read_text() == "new"
+    assert [path.name for path in tmp_path.glob("*.state")] == [known.state.name]
+
+
+def test_a_checkpoint_that_was_cut_leaves_the_one_before(tmp_path: Path) -> None:
+    sink, _ = open_sink(tmp_path)
+    sink.append("one", record(0))
+    sink.checkpoint(Place("one", 1, measures()), write_state("good"))
+    sink.append("one", record(1))
+
+    def die(path: Path) -> None:
+        path.write_text("half")
+        (path.parent / f".{path.name}.0a0a0a0a.part").write_text("part")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sink.checkpoint(Place("one", 2, measures()), die)
+    sink, known = open_sink(tmp_path)
+    assert known.place is not None
+    assert known.place.n_batches == 1
+    assert known.state is not None
+    assert known.state.read_text() == "good"
+    sink.checkpoint(Place("one", 1, measures()), write_state("again"))
+    assert sorted(path.name for path in tmp_path.iterdir() if "state" in path.name) == ["2.state"]
+
+
+@pytest.mark.parametrize("change", [{"versions": {"torch": "2"}}, {"n_batches": 7}, {"key": "j"}])
+def test_a_job_begun_under_another_setting_starts_anew(tmp_path: Path, change) -> None:
+    sink, _ = open_sink(tmp_path)
+    sink.append("one", record(0))
+    sink.checkpoint(Place("one", 1, measures()), write_state("old"))
+    _, known = open_sink(tmp_path, **change)
+    assert (known.records, known.place) == ([], None)
+    assert (tmp_path / "records.jsonl").read_bytes() == b""
+    assert not list(tmp_path.glob("*.state"))
+
+
+def test_the_number_of_threads_is_that_of_the_beginning(tmp_path: Path) -> None:
+    sink, known = open_sink(tmp_path)
+    assert known.n_threads == 2
+    sink.append("one", record(0))
+    sink.close_unit("one", measures())
+    _, known = open_sink(tmp_path, n_threads=8)
+    assert known.n_threads == 2
+    assert len(known.records) == 1
+
+
+def test_a_disk_that_lost_records_makes_the_job_start_anew(tmp_path: Path) -> None:
+    sink, _ = open_sink(tmp_path)
+    sink.append("one", record(0))
+    sink.append("one", record(1))
+    sink.close_unit("one", measures())
+    text = (tmp_path / "records.jsonl").read_bytes()
+    (tmp_path / "records.jsonl").write_bytes(text[:-5])
+    _, known = open_sink(tmp_path)
+    assert (known.records, known.measures) == ([], {})
+
+
+def test_states_are_read_from_disk(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path / "job")
+    assert folder.state == "waiting"
+    folder.make()
+    with folder.hold() as is_mine:
+        assert is_mine
+        assert folder.state == "running"
+        with JobFolder(tmp_path / "job").hold() as also_mine:
+            assert not also_mine
+        FolderSink(folder).begin(SETTING)
+    assert folder.state == "cut"
+    folder.fail("WorkerDied", "why")
+    assert folder.state == "failed"
+    found = folder.read("error.json")
+    assert found is not None
+    assert (found["type"], found["message"]) == ("WorkerDied", "why")
+    assert "goes on" in found["remedy"]
+    with folder.hold():
+        FolderSink(folder).begin(SETTING)
+    assert folder.state == "cut"
+    folder.write("result.json", {})
+    assert folder.state == "done"
+
+
+def test_files_that_were_altered_are_named(tmp_path: Path) -> None:
+    assert run_once(make_spec("source"), tmp_path / "job") == "finished"
+    folder = JobFolder(tmp_path / "job")
+    entry = Entry(make_spec("source"), "x")
+    good = (tmp_path / "job" / "records.jsonl").read_bytes()
+    (tmp_path / "job" / "records.jsonl").write_bytes(good.rpartition(b"\n{")[0] + b"\n")
+    with pytest.raises(CorruptFile, match=r"records\.jsonl.*11 lines instead of 12.*Remove"):
+        folder.read_outcome(entry, "job")
+    (tmp_path / "job" / "records.jsonl").write_bytes(b"nonsense\n" + good)
+    with pytest.raises(CorruptFile, match=r"line 1.*Remove the folder"):
+        folder.read_outcome(entry, "job")
+    (tmp_path / "job" / "result.json").write_text("[]")
+    with pytest.raises(CorruptFile, match="found list"):
+        folder.read_outcome(entry, "job")
+
+
+def test_a_suite_is_found_again_with_what_is_done_of_it(tmp_path: Path) -> None:
+    tent, source = make_spec("tent"), make_spec("source")
+    entries = (
+        Entry(tent, "tent", axes={"lr": 1e-3}),
+        Entry(source, "source"),
+        Entry(source, "the same again", "other"),
+    )
+    suite = Suite(title="three rows", entries=entries, notes="small", selection="oracle")
+    store = Store.create(tmp_path / "deep" / "out", suite)
+    assert list(store.jobs()) == [f"jobs/tent-{tent.key}", f"jobs/source-{source.key}"]
+    run_once(source, tmp_path / "deep" / "out" / f"jobs/source-{source.key}")
+    again = Store(tmp_path / "deep" / "out")
+    assert again.suite == suite
+    outcomes = again.outcomes()
+    assert [(own.entry.label, own.entry.group) for own in outcomes] == [
+        ("source", ""),
+        ("the same again", "other"),
+    ]
+    assert outcomes[0].folder == f"jobs/source-{source.key}"
+    assert outcomes[0].error == pytest.approx(100 * outcomes[0].result.error)
+    assert outcomes[0].result.ece > 0
+    assert [(own.state, own.done, own.total) for own in again.statuses()] == [
+        ("waiting", 0, None),
+        ("done", 12, 12),
+    ]
+
+
+def test_other_suites_may_share_the_folder(tmp_path: Path) -> None:
+    source = make_spec("source")
+    one = Suite(title="one", entries=(Entry(source, "a"),))
+    two = Suite(title="two", entries=(Entry(make_spec("norm"), "b"), Entry(source, "c")))
+    store = Store.create(tmp_path, one)
+    run_once(source, tmp_path / f"jobs/source-{source.key}")
+    other = Store.create(tmp_path, two)
+    assert [own.entry.label for own in store.outcomes()] == ["a"]
+    assert [own.entry.label for own in other.outcomes()] == ["c"]
+    assert Store(tmp_path).suite.title == "two"
+
+
+def test_what_is_no_folder_of_a_suite_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"has no suite\.json.*acclimate bench run"):
+        Store(tmp_path)
+    (tmp_path / "suite.json").write_text(json.dumps({"title": "x"}))
+    with pytest.raises(CorruptFile, match=r"suite\.json is not as it was written"):
+        Store(tmp_path)
+    (tmp_path / "file").write_text("precious")
+    suite = Suite(title="x", entries=(Entry(make_spec(), "x"),))
+    with pytest.raises(BadInput, match=r"cannot make .*--out"):
+        Store.create(tmp_path / "file", suite)

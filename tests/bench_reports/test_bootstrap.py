@@ -1,0 +1,219 @@
+"""The paired bootstrap, against resamples that are counted one by one."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+
+import numpy as np
+import pytest
+
+from acclimate.bench.reports import rank, tabulate
+from acclimate.bench.reports.bootstrap import N_RESAMPLES, compare, pair, resample
+from acclimate.bench.reports.notes import ranking_note
+from tests.bench_reports.outcomes import exact, make_outcome
+
+
+def all_differences(first: dict, second: dict) -> list[float]:
+    """Every resample there is, each as likely as any other: the exact distribution."""
+    keys = list(first)
+    return [
+        statistics.fmean(first[key] - second[key] for key in drawn)
+        for drawn in itertools.product(keys, repeat=len(keys))
+    ]
+
+
+def exact_quantiles(values: list[float]) -> tuple[float, float]:
+    ordered = sorted(values)
+    return ordered[int(0.025 * len(ordered))], ordered[int(0.975 * len(ordered))]
+
+
+def test_it_agrees_with_all_resamples_there_are():
+    errors = {
+        "a": {(0, 0): 10, (1, 0): 22, (0, 1): 18, (1, 1): 30, (0, 2): 11},
+        "b": {(0, 0): 13, (1, 0): 20, (0, 1): 26, (1, 1): 31, (0, 2): 11},
+    }
+    # Five pairs: three seeds of the first domain, two of the second.
+    made = {
+        label: [
+            make_outcome(
+                label,
+                {f"shift{d}": [wrong] for (d, s), wrong in own.items() if s == seed},
+                seed=seed,
+            )
+            for seed in range(3)
+        ]
+        for label, own in errors.items()
+    }
+    found = compare(made["a"], made["b"])
+    whole = all_differences(errors["a"], errors["b"])
+    assert found.n_units == 5
+    assert found.value == pytest.approx(statistics.fmean(whole))
+    probability = statistics.fmean((d < 0) + (d == 0) / 2 for d in whole)
+    # Ten thousand draws of a share: three standard deviations.
+    margin = 3 * (probability * (1 - probability) / N_RESAMPLES) ** 0.5
+    assert found.probability == pytest.approx(probability, abs=margin)
+    low, high = exact_quantiles(whole)
+    # The exact distribution is on a grid of fifths of a point.
+    assert found.low == pytest.approx(low, abs=0.21)
+    assert found.high == pytest.approx(high, abs=0.21)
+
+
+def test_resampled_means_are_those_of_a_loop():
+    draws = random.Random(3)
+    outcomes = {
+        label: [exact(label, *(draws.randrange(100) for _ in range(4)), seed=s) for s in (0, 1)]
+        for label in "abc"
+    }
+    units = pair(list(outcomes.values()))
+    assert units.kind == "domain × seed pairs"
+    assert units.n == 8
+    means = resample(units, n_resamples=50, seed=7)
+    again = np.random.default_rng(7).multinomial(8, [1 / 8] * 8, size=50)
+    for index, times in enumerate(again):
+        for column, own in enumerate(outcomes.values()):
+            drawn = []
+            errors = [100 * r.n_errors / r.n for outcome in own for r in outcome.result.records]
+            for unit, count in enumerate(times):
+                drawn += [errors[unit]] * count
+            assert means[index, column] == pytest.approx(statistics.fmean(drawn), abs=1e-8)
+
+
+def test_seeds_that_change_nothing_are_not_counted_again():
+    first = [exact("a", 10, 20, seed=s) for s in (0, 1, 2)]
+    second = [exact("b", 12, 20, seed=s) for s in (0, 1, 2)]
+    units = pair([first, second])
+    assert (units.kind, units.n) == ("domains", 2)
+    second[1] = exact("b", 13, 20, seed=1)
+    units = pair([first, second])
+    assert (units.kind, units.n) == ("domain × seed pairs", 6)
+
+
+def test_one_domain_and_one_seed_are_resampled_by_batch():
+    wrong = {"a": [1, 9, 4, 4, 0], "b": [5, 9, 8, 3, 2]}
+    sizes = [10, 10, 10, 10, 5]
+    outcomes = []
+    for label, own in wrong.items():
+        whole = make_outcome(label, {"fog": own[:4]}, n=10)
+        last = make_outcome(label, {"fog": own[4:]}, n=5)
+        records = (*whole.result.records, *last.result.records)
+        numbered = tuple(
+            type(record)(**{**vars(record), "index": index}) for index, record in enumerate(records)
+        )
+        outcomes.append(
+            type(whole)(whole.entry, type(whole.result)(numbered), whole.provenance, whole.folder)
+        )
+    units = pair([[outcome] for outcome in outcomes])
+    assert units.kind == "batches"
+    assert list(units.weights) == sizes
+    found = compare(*[[outcome] for outcome in outcomes])
+    assert found.value == pytest.approx(100 * (sum(wrong["a"]) - sum(wrong["b"])) / 45)
+    # Every resample there is: errors over images, not a mean of the batches' errors.
+    apart = [
+        100 * sum(wrong["a"][i] - wrong["b"][i] for i in drawn) / sum(sizes[i] for i in drawn)
+        for drawn in itertools.product(range(5), repeat=5)
+    ]
+    share = statistics.fmean((d < 0) + (d == 0) / 2 for d in apart)
+    margin = 3 * (share * (1 - share) / N_RESAMPLES) ** 0.5
+    assert found.probability == pytest.approx(share, abs=margin)
+    low, high = exact_quantiles(apart)
+    assert found.low == pytest.approx(low, abs=1.0)
+    assert found.high == pytest.approx(high, abs=1.0)
+
+
+def test_a_single_batch_has_no_interval():
+    assert compare([exact("a", 1)], [exact("b", 2)]) is None
+    assert rank(tabulate([exact("a", 1), exact("b", 2)]).groups[0]) == ()
+
+
+def test_batches_that_are_not_the_same_are_not_paired():
+    first, second = make_outcome("a", {"fog": [1, 2, 3]}), make_outcome("b", {"fog": [1, 2]})
+    assert compare([first], [second]) is None
+
+
+def test_only_what_both_have_is_compared():
+    first = [exact("a", 10, 20, seed=0), exact("a", 90, 90, seed=1)]
+    found = compare(first, [exact("b", 12, 21, seed=0)])
+    assert found.n_units == 2
+    assert found.value == pytest.approx(-1.5)
+    assert compare([exact("a", 10, 20, seed=0)], [exact("b", 10, 20, seed=1)]) is None
+
+
+def test_equal_methods_are_a_toss():
+    found = compare([exact("a", 10, 20, 30)], [exact("b", 10, 20, 30)])
+    assert (found.value, found.low, found.high, found.probability) == (0, 0, 0, 0.5)
+
+
+def test_pairing_takes_out_what_is_hard_for_both():
+    hard = [5, 30, 60, 90, 15, 45]
+    first = [exact("a", *hard)]
+    second = [exact("b", *(wrong + 2 for wrong in hard))]
+    found = compare(first, second)
+    assert (found.low, found.high) == pytest.approx((-2, -2))
+    assert found.probability == 1
+
+
+def test_the_ranking_is_by_mean_and_compares_neighbours():
+    errors = {"b": (20, 30, 41), "a": (10, 20, 30), "c": (21, 29, 41)}
+    group = tabulate([exact(label, *wrong) for label, wrong in errors.items()]).groups[0]
+    (ranking,) = rank(group)
+    assert [place.row.label for place in ranking.places] == ["a", "b", "c"]
+    assert [place.rank for place in ranking.places] == [1, 2, 2]  # b and c are equal on average
+    first, second, last = ranking.places
+    assert first.to_next.value == pytest.approx(20 - 91 / 3)
+    assert first.ranks == (1, 1)
+    assert first.to_first is None
+    assert last.to_next is None
+    assert second.to_next.value == pytest.approx(0)
+    assert second.to_next.low < 0 < second.to_next.high
+    # b and c are as good as each other: their ranks overlap.
+    assert second.ranks[0] == 2
+    assert second.ranks[1] == 3
+    assert last.to_first.value == pytest.approx(91 / 3 - 20)
+
+
+def test_ranks_are_those_of_a_loop():
+    draws = random.Random(5)
+    outcomes = [exact(label, *(draws.randrange(30, 50) for _ in range(6))) for label in "abcd"]
+    group = tabulate(outcomes).groups[0]
+    (ranking,) = rank(group, n_resamples=400, seed=1)
+    rows = group.competing(0)
+    means = resample(pair([row.outcomes for row in rows]), 400, 1)
+    for index, place in enumerate(ranking.places):
+        ranks = []
+        for drawn in means.tolist():
+            below = sum(other < drawn[index] for other in drawn)
+            ranks.append(1 + below)
+        low, high = np.percentile(ranks, [2.5, 97.5])
+        assert place.ranks == (int(np.floor(low)), int(np.ceil(high)))
+
+
+def test_oracles_and_incomplete_rows_are_not_ranked():
+    outcomes = [exact(label, 20, 30, seed=s) for label in "ab" for s in (0, 1)]
+    outcomes += [exact("bound", 1, 1, seed=s, method="supervised") for s in (0, 1)]
+    outcomes += [exact("partial", 1, 1, seed=0)]
+    (ranking,) = rank(tabulate(outcomes).groups[0])
+    assert [place.row.label for place in ranking.places] == ["a", "b"]
+    assert ranking.kind == "domains"  # the seeds gave the same numbers
+    assert ranking.n_units == 2
+
+
+def test_each_protocol_has_its_own_ranking():
+    outcomes = [exact(label, 20, 30) for label in "abc"]
+    outcomes += [exact(label, 5, 6, n=50) for label in "de"]
+    rankings = rank(tabulate(outcomes).groups[0])
+    assert [[p.row.label for p in ranking.places] for ranking in rankings] == [
+        ["a", "b", "c"],
+        ["d", "e"],
+    ]
+    assert [ranking.protocol for ranking in rankings] == [0, 1]
+
+
+def test_the_note_states_how_it_was_made():
+    (ranking,) = rank(tabulate([exact("a", 20, 30), exact("b", 5, 6)]).groups[0])
+    note = ranking_note(ranking)
+    assert "(2 domains, 10000 resamples, seed 0)" in note
+    assert "rough" in note
+    again = rank(tabulate([exact("a", 20, 30), exact("b", 5, 6)]).groups[0])[0]
+    assert again.places[0].to_next == ranking.places[0].to_next
