@@ -17,6 +17,7 @@ from acclimate.cli.eval import evaluate
 from acclimate.cli.inspect import inspect
 from acclimate.cli.methods import app as methods
 from acclimate.cli.prepare import prepare
+from acclimate.cli.reproduce import reproduce
 from acclimate.cli.terminal import show_error
 from acclimate.cli.train import train
 from acclimate.cli.zoo import app as zoo
@@ -37,6 +38,7 @@ app.command()(adapt)
 app.command("eval")(evaluate)
 app.command()(inspect)
 app.command()(train)
+app.command()(reproduce)
 app.add_typer(bench, name="bench")
 app.add_typer(methods, name="methods")
 app.add_typer(data, name="data")

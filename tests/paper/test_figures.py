@@ -1,0 +1,225 @@
+"""Figures are drawn from what was run, as well-formed pictures and a page that stands alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from acclimate.artifact import Artifact
+from acclimate.bench import Entry, Outcome
+from acclimate.errors import BadInput, MissingExtra
+from acclimate.functional.penalty import penalties
+from acclimate.paper import EXPERIMENTS, embedding
+from acclimate.paper.embedding import Features, separation_by_class
+from acclimate.paper.experiment import Scene
+from acclimate.paper.figures import draw_against_lr, draw_penalties, read_penalties
+from acclimate.paper.scatter_page import Cloud, render_clouds
+from tests.paper.outcomes import fill
+
+COSINES = {"stem.weight": 0.1, "body.weight": 0.4, "body.bias": 0.2, "head.weight": 0.9}
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def save_artifact(path: Path) -> None:
+    """An artifact with four penalties and nothing else."""
+    cosines = {name: torch.tensor(value) for name, value in COSINES.items()}
+    tensors = {f"cosine/{name}": value for name, value in cosines.items()}
+    tensors |= {f"penalty/{name}": value for name, value in penalties(cosines).items()}
+    layout = {name: ["float32", 1] for name in COSINES}
+    card = {"model": {"layout": layout}, "parts": {"penalty": {}}}
+    Artifact(tensors, card).save(path)
+
+
+def make_scene(name: str, folder: Path, error: float = 30.0) -> Scene:
+    experiment = EXPERIMENTS[name]
+    outcomes = fill(experiment, "smoke", lambda entry, domain: error + len(entry.label) % 5)
+    return Scene(experiment.tabulate(outcomes), outcomes, folder)
+
+
+def test_curves_against_the_learning_rate(tmp_path: Path) -> None:
+    drawing = draw_against_lr(make_scene("fig-1", tmp_path))
+    (text,) = drawing.files.values()
+    assert list(drawing.files) == ["fig-1.svg"]
+    root = ET.fromstring(text)
+    lines = list(root.iter(f"{SVG}polyline"))
+    labels = {own.text for own in root.iter(f"{SVG}text") if own.get("class") == "legend"}
+    assert labels == {
+        "Ours",
+        "Entropy, all parameters",
+        "TENT",
+        "Supervised",
+        "Main + SWR",
+    }
+    assert len(lines) == 2 * 5  # in the chart and in the legend
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_penalties_of_all_variants(tmp_path: Path) -> None:
+    scene = make_scene("fig-s2", tmp_path)
+    for outcome in scene.outcomes:
+        save_artifact(tmp_path / f"{outcome.entry.spec.artifact_key}.acclimate")
+    found = {
+        str(outcome.entry.axes["column"]): list(read_penalties(outcome, tmp_path).values())
+        for outcome in scene.outcomes
+    }
+    scaled = np.array([0, 0.375, 0.125, 1])  # (cosine - lowest) / (highest - lowest)
+    expected = {
+        "a": scaled**2,
+        "b": scaled**2,
+        "c": scaled,
+        "d": scaled**3,
+        "e": 1 - scaled**2,
+        "f": (scaled**2)[::-1],
+        "g": np.full(4, (scaled**2).mean()),
+        "h": np.array([0, 1 / 3, 2 / 3, 1]),
+        "i": np.array([0, 1 / 9, 4 / 9, 1]),
+        "j": np.array([0, 0, 1, 1]),
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, atol=1e-6, err_msg=name)
+    drawing = draw_penalties(scene)
+    root = ET.fromstring(drawing.files["fig-s2.svg"])
+    captions = [own.text for own in root.iter(f"{SVG}text") if own.get("class") == "caption"]
+    assert captions[0] == "(a) as proposed"
+    assert captions[9] == "(j) step (ours)"
+    marks = list(root.iter(f"{SVG}circle"))
+    assert len(marks) == 10 * 4
+    notes = [own.text for own in root.iter(f"{SVG}text") if own.get("class") == "note"]
+    assert re.fullmatch(r"\d\d\.\d\d \([+-]\d\.\d\d\)", str(notes[1]))
+    assert any("4 penalties" in note for note in drawing.notes)
+
+
+def test_lost_artifacts_are_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="artifact"):
+        draw_penalties(make_scene("fig-s2", tmp_path))
+
+
+def make_features(apart: float) -> Features:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(3), 20)
+    centres = apart * np.eye(3, 8)
+    values = centres[labels] + rng.normal(size=(60, 8)) * 0.3
+    return Features(values, labels, ("cat", "dog", "owl", "nobody"), "fog")
+
+
+def test_separation_is_a_silhouette_of_class_means() -> None:
+    found = make_features(1.0)
+    values = found.values / np.linalg.norm(found.values, axis=1, keepdims=True)
+    centres = {k: values[found.labels == k].mean(axis=0) for k in range(3)}
+    centres = {k: centre / np.linalg.norm(centre) for k, centre in centres.items()}
+    slow: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    for value, label in zip(values, found.labels, strict=True):
+        distance = {k: 1 - float(value @ centre) for k, centre in centres.items()}
+        own = distance.pop(int(label))
+        other = min(distance.values())
+        slow[int(label)].append((other - own) / max(own, other))
+    measured = separation_by_class(found)
+    assert list(measured) == ["cat", "dog", "owl"]
+    for k, name in enumerate(measured):
+        assert measured[name] == pytest.approx(100 * np.mean(slow[k]), abs=1e-6)
+    near = separation_by_class(make_features(0.2))
+    assert sum(near.values()) < sum(measured.values())
+
+
+def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(embedding.importlib, "import_module", absent)
+    with pytest.raises(MissingExtra, match=r"acclimate\[tsne\]"):
+        embedding.check_tsne()
+
+
+def test_features_before_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the library: features that separate after adaptation, and a flat picture of them."""
+
+    def gather(outcome: Outcome, scene: Scene) -> Features:
+        return make_features(1.5 if outcome.entry.axes["row"] == "After" else 0.1)
+
+    monkeypatch.setattr(embedding, "gather_features", gather)
+    monkeypatch.setattr(embedding, "embed", lambda values, seed: values[:, :2])
+    drawing = embedding.draw_embedding(make_scene("fig-6", tmp_path))
+    assert list(drawing.files) == ["fig-6.svg", "fig-6.html"]
+    root = ET.fromstring(drawing.files["fig-6.svg"])
+    keys = [own.text for own in root.iter(f"{SVG}text") if own.get("class") == "legend"]
+    assert keys == ["cat", "dog", "owl", "nobody"]
+    assert len(list(root.iter(f"{SVG}circle"))) == 2 * 60 + len(keys)
+    (verdict,) = drawing.verdicts
+    assert verdict.claim.startswith("classes lie closer together")
+    assert verdict.margin is not None
+    assert verdict.margin > 0
+    assert drawing.table is not None
+    assert drawing.table.columns == ("error", "separation")
+    before, after = drawing.table.rows
+    assert before.ours[1] is not None
+    assert after.ours[1] is not None
+    assert after.ours[1].mean > before.ours[1].mean
+
+
+def test_features_are_those_of_the_last_images(tmp_path: Path) -> None:
+    """Those of the source method are the model's own on the same images."""
+    from acclimate.bench.materials import Materials
+    from acclimate.taps import find_anatomy, get_head, run
+
+    scene = make_scene("fig-6", tmp_path)
+    outcome = scene.outcomes[0]
+    assert outcome.entry.spec.method == "source"
+    found = embedding.gather_features(outcome, scene)
+    materials = Materials(tmp_path)
+    data = materials.load_data(outcome.entry.spec)
+    model = materials.load_model(outcome.entry.spec, len(data.classes)).eval()
+    x, y = data.domains[0].take(torch.arange(len(data.domains[0])))
+    anatomy = find_anatomy(model, x[:2], None, None)
+    with torch.no_grad():
+        features = run(model, x, get_head(model, anatomy.head)).features
+    assert features is not None
+    np.testing.assert_allclose(found.values, features.numpy(), atol=1e-5)
+    np.testing.assert_array_equal(found.labels, y.numpy())
+    assert found.domain == "gaussian_noise"
+
+
+def test_tsne_itself() -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed: acclimate[tsne]")
+    found = make_features(2.0)
+    places = embedding.embed(found.values, 0)
+    assert places.shape == (60, 2)
+    assert places.min() == 0
+    assert places.max() == 1
+    np.testing.assert_array_equal(places, embedding.embed(found.values, 0))
+
+
+def test_the_page_stands_alone() -> None:
+    places = np.array([[0.0, 1.0], [0.5, 0.25]])
+    cloud = Cloud("before <x>", places, np.array([0, 1]), ("cat", "</script>"))
+    text = render_clouds(
+        "Features", [cloud, dataclasses.replace(cloud, title="after")], ["A note."]
+    )
+    assert "@" not in re.sub(r"@media", "", text)
+    assert text.count("</script>") == 1
+    assert "<p>A note.</p>" in text
+    assert not re.search(r'(?:src|href)="', text)
+    (line,) = [line for line in text.splitlines() if line.startswith("const { classes, clouds }")]
+    data = json.loads(line.partition("= ")[2].rstrip(";"))
+    assert data["classes"] == ["cat", "</script>"]
+    assert data["clouds"][0]["points"] == [[0.0, 1.0, 0], [0.5, 0.25, 1]]
+
+
+def test_nothing_to_draw(tmp_path: Path) -> None:
+    experiment = EXPERIMENTS["fig-1"]
+    drawing = draw_against_lr(Scene(experiment.tabulate(()), (), tmp_path))
+    assert drawing.files == {}
+    assert drawing.notes
+
+
+def test_an_entry_knows_its_place() -> None:
+    entry = EXPERIMENTS["fig-1"].suite("full").entries[0]
+    assert isinstance(entry, Entry)
+    assert entry.label == "Ours, lr 1e-05"
+    assert entry.axes["column"] == "1e-5"
