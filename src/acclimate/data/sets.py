@@ -65,6 +65,10 @@ def get(
         return get_cifar_c(entry, place, given, force, progress, notify)
     if entry.kind in ("cifar", "cifar10_1"):
         return get_cifar(entry, place, given, force, progress, notify)
+    if entry.kind == "domains":
+        from acclimate.data.domain_import import get_domains
+
+        return get_domains(name, place, given, force, progress, notify)
     raise BadInput(f"{name} is not fetched. {entry.placing.replace('{root}', str(place))}")
 
 
@@ -91,6 +95,11 @@ def load(
     entry, place = get_set(name), data_root(root)
     if entry.kind == "folder":
         raise BadInput(f'{name} is a folder of files: use acclimate.data.load_folder("{name}").')
+    if entry.kind == "domains":
+        raise BadInput(
+            f'{name} has several domains: use acclimate.data.domains.load_domains("{name}"). On '
+            "the command line, train with --algorithm, and evaluate on its folder: --data DIR."
+        )
     if entry.kind == "ingredient":
         raise BadInput(f"{name} has no labels, it is what other sets are made with: {entry.text}.")
     known = _OPTIONS[entry.kind]
@@ -176,7 +185,7 @@ def find_state(name: str, root: str | Path | None = None) -> str:
     if entry.kind == "ingredient":
         there = all((place / name / file).is_file() for file in entry.sha256)
         return f"{len(entry.sha256)} files" if there else ""
-    if entry.kind == "made":
+    if entry.kind == "made" or name == "builtin-domains":
         return "made by code"
     if entry.kind == "cifar_c":
         return _find_corrupted(entry, place)
@@ -184,6 +193,10 @@ def find_state(name: str, root: str | Path | None = None) -> str:
         places = [place / entry.name, place / f"{entry.name}-generated"]
         return "folder" if any(folder.is_dir() for folder in places) else ""
     card = place / entry.name / CARD
+    if entry.kind == "domains" and not card.is_file():
+        from acclimate.data.domain_tree import describe_place
+
+        return describe_place(name, place)
     return (
         str(read_card(card, make_remedy(entry, place), "source")["source"])
         if card.is_file()

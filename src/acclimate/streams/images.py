@@ -50,6 +50,11 @@ def list_images(root: str | Path) -> list[Path]:
     return paths
 
 
+def find_images(root: Path) -> list[Path]:
+    """Return all images under a folder as `list_images` does, in no order; there may be none."""
+    return list(_walk(root, frozenset()))
+
+
 def _walk(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
     real = folder.resolve()
     if real in above:  # a link back to a folder that is being listed
@@ -63,7 +68,7 @@ def _walk(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
             yield path
 
 
-def read_image(path: Path, size: Size, resize: Size | None = None) -> Pixels:
+def read_image(path: Path, size: Size, resize: Size | None = None, squash: bool = False) -> Pixels:
     """Return one image as (height, width, 3), resized and then cropped at the centre.
 
     The arithmetic is that of the usual evaluation transforms: the side that is shorter relative to
@@ -74,9 +79,14 @@ def read_image(path: Path, size: Size, resize: Size | None = None) -> Pixels:
         path: Of any image file.
         size: Height and width of what is returned.
         resize: What the image is resized to cover before it is cropped; None for `size` itself.
+        squash: Resize to `size` whatever the shape was, and crop nothing, as DomainBed does.
     """
     with Image.open(path) as file:
         image = _to_rgb(ImageOps.exif_transpose(file))
+    if squash:
+        if (image.height, image.width) != size:
+            image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+        return np.asarray(image, dtype=np.uint8)
     image = _resize_to_cover(image, size if resize is None else resize)
     height, width = size
     left, top = round((image.width - width) / 2), round((image.height - height) / 2)
@@ -107,23 +117,28 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def try_read(path: Path, size: Size, resize: Size | None = None) -> Pixels | str:
+def try_read(
+    path: Path, size: Size, resize: Size | None = None, squash: bool = False
+) -> Pixels | str:
     """Return the image as `read_image` does, or the reason why it cannot be read."""
     try:
-        return read_image(path, size, resize)
+        return read_image(path, size, resize, squash)
     except _DECODE_ERRORS as error:
         return f"{type(error).__name__}: {error}"
 
 
 def read_ahead(
-    groups: Sequence[Sequence[Path]], size: Size, resize: Size | None = None
+    groups: Sequence[Sequence[Path]],
+    size: Size,
+    resize: Size | None = None,
+    squash: bool = False,
 ) -> Iterator[list[Pixels | str]]:
     """Yield `try_read` of each group while threads read the next one."""
     pool = ThreadPoolExecutor(_N_THREADS)
     waiting: list[list[Future[list[Pixels | str]]]] = []
 
     def read(paths: Sequence[Path]) -> list[Pixels | str]:
-        return [try_read(path, size, resize) for path in paths]
+        return [try_read(path, size, resize, squash) for path in paths]
 
     try:
         for group in groups:

@@ -14,7 +14,7 @@ from acclimate.errors import ArtifactMismatch, BadInput
 from acclimate.storage import read_file, write_file
 
 _KIND = "training"
-_WEIGHT, _MOMENTUM = "weight.", "momentum."
+_WEIGHT, _STATE = "weight.", "optimizer."
 
 
 @dataclass
@@ -27,6 +27,8 @@ class Position:
         loss_sum: Sum of their losses.
         seconds: Time spent up to here.
         scaler: State of the loss scaling of 16-bit precision.
+        penalty_sum: Sum of the penalties between domains, where there are any.
+        n_summed: Number of steps in the sums, where they do not begin with an epoch.
     """
 
     epoch: int = 0
@@ -34,6 +36,8 @@ class Position:
     loss_sum: float = 0.0
     seconds: float = 0.0
     scaler: dict[str, Any] = field(default_factory=dict)
+    penalty_sum: float = 0.0
+    n_summed: int = 0
 
 
 def checkpoint_path(out: Path) -> Path:
@@ -47,21 +51,24 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     position: Position,
     run: Mapping[str, Any],
+    extra: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write where a run stands, in one step.
 
     Args:
         path: Of the checkpoint.
         trained: All that is trained.
-        optimizer: SGD; its state is one momentum for each parameter.
+        optimizer: Its state is tensors for each parameter, as of SGD and Adam.
         position: How far the run has come.
         run: What run it is; `load_checkpoint` compares it.
+        extra: What else is to be kept; `load_checkpoint` returns it under these names.
     """
     tensors = {f"{_WEIGHT}{name}": tensor for name, tensor in trained.state_dict().items()}
     for name, parameter in trained.named_parameters():
-        momentum = optimizer.state[parameter].get("momentum_buffer")
-        if momentum is not None:
-            tensors[f"{_MOMENTUM}{name}"] = momentum
+        for kind, value in optimizer.state[parameter].items():
+            if value is not None:
+                tensors[f"{_STATE}{kind}.{name}"] = value
+    tensors |= extra or {}
     write_file(path, _KIND, tensors, {"position": asdict(position), "run": dict(run)})
 
 
@@ -113,13 +120,16 @@ def restore(
             "Start anew with --force instead of --resume."
         )
     trained.load_state_dict(state)
-    for name, parameter in trained.named_parameters():
-        momentum = tensors.get(f"{_MOMENTUM}{name}")
-        if momentum is not None:
+    parameters = dict(trained.named_parameters())
+    for full, tensor in tensors.items():
+        if not full.startswith(_STATE):
+            continue
+        kind, _, name = full.removeprefix(_STATE).partition(".")
+        parameter = parameters[name]
+        if tensor.shape == parameter.shape and kind != "step":
             # In the memory layout of the parameter, as the optimiser itself would have made it.
-            optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(
-                parameter, requires_grad=False
-            ).copy_(momentum)
+            tensor = torch.empty_like(parameter, requires_grad=False).copy_(tensor)
+        optimizer.state[parameter][kind] = tensor
 
 
 def check_place(out: Path, resume: bool, force: bool) -> None:

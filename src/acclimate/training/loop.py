@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,19 @@ class Trained(nn.Module):
         return self.objective(self.model, x, y, generator)  # type: ignore[no-any-return]
 
 
-def make_fabric(settings: TrainSettings, device: str) -> Any:
+class Computing(Protocol):
+    """Settings that say how many devices compute, and how precisely."""
+
+    @property
+    def devices(self) -> int:
+        """How many compute together."""
+
+    @property
+    def precision(self) -> str:
+        """One of `acclimate.training.settings.PRECISIONS`."""
+
+
+def make_fabric(settings: Computing, device: str) -> Any:
     """Return Fabric for these devices and this precision, launched.
 
     Args:
@@ -67,7 +79,7 @@ def make_fabric(settings: TrainSettings, device: str) -> Any:
     return made
 
 
-def _choose_device(name: str, settings: TrainSettings) -> str:
+def _choose_device(name: str, settings: Computing) -> str:
     """Return the kind of device, after everything that Fabric would refuse or replace."""
     counts = {
         "cuda": torch.cuda.device_count(),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from acclimate import zoo
 from acclimate.artifact import versions
@@ -79,28 +79,46 @@ def write_weights(
         figures: What came out.
         device: That computed it.
     """
-    name = architecture = settings.model
-    if ":" not in name:
-        spec = zoo.get_spec(name, len(run["classes"]))
+    inner = model.model if isinstance(model, NormalizedModel) else model
+    training = {**run, "command": settings.command, **figures}
+    write_zoo_file(out, inner.state_dict(), settings.model, training, device)
+
+
+def write_zoo_file(
+    out: Path,
+    tensors: Mapping[str, Tensor],
+    model: str,
+    training: Mapping[str, Any],
+    device: torch.device,
+) -> None:
+    """Write weights that `zoo.load` reads, with a card that says how they came about.
+
+    Args:
+        out: Where.
+        tensors: By our names, without what wraps models of libraries.
+        model: Its name in the zoo, or one with a colon.
+        training: What is told of the training; it has a list of `classes`.
+        device: That computed it.
+    """
+    name, architecture, n_classes = model, model, len(training["classes"])
+    if ":" not in name and name != "builtin":
+        spec = zoo.get_spec(name, n_classes)
         name, architecture = spec.name, spec.architecture
     card = {
         "name": name,
         "architecture": architecture,
-        "n_classes": len(run["classes"]),
+        "n_classes": n_classes,
         "source_sha256": "",  # of a published file: there is none
         "address": "",
         "licence": "",
         "left_out": [],
         "training": {
-            **run,
-            "command": settings.command,
             "versions": {**versions(), "lightning-fabric": version("lightning-fabric")},
             "machine": _describe_machine(device),
-            **figures,
+            **training,
         },
     }
-    inner = model.model if isinstance(model, NormalizedModel) else model
-    write_file(out, _KIND, inner.state_dict(), card)
+    write_file(out, _KIND, tensors, card)
 
 
 def read_result(out: Path, run: Mapping[str, Any]) -> TrainResult:

@@ -154,6 +154,11 @@ def load_sets(
         root: Of all data; see `acclimate.data.data_root`.
     """
     name = settings.data
+    if name in SETS and SETS[name].kind == "domains":
+        raise BadInput(
+            f"{name} has several domains: train with --algorithm erm or coral, and hold one out by "
+            "--test-domain."
+        )
     if name in SETS and SETS[name].kind != "folder":
         if settings.size is not None:
             raise BadInput(f"--size is for folders of images; {name} is taken as it is. Leave it.")

@@ -1,0 +1,200 @@
+"""`acclimate train --algorithm`: train on several domains, one held out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from acclimate.cli.terminal import get_console, make_facts, show_progress, show_warnings
+from acclimate.errors import BadInput
+
+if TYPE_CHECKING:
+    from acclimate.training.domains import DomainResult, DomainSettings
+
+_PANEL = "Several domains (with --algorithm)"
+
+AlgorithmOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Train on several domains: erm (cross entropy) or coral (and a penalty where the "
+        "features of two domains differ in mean or covariance).",
+        rich_help_panel=_PANEL,
+    ),
+]
+TestDomainOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="DOMAIN",
+        help="The domain to hold out, such as sketch; may be repeated.",
+        rich_help_panel=_PANEL,
+    ),
+]
+PretrainedOption = Annotated[
+    bool,
+    typer.Option(
+        "--pretrained",
+        help="Begin with the published weights, and a fresh head.",
+        rich_help_panel=_PANEL,
+    ),
+]
+FirstWeightsOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Begin with these weights instead, of any number of classes.",
+        rich_help_panel=_PANEL,
+    ),
+]
+StepsOption = Annotated[int, typer.Option(help="Steps of Adam.", rich_help_panel=_PANEL)]
+CheckEveryOption = Annotated[
+    int,
+    typer.Option(help="Steps between two looks at the validation splits.", rich_help_panel=_PANEL),
+]
+HparamsSeedOption = Annotated[
+    int,
+    typer.Option(
+        metavar="K",
+        help="Draw of DomainBed's random search; 0 is its defaults. Single options still win.",
+        rich_help_panel=_PANEL,
+    ),
+]
+TrialSeedOption = Annotated[
+    int, typer.Option(help="Of the splits, and of the draw.", rich_help_panel=_PANEL)
+]
+GammaOption = Annotated[
+    float, typer.Option(help="Weight of CORAL's penalty.", rich_help_panel=_PANEL)
+]
+DropoutOption = Annotated[
+    float, typer.Option(help="Part of the features that is dropped.", rich_help_panel=_PANEL)
+]
+
+_ONLY_DOMAINS = (
+    *("test_domain", "pretrained", "weights", "steps", "check_every"),
+    *("hparams_seed", "trial_seed", "gamma", "dropout"),
+)
+_NOT_DOMAINS = {
+    "epochs": "give --steps",
+    "momentum": "Adam has its own",
+    "warmup_epochs": "the learning rate is constant",
+    "label_smoothing": "leave it out",
+    "augmentation": "it is DomainBed's",
+    "joint": "leave it out",
+    "joint_weight": "leave it out",
+}
+
+
+def refuse_options(context: typer.Context, algorithm: str | None) -> None:
+    """Refuse options that would have no effect.
+
+    Raises:
+        BadInput: An option of one kind of training was given with the other.
+    """
+    given = _given(context)
+    if algorithm is None:
+        for name in _ONLY_DOMAINS:
+            if name in given:
+                raise BadInput(
+                    f"{_flag(name)} is for training on several domains: say --algorithm erm or "
+                    "coral with it."
+                )
+        return
+    for name, hint in _NOT_DOMAINS.items():
+        if name in given:
+            raise BadInput(f"{_flag(name)} does not go with --algorithm {algorithm}: {hint}.")
+    if "test_domain" not in given:
+        raise BadInput("--algorithm needs the domain to hold out: --test-domain NAME.")
+
+
+def train_on_domains(
+    context: typer.Context,
+    out: Path,
+    resume: bool,
+    force: bool,
+    device: str,
+    save_every: int,
+    data_dir: Path | None,
+) -> None:
+    """Train, and say what came out.
+
+    Args:
+        context: Of the command; what was given on the command line becomes the settings, the rest
+            is left to the trial.
+        out: Weights to write.
+        resume: Go on where an interrupted call stopped.
+        force: Overwrite, or start anew.
+        device: `auto`, `cpu`, `cuda` or `mps`.
+        save_every: Steps between two checkpoints.
+        data_dir: Of all data.
+    """
+    from acclimate.training import domains
+
+    here = str(Path.cwd())
+    if here not in sys.path:  # for package.module:function
+        sys.path.insert(0, here)
+    settings = _make_settings(_given(context))
+    with show_warnings(), show_progress() as progress:
+        try:
+            result = domains.train_domains(
+                settings,
+                out,
+                resume=resume,
+                force=force,
+                device=device,
+                save_every=save_every,
+                root=data_dir,
+                progress=progress,
+            )
+        except KeyboardInterrupt:
+            get_console(stderr=True).print("interrupted; say the same again with --resume to go on")
+            raise
+    get_console().print(make_facts("Trained", _list_facts(result, settings)))
+
+
+def _given(context: typer.Context) -> dict[str, Any]:
+    """Return the options that were given on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {
+        name: context.params[name]
+        for name, source in sources.items()
+        if source is not None and source.name != "DEFAULT"
+    }
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _make_settings(given: dict[str, Any]) -> DomainSettings:
+    from dataclasses import fields
+
+    from acclimate.training.domains import DomainSettings
+
+    known = {option.name for option in fields(DomainSettings)}
+    values = {name: value for name, value in given.items() if name in known}
+    values["test_domain"] = tuple(values["test_domain"])
+    if "weights" in values:
+        values["weights"] = str(values["weights"])
+    return DomainSettings(**values)
+
+
+def _list_facts(result: DomainResult, settings: DomainSettings) -> dict[str, str]:
+    first, last = result.checks[0], result.checks[-1]
+    facts = {
+        "weights": str(result.path),
+        "": "this run had ended before; nothing was done" if result.was_done else "",
+        "held out": ", ".join(settings.held_out),
+        "BatchNorm": "statistics of the first weights, frozen",
+        "training loss": f"{first['loss']:.3f} → {last['loss']:.3f}",
+        "best step": f"{result.step} of {settings.steps}",
+    }
+    for name, accuracy in result.validation.items():
+        facts[f"accuracy, {name}"] = f"{accuracy:.2f} % (20 % held out)"
+    facts["mean"] = f"{result.mean:.2f} %"
+    if result.unreadable:
+        facts["unreadable"] = f"{len(result.unreadable):,} image(s), left out"
+    facts |= {"time": f"{result.minutes:.1f} min", "again": settings.command}
+    return {name: value for name, value in facts.items() if value}

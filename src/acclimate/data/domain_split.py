@@ -1,0 +1,51 @@
+"""DomainBed's rule for splitting a domain: a hash of the trial and the domain seeds a shuffle."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from acclimate.errors import BadInput
+
+#: Part of every domain that is held out of training.
+HELD_OUT = 0.2
+
+
+def seed_hash(*values: int | str) -> int:
+    """Return a seed for these values, as DomainBed derives it: an MD5 of how Python writes them.
+
+    >>> seed_hash(0, 1)
+    1514274641
+    """
+    text = str(values).encode()
+    return int(hashlib.md5(text, usedforsecurity=False).hexdigest(), 16) % 2**31
+
+
+def split_keys(
+    n: int, trial_seed: int, index: int, fraction: float = HELD_OUT
+) -> tuple[list[int], list[int]]:
+    """Return which images of a domain are trained on, and which are held out.
+
+    The positions are shuffled by NumPy's legacy generator, whose numbers never change; the first
+    part of them is held out, the rest is trained on, as in DomainBed's `train.py`.
+
+    Args:
+        n: Number of images of the domain, in the order of `torchvision.datasets.ImageFolder`:
+            class by class, then by name.
+        trial_seed: Of the trial.
+        index: Place of the domain among all, in the order of their names.
+        fraction: Part that is held out.
+
+    Raises:
+        BadInput: There are too few images for anything to be held out.
+    """
+    n_held = int(n * fraction)
+    if n_held < 1:
+        raise BadInput(
+            f"expected enough images in a domain to hold out {fraction:.0%} of them, found {n}. "
+            "Give more images."
+        )
+    keys = list(range(n))
+    np.random.RandomState(seed_hash(trial_seed, index)).shuffle(keys)
+    return keys[n_held:], keys[:n_held]

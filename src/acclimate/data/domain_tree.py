@@ -1,0 +1,223 @@
+"""Folders in the layout `root/<domain>/<class>/<image>`: listing them, and what may be wrong."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from acclimate.data.domain_sets import DOMAIN_SETS, DomainSpec, normalize_name
+from acclimate.errors import AcclimateWarning, BadInput, did_you_mean
+from acclimate.streams.images import find_images
+
+_LAYOUT = "Images are expected as <domain>/<class>/<image>."
+
+
+@dataclass(frozen=True)
+class DomainTree:
+    """What lies in a folder of domains.
+
+    Attributes:
+        base: The folder whose sub-folders are the domains.
+        domains: Image files by class by domain. Domains have their published names and are sorted
+            by them; classes have the names of their folders.
+        loose: Images that lie in a domain but in no class, by domain.
+        others: Sub-folders that are no domain of the published set.
+    """
+
+    base: Path
+    domains: dict[str, dict[str, list[Path]]]
+    loose: dict[str, list[Path]]
+    others: tuple[str, ...] = ()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, sorted; of names that differ in case or signs, the first."""
+        named: dict[str, str] = {}
+        for classes in self.domains.values():
+            for name in classes:
+                named.setdefault(normalize_name(name), name)
+        return tuple(sorted(named.values()))
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of images by domain."""
+        return {
+            name: sum(len(paths) for paths in classes.values())
+            for name, classes in self.domains.items()
+        }
+
+
+def find_base(spec: DomainSpec, root: Path, path: str | Path | None = None) -> Path:
+    """Return the folder a set lies in.
+
+    Under the root it may also have the name DomainBed gives it, such as PACS.
+
+    Args:
+        spec: Of the set.
+        root: Of all data.
+        path: Where the set is, if not under the root.
+
+    Raises:
+        BadInput: There is no such folder.
+    """
+    if path is None and not spec.domains:
+        raise BadInput(f"{spec.name} is any folder of yours: give the folder itself.")
+    base = find_place(spec, root) if path is None else Path(path)
+    if base is None or not base.is_dir():
+        placing = spec.placing.replace("{root}", str(root))
+        raise BadInput(f"{spec.name}: there is no folder {base or root / spec.name}. {placing}")
+    return base
+
+
+def find_place(spec: DomainSpec, root: Path) -> Path | None:
+    """Return the folder of a set under the root, whatever its case and signs; None if none."""
+    if (root / spec.name).is_dir():
+        return root / spec.name
+    if not root.is_dir():
+        return None
+    wanted = normalize_name(spec.name)
+    named = [folder for folder in _folders(root) if normalize_name(folder.name) == wanted]
+    return min(named, default=None)
+
+
+def describe_place(name: str, root: Path) -> str:
+    """Return in a few words what of a published set is under the root; empty if nothing."""
+    spec = DOMAIN_SETS[name]
+    base = find_place(spec, root) if spec.domains else None
+    if base is None:
+        return ""
+    found = {normalize_name(folder.name) for folder in _folders(base)}
+    n = sum(normalize_name(domain) in found for domain in spec.domains)
+    return f"folder, {n} of {len(spec.domains)} domains"
+
+
+def list_tree(base: Path, spec: DomainSpec | None = None) -> DomainTree:
+    """Return what lies in a folder of domains, without judging it.
+
+    Images are in the order of `torchvision.datasets.ImageFolder`: by folder, then by name.
+
+    Args:
+        base: The folder whose sub-folders are the domains.
+        spec: Of a published set, whose names the domains get.
+    """
+    published = {} if spec is None else {normalize_name(name): name for name in spec.domains}
+    domains: dict[str, dict[str, list[Path]]] = {}
+    loose: dict[str, list[Path]] = {}
+    others = []
+    for folder in sorted(_folders(base)):
+        name = published.get(normalize_name(folder.name)) if published else folder.name
+        if name is None or name in domains:
+            others.append(folder.name)
+            continue
+        classes: dict[str, list[Path]] = {}
+        for path in sorted(find_images(folder), key=lambda path: (path.parent.parts, path.name)):
+            inside = path.relative_to(folder).parts
+            if len(inside) == 1:
+                loose.setdefault(name, []).append(path)
+            else:
+                classes.setdefault(inside[0], []).append(path)
+        domains[name] = classes
+    ordered = {name: domains[name] for name in sorted(domains)}
+    return DomainTree(base, ordered, loose, tuple(others))
+
+
+def find_faults(tree: DomainTree, spec: DomainSpec | None = None) -> list[str]:
+    """Return what makes a folder unusable, one sentence each, with what to do."""
+    missing = [] if spec is None else [name for name in spec.domains if name not in tree.domains]
+    if missing:
+        return [
+            f'{tree.base} has no folder for the domain "{name}" of {spec.name if spec else ""}. '
+            f"{did_you_mean(name, tree.others)} Other sets are given as a folder, --data DIR."
+            for name in missing
+        ]
+    if len(tree.domains) < 2:
+        found = f'only "{next(iter(tree.domains))}"' if tree.domains else "none"
+        return [
+            f"expected at least two domains as sub-folders of {tree.base}, found {found}: with one "
+            f"there is nothing to generalise to. {_LAYOUT}"
+        ]
+    faults = [
+        f"{paths[0]} lies in a domain but in no class, and so do {len(paths) - 1} more. {_LAYOUT}"
+        for paths in tree.loose.values()
+    ]
+    empty = [name for name, classes in tree.domains.items() if not classes]
+    faults += [
+        f'the domain "{name}" has no image in any class. {_LAYOUT} Remove the folder '
+        f"{tree.base / name}, or put images there."
+        for name in empty
+        if name not in tree.loose
+    ]
+    if empty:
+        return faults
+    return faults + _class_faults(tree) + _published_faults(tree, spec)
+
+
+def _class_faults(tree: DomainTree) -> list[str]:
+    faults, known = [], {normalize_name(name): name for name in tree.classes}
+    if len(known) < 2:
+        faults.append(
+            f'expected at least two classes in {tree.base}, found only "{tree.classes[0]}". '
+            f"{_LAYOUT}"
+        )
+    for domain, classes in tree.domains.items():
+        here = [normalize_name(name) for name in classes]
+        for key in sorted({key for key in here if here.count(key) > 1}):
+            twice = [name for name in classes if normalize_name(name) == key]
+            faults.append(
+                f'the domain "{domain}" has the class "{known[key]}" more than once, as '
+                f"{' and '.join(twice)}. Put their images into one folder."
+            )
+        for key in [key for key in known if key not in here]:
+            near = did_you_mean(known[key], classes)
+            faults.append(
+                f'the domain "{domain}" has no image of the class "{known[key]}", which other '
+                f"domains have: class numbers would not agree. {near} Every domain needs every "
+                "class; add images, or remove the class from all domains."
+            )
+        faults += [
+            f'the domain "{domain}" has only one image of the class "{name}" '
+            f"({paths[0].name}): it cannot be both trained on and held out. Add images, or remove "
+            "the class from all domains."
+            for name, paths in classes.items()
+            if len(paths) == 1
+        ]
+    return faults
+
+
+def _published_faults(tree: DomainTree, spec: DomainSpec | None) -> list[str]:
+    if spec is None or not spec.n_classes:
+        return []
+    if len(tree.classes) != spec.n_classes:
+        return [
+            f"expected the {spec.n_classes} classes of {spec.name} in {tree.base}, found "
+            f"{len(tree.classes)}: {', '.join(tree.classes[:12])}. {_LAYOUT}"
+        ]
+    named = {normalize_name(name) for name in spec.classes or tree.classes}
+    unknown = [name for name in tree.classes if normalize_name(name) not in named]
+    return [
+        f'{spec.name} has no class "{name}", which is a folder in {tree.base}. '
+        f"{did_you_mean(name, spec.classes)}"
+        for name in unknown
+    ]
+
+
+def compare_counts(counts: Mapping[str, int], spec: DomainSpec) -> list[str]:
+    """Return a sentence for each domain that has not as many images as were published."""
+    return [
+        f'the domain "{name}" of {spec.name} has {counts[name]:,} images here, {n:,} as published: '
+        "figures are not comparable to the last digit."
+        for name, n in spec.domains.items()
+        if counts.get(name) != n
+    ]
+
+
+def warn_counts(counts: Mapping[str, int], spec: DomainSpec) -> None:
+    """Say so, once, if domains have not as many images as were published."""
+    differences = compare_counts(counts, spec)
+    if differences:
+        warnings.warn("\n  ".join(differences), AcclimateWarning, stacklevel=3)
+
+
+def _folders(base: Path) -> list[Path]:
+    return [path for path in base.iterdir() if path.is_dir() and not path.name.startswith(".")]

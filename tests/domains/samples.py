@@ -1,0 +1,83 @@
+"""Small sets of domains to train on, as files and as settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import nn
+
+from acclimate.data.domain_images import ArrayDomain
+from acclimate.data.domains import Domain, DomainSet
+from acclimate.training.domains import DomainSettings
+from tests.cli_models import CLASSES, Mortal, tiny_cnn
+
+DOMAINS = ("city", "farm", "shore")
+
+
+def make_tree(
+    root: Path,
+    domains: Mapping[str, int] | None = None,
+    classes: tuple[str, ...] = CLASSES,
+    size: int = 8,
+) -> Path:
+    """Write noise images `root/<domain>/<class>/<number>.png`, that many a domain; return root.
+
+    The class is a brightness, the domain a colour.
+    """
+    wanted = dict.fromkeys(DOMAINS, 20) if domains is None else domains
+    draws = np.random.default_rng(7)
+    for place, (domain, n) in enumerate(wanted.items()):
+        for index in range(n):
+            label = index % len(classes)
+            folder = root / domain / classes[label]
+            folder.mkdir(parents=True, exist_ok=True)
+            pixels = draws.integers(50 * label, 50 * label + 60, (size, size, 3))
+            pixels[..., place % 3] += 40
+            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{index:03}.png")
+    return root
+
+
+def make_set(n: int = 20, domains: tuple[str, ...] = DOMAINS) -> DomainSet:
+    """Return the like of `make_tree` in memory."""
+    draws = np.random.default_rng(7)
+    made: dict[str, Domain] = {}
+    for place, name in enumerate(domains):
+        labels = np.arange(n, dtype=np.int64) % len(CLASSES)
+        images = draws.integers(0, 60, (n, 8, 8, 3)) + 50 * labels[:, None, None, None]
+        images[..., place % 3] += 40
+        made[name] = ArrayDomain(images.clip(0, 255).astype(np.uint8), labels, CLASSES, {})
+    about = {name: domain.description for name, domain in made.items()}
+    return DomainSet("sample", CLASSES, made, {"name": "sample", "domains": about})
+
+
+def make_settings(**changes: Any) -> DomainSettings:
+    """Return settings of a run of 6 steps with 3 checks, of a model with dropout and BatchNorm."""
+    known: dict[str, Any] = {
+        "algorithm": "coral",
+        "model": "tests.cli_models:tiny_cnn",
+        "data": "builtin-domains",
+        "test_domain": "shore",
+        "steps": 6,
+        "check_every": 2,
+        "batch_size": 4,
+        "lr": 1e-2,
+        "weight_decay": 1e-3,
+        "dropout": 0.2,
+    }
+    return DomainSettings(**{**known, **changes})
+
+
+def seven_classes() -> nn.Module:
+    """Return a model with more classes than the data has: its head is to be replaced."""
+    model = tiny_cnn()
+    model[-1] = nn.Linear(24, 7)
+    return model
+
+
+def mortal_cnn() -> nn.Module:
+    """Return the tiny model in a body that can be killed."""
+    return Mortal(*tiny_cnn())

@@ -1,0 +1,119 @@
+"""`acclimate train --algorithm` and `acclimate data` for sets of domains."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from acclimate.cli.main import app
+from acclimate.errors import BadInput, InvalidConfig
+from acclimate.storage import read_file
+from acclimate.training import domains
+from acclimate.training.domains import DomainResult, DomainSettings
+from tests.domains.samples import make_settings, make_tree
+
+
+def run(*words: str) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, list(words))
+
+
+def words_of(settings: DomainSettings) -> list[str]:
+    return shlex.split(settings.command)[1:]
+
+
+def test_it_trains_says_what_came_out_and_does_nothing_twice(tmp_path: Path) -> None:
+    root, out = make_tree(tmp_path / "mine"), tmp_path / "out.safetensors"
+    words = [*words_of(make_settings(data=str(root))), "--out", str(out), "--device", "cpu"]
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    _, card = read_file(out, "zoo")
+    training = card["training"]
+    for text in (
+        f"{training['step']} of 6",
+        f"{training['validation']['farm']:.2f} % (20 % held out)",
+        "statistics of the first weights, frozen",
+        "acclimate train --algorithm coral",
+        "shore",
+    ):
+        assert text in result.stdout
+    assert "train (6) …" in result.stderr
+    assert isinstance(run(*words).exception, BadInput)
+    assert "nothing was done" in run(*words, "--resume").stdout
+
+
+def test_the_command_in_the_card_is_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[DomainSettings] = []
+
+    def train(settings: DomainSettings, out: Path, **options: Any) -> DomainResult:
+        asked.append(settings)
+        check = {"step": 1, "loss": 1.0, "penalty": 0.0, "mean": 50.0}
+        return DomainResult(out, 1, {"a": 50.0}, (check,), 0.0)
+
+    monkeypatch.setattr(domains, "train_domains", train)
+    changed = make_settings(
+        pretrained=True,
+        test_domain=("farm", "shore"),
+        gamma=0.3,
+        hparams_seed=2,
+        trial_seed=1,
+        size=96,
+        images=50,
+        precision="bf16-mixed",
+        devices=2,
+        seed=3,
+    )
+    begun = make_settings(weights="first.pt", lr=None, dropout=None)
+    plain = DomainSettings(algorithm="erm", model="resnet50", data="pacs", test_domain="photo")
+    for settings in (changed, begun, plain):
+        result = run(*words_of(settings), "--out", "a.safetensors")
+        assert result.exit_code == 0, result.output
+        assert asked[-1] == settings
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "text"),
+    [
+        (["--algorithm", "erm"], BadInput, "needs the domain to hold out: --test-domain NAME"),
+        (["--test-domain", "a"], BadInput, "--test-domain is for training on several domains"),
+        (["--gamma", "2"], BadInput, "say --algorithm erm or coral with it"),
+        (
+            ["--algorithm", "erm", "--test-domain", "a", "--epochs", "3"],
+            BadInput,
+            "--epochs does not go with --algorithm erm: give --steps",
+        ),
+        (["--algorithm", "emr", "--test-domain", "a"], InvalidConfig, 'Did you mean "erm"'),
+        (
+            ["--algorithm", "erm", "--test-domain", "plane"],
+            BadInput,
+            'no domain "plane". Did you mean "plain"',
+        ),
+    ],
+)
+def test_mistakes_are_refused(
+    words: list[str], kind: type[Exception], text: str, tmp_path: Path
+) -> None:
+    start = ["train", "--model", "builtin", "--data", "builtin-domains"]
+    result = run(*start, "--out", str(tmp_path / "a.safetensors"), *words)
+    assert isinstance(result.exception, kind)
+    assert text in str(result.exception)
+
+
+def test_help_teaches() -> None:
+    text = " ".join(run("train", "--help").output.split())
+    assert "Several domains (with --algorithm)" in text
+    assert "Example: acclimate train --algorithm coral --model resnet50 --pretrained" in text
+
+
+def test_a_folder_is_checked(tmp_path: Path) -> None:
+    root = make_tree(tmp_path / "mine")
+    result = run("data", "check", "domains-folder", "--dir", str(root))
+    assert result.exit_code == 0
+    assert "20 images, 4 classes" in result.stdout
+    (root / "farm" / "cat" / "000.png").write_bytes(b"torn")
+    result = run("data", "check", "domains-folder", "--dir", str(root))
+    assert result.exit_code == 1
+    assert "000.png cannot be read" in result.stdout

@@ -1,0 +1,128 @@
+"""Models to begin with: those of timm, and DomainBed's own of torchvision."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from acclimate import zoo
+from acclimate.errors import BadInput, UnsuitableModel
+from acclimate.storage import read_file
+from acclimate.training.domains import load_trained, train_domains
+from acclimate.training.domains import model as model_module
+from acclimate.training.domains.model import build_model, full_name
+from acclimate.zoo.external import NormalizedModel
+from tests.cli_models import CLASSES
+from tests.domains.samples import make_set, make_settings
+
+
+def make_net(n_classes: int = 1000) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(4, n_classes),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Put a stand-in for timm in its place; return the list of what it is asked to make."""
+    calls: list[dict[str, Any]] = []
+
+    def create_model(name: str, pretrained: bool, num_classes: int = 1000) -> nn.Module:
+        calls.append({"name": name, "pretrained": pretrained, "n": num_classes})
+        model = make_net(num_classes)
+        model.pretrained_cfg = {  # type: ignore[assignment]
+            "mean": (0.5, 0.5, 0.5),
+            "std": (0.5, 0.5, 0.5),
+            "num_classes": 1000,
+        }
+        if pretrained:
+            nn.init.constant_(model[0].weight, 0.125)  # type: ignore[arg-type]
+        return model
+
+    module = ModuleType("timm")
+    module.create_model = create_model  # type: ignore[attr-defined]
+    module.is_model = lambda name: name == "tinynet"  # type: ignore[attr-defined]
+    module.list_models = lambda: ["tinynet"]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "timm", module)
+    return calls
+
+
+def test_a_model_of_timm_begins_with_its_published_weights(
+    asked: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    out = tmp_path / "out.safetensors"
+    settings = make_settings(model="timm:tinynet", pretrained=True, lr=1e-12)
+    train_domains(settings, out, device="cpu", data=make_set())
+    assert asked == [{"name": "tinynet", "pretrained": True, "n": 1000}]
+    tensors, card = read_file(out, "zoo")
+    assert torch.allclose(tensors["0.weight"], torch.tensor(0.125))
+    assert tensors["4.weight"].shape == (len(CLASSES), 4)
+    assert (card["name"], card["n_classes"]) == ("timm:tinynet", len(CLASSES))
+    x = torch.rand(2, 3, 8, 8)
+    with torch.no_grad():
+        logits = load_trained(out)(x)
+        # The file goes wherever weights are asked for.
+        assert torch.equal(zoo.load("timm:tinynet", out)(x), logits)
+    assert logits.shape == (2, len(CLASSES))
+    fresh = make_settings(model="timm:tinynet", steps=1)
+    train_domains(fresh, tmp_path / "fresh.safetensors", device="cpu", data=make_set())
+    assert asked[-1] == {"name": "tinynet", "pretrained": False, "n": len(CLASSES)}
+    unknown = make_settings(model="timm:tinynt")
+    with pytest.raises(BadInput, match=r'timm has no model "tinynt"\. Did you mean "tinynet"'):
+        train_domains(unknown, tmp_path / "no.safetensors", device="cpu", data=make_set())
+
+
+class Weights(dict[str, Any]):
+    """Stands for torchvision's list of the weights of a model."""
+
+
+def test_resnet50_is_that_of_domainbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Any] = []
+    first = SimpleNamespace(
+        url="https://example.org/v1.pth",
+        transforms=lambda: SimpleNamespace(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+    )
+
+    def get_model(name: str, weights: Any) -> nn.Module:
+        taken.append((name, weights))
+        if len(taken) > 1:
+            raise OSError("no route to host")
+        return make_net()
+
+    models = SimpleNamespace(
+        get_model_weights=lambda name: Weights(IMAGENET1K_V1=first, IMAGENET1K_V2=None),
+        get_model=get_model,
+    )
+    door = SimpleNamespace(models=models)
+    monkeypatch.setattr(model_module, "import_torchvision", lambda: door)
+    settings = make_settings(model="resnet50", pretrained=True)
+    model, head = build_model(settings, torch.rand(2, 3, 8, 8), 4)
+    assert taken == [("resnet50", first)]
+    assert isinstance(model, NormalizedModel)
+    assert model.mean.flatten().tolist() == pytest.approx([0.485, 0.456, 0.406])
+    assert head == "model.4"
+    assert model(torch.rand(2, 3, 8, 8)).shape == (2, 4)
+    assert full_name("resnet50") == "torchvision:resnet50"
+    with pytest.raises(BadInput, match=r"cannot be downloaded.*Fetch https://example\.org/v1\.pth"):
+        build_model(settings, torch.rand(2, 3, 8, 8), 4)
+
+
+def test_a_model_without_a_linear_head_is_refused() -> None:
+    settings = make_settings(model="tests.domains.test_models:make_convolutional")
+    with pytest.raises(UnsuitableModel):
+        build_model(settings, torch.rand(2, 3, 8, 8), 4)
+    two = make_settings(model="tests.cli_models:two_outputs")
+    with pytest.raises(UnsuitableModel, match="return logits alone, found them at 1"):
+        build_model(two, torch.rand(2, 3, 8, 8), 4)
+
+
+def make_convolutional() -> nn.Module:
+    """Return a classifier whose last layer is a convolution."""
+    return nn.Sequential(nn.Conv2d(3, 5, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())

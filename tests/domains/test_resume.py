@@ -1,0 +1,131 @@
+"""Runs on several domains that are cut and gone on with end at the same weights, to the bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from acclimate.errors import ArtifactMismatch, BadInput
+from acclimate.storage import read_file
+from acclimate.training.checkpoint import checkpoint_path
+from acclimate.training.domains import DomainResult, train_domains
+from acclimate.training.domains.output import last_path
+from acclimate.training.output import log_path
+from tests.domains.samples import make_set, make_settings
+
+
+class Cut(Exception):
+    """Ends a run as a crash would."""
+
+
+def cut_after(n_steps: int) -> Any:
+    """Return a callback that ends the run when that many steps are done."""
+
+    def progress(stage: str, done: int, total: int | None) -> None:
+        if stage == "train" and done == n_steps:
+            raise Cut
+
+    return progress
+
+
+def run(out: Path, changes: dict[str, Any] | None = None, **options: Any) -> DomainResult:
+    settings = make_settings(**(changes or {}))
+    return train_domains(settings, out, device="cpu", data=make_set(), **options)
+
+
+def assert_same(path: Path, other: Path) -> None:
+    expected, found = read_file(path, "zoo")[0], read_file(other, "zoo")[0]
+    assert expected.keys() == found.keys()
+    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+
+
+def without_time(result: DomainResult) -> list[dict[str, Any]]:
+    return [{**figures, "minutes": 0} for figures in result.checks]
+
+
+@pytest.mark.parametrize(
+    ("changes", "cuts"),
+    [
+        ({}, [1]),  # before the first checkpoint: from the beginning
+        ({}, [3]),  # between two checks, one step after a checkpoint
+        ({}, [4]),  # after a step, before its check
+        ({"algorithm": "erm"}, [3, 5, 6]),
+        ({"precision": "bf16-mixed"}, [5]),
+    ],
+)
+def test_a_run_that_was_cut_ends_as_one_that_was_not(
+    changes: dict[str, Any], cuts: list[int], tmp_path: Path
+) -> None:
+    whole = run(tmp_path / "whole.safetensors", changes, keep_last=True)
+    out = tmp_path / "cut.safetensors"
+    options: dict[str, Any] = {"save_every": 3, "keep_last": True}
+    for number, step in enumerate(cuts):
+        torch.rand(step)
+        with pytest.raises(Cut):
+            run(out, changes, resume=number > 0, progress=cut_after(step), **options)
+    done: list[int] = []
+    parts = run(
+        out,
+        changes,
+        resume=True,
+        progress=lambda stage, n, _: done.append(n) if stage == "train" else None,
+        **options,
+    )
+    assert (done[0] > 1) == (cuts[-1] > 2)
+    assert_same(whole.path, out)
+    assert_same(last_path(whole.path), last_path(out))
+    assert without_time(parts) == without_time(whole)
+    assert parts.step == whole.step
+    assert not checkpoint_path(out).exists()
+    assert len(log_path(out).read_text().splitlines()) == 3
+    again = run(out, changes, resume=True)
+    assert again.was_done
+    assert again.validation == whole.validation
+
+
+def test_a_process_that_was_killed_is_gone_on_with(tmp_path: Path) -> None:
+    out = tmp_path / "killed.safetensors"
+    code = (
+        "import sys, torch; torch.set_num_threads(1)\n"
+        "from acclimate.training.domains import train_domains\n"
+        "from tests.domains.samples import make_set, make_settings\n"
+        "run = make_settings(model='tests.domains.samples:mortal_cnn')\n"
+        "train_domains(run, sys.argv[1], device='cpu', data=make_set(), save_every=1)\n"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", code, str(out)],
+        env={**os.environ, "KILL_AT": "9"},
+        cwd=Path(__file__).parent.parent.parent,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert checkpoint_path(out).exists()
+    assert not out.exists()
+    changes = {"model": "tests.domains.samples:mortal_cnn"}
+    run(out, changes, resume=True)
+    run(tmp_path / "whole.safetensors", changes)
+    assert_same(tmp_path / "whole.safetensors", out)
+
+
+def test_nothing_is_overwritten_or_mixed_up(tmp_path: Path) -> None:
+    out = tmp_path / "out.safetensors"
+    with pytest.raises(Cut):
+        run(out, save_every=1, progress=cut_after(3))
+    with pytest.raises(BadInput, match="left by an interrupted run"):
+        run(out)
+    with pytest.raises(ArtifactMismatch, match=r"settings\.lr: 0\.01 then, 0\.02 now"):
+        run(out, {"lr": 0.02}, resume=True)
+    run(out, force=True)
+    with pytest.raises(BadInput, match=r"exists\. Give another --out"):
+        run(out)
+    with pytest.raises(BadInput, match=r"result of another run \(acclimate train --algorithm"):
+        run(out, {"seed": 1}, resume=True)
+    with pytest.raises(BadInput, match="save_every of at least 1"):
+        run(out, force=True, save_every=0)
