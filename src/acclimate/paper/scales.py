@@ -15,9 +15,9 @@ from typing import Any
 from acclimate.errors import BadInput, did_you_mean
 from acclimate.paper.imagenet_sample import check_corrupted
 from acclimate.paper.settings import (
-    ONE_OF_EACH,
     PAPER,
     SMALL,
+    SMALL_CORRUPTIONS,
     SMALL_IMAGES,
     SMOKE,
     STANDS_FOR,
@@ -163,7 +163,7 @@ def _reference(names: Sequence[str]) -> str:
 def _small_setup(kind: str, names: Sequence[str], whole: bool) -> Setup:
     name, job = SMALL[kind]
     if not whole:
-        job = {**job, "corruptions": ONE_OF_EACH}
+        job = {**job, "corruptions": SMALL_CORRUPTIONS}
         if kind != "ImageNet-C":
             job["images"] = SMALL_IMAGES
     return Setup(name, _reference([own for own in names if own.partition(",")[0] == kind]), job)
