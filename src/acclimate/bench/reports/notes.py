@@ -171,7 +171,8 @@ def _lead(ranking: Ranking | None, base: Row | None) -> str:
     if ranking is None or ranking.places[0].to_next is None or len(ranking.places) < 3:
         return ""
     ahead, second = ranking.places[0].to_next, ranking.places[1].row
-    if second is base:
+    # A tie has been told: both are named as the lowest.
+    if second is base or abs(ahead.value) < 0.05:
         return ""
     low, high = -ahead.high, -ahead.low
     few = f", from {ahead.n_units} {ahead.kind} only" if ahead.n_units < FEW_UNITS else ""
