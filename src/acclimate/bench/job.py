@@ -94,7 +94,7 @@ def _run(
 ) -> dict[str, Any]:
     """Return what came out of a job."""
     spent = Spent()
-    job = _load(spec, materials, spent)
+    job = load_job(spec, materials, spent)
     (config,) = job.methods.values()
     clean = job.clean
     units = job.protocol.units(job.data.groups, clean, spec.seed)
@@ -210,7 +210,7 @@ class _Course:
         return time.monotonic() >= self._due
 
 
-def _load(spec: JobSpec, materials: Materials, spent: Spent) -> Job:
+def load_job(spec: JobSpec, materials: Materials, spent: Spent) -> Job:
     """Return the job with all it needs, checked; what can be refused early is."""
     data = materials.load_data(spec)
     model = materials.load_model(spec, len(data.classes))

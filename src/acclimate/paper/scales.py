@@ -19,6 +19,7 @@ from acclimate.paper.settings import (
     SMALL,
     SMALL_CORRUPTIONS,
     SMALL_IMAGES,
+    SMALL_WHOLE,
     SMOKE,
     STANDS_FOR,
 )
@@ -162,7 +163,9 @@ def _reference(names: Sequence[str]) -> str:
 
 def _small_setup(kind: str, names: Sequence[str], whole: bool) -> Setup:
     name, job = SMALL[kind]
-    if not whole:
+    if whole:
+        job = {**job, **SMALL_WHOLE.get(kind, {})}
+    else:
         job = {**job, "corruptions": SMALL_CORRUPTIONS}
         if kind != "ImageNet-C":
             job["images"] = SMALL_IMAGES
