@@ -24,6 +24,10 @@ End = Literal["finished", "failed", "busy", "stopped"]
 LOOK_EVERY = 0.5
 
 
+class Lost(Exception):
+    """Whoever ran the job is there no more; the message says what is known of the end."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """What all jobs of a run have in common, whoever runs them.
@@ -49,6 +53,46 @@ class Setup:
         return cls(artifacts=Path(values["artifacts"]), device=values["device"], manner=manner)
 
 
+def try_job(
+    spec: JobSpec,
+    folder: JobFolder,
+    on_start: Callable[[], None],
+    run: Callable[[FolderSink], None],
+) -> End:
+    """Bring a job to its end, or as far as it goes; an error is kept in its folder.
+
+    Args:
+        spec: The job.
+        folder: Where it is kept.
+        on_start: Called when it is certain that there is something to do.
+        run: Does it; what comes out goes to the sink.
+
+    Raises:
+        Lost: By `run`.
+    """
+    folder.make()
+    with folder.hold() as is_mine:
+        if not is_mine:
+            return "busy"
+        if folder.is_done:
+            return "finished"
+        folder.describe(spec)
+        on_start()
+        sink = FolderSink(folder)
+        try:
+            run(sink)
+        except Stopped:
+            return "stopped"
+        except Lost:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever it is, the other jobs go on
+            folder.fail_by(error)
+            return "failed"
+        finally:
+            sink.close()
+        return "finished"
+
+
 class Tries:
     """Runs jobs in this process, one after another, and keeps what they share.
 
@@ -70,33 +114,20 @@ class Tries:
 
     def run(self, spec: JobSpec, folder: JobFolder) -> End:
         """Bring a job to its end, or as far as it goes; an error is kept in its folder."""
-        folder.make()
-        with folder.hold() as is_mine:
-            if not is_mine:
-                return "busy"
-            if folder.is_done:
-                return "finished"
-            folder.describe(spec)
-            self._stage = ""
-            self._tell("started", 0, 0, "")
-            sink = FolderSink(folder)
-            try:
-                run_job(
-                    spec,
-                    self._materials,
-                    sink,
-                    self._manner,
-                    lambda done, total: self._tell("progress", done, total, ""),
-                    self._should_stop,
-                )
-            except Stopped:
-                return "stopped"
-            except Exception as error:  # noqa: BLE001  # whatever it is, the other jobs go on
-                folder.fail_by(error)
-                return "failed"
-            finally:
-                sink.close()
-            return "finished"
+        self._stage = ""
+        return try_job(
+            spec,
+            folder,
+            lambda: self._tell("started", 0, 0, ""),
+            lambda sink: run_job(
+                spec,
+                self._materials,
+                sink,
+                self._manner,
+                lambda done, total: self._tell("progress", done, total, ""),
+                self._should_stop,
+            ),
+        )
 
     def _step(self, stage: str, done: int, total: int | None) -> None:
         if self._should_stop():

@@ -14,11 +14,16 @@ from acclimate.bench.job import Manner
 from acclimate.bench.outcome import Outcome
 from acclimate.bench.store import Store
 from acclimate.bench.suite import Suite
-from acclimate.bench.workers import count_cores
 from acclimate.errors import BadInput, did_you_mean
 
 #: Where the function of each engine is; loaded when it is asked for.
-ENGINES = {"local": "acclimate.bench.local:run_local"}
+ENGINES = {
+    "local": "acclimate.bench.local:run_local",
+    "ray": "acclimate.bench.ray_engine:run_ray",
+}
+
+# What each engine takes beyond what all do.
+_OPTIONS: dict[str, tuple[str, ...]] = {"local": (), "ray": ("address", "n_cpus", "n_gpus")}
 
 
 def run_suite(
@@ -48,20 +53,26 @@ def run_suite(
         suite: The jobs.
         out: Folder of the suite; see `acclimate.bench.Store`.
         engine: A name in `ENGINES`.
-        n_workers: Processes; 0 runs all jobs in this one, None takes half the cores.
+        n_workers: Processes; 0 runs all jobs in this one, None takes half the cores, or all of a
+            cluster.
         retries: How often a job is taken up again after the process that ran it has died.
         on_event: Is told what happens; what it raises ends the run.
         device: `auto`, `cpu`, `cuda` or `mps`.
         artifacts: Folder of prepared artifacts, which suites may share; in `out` by default.
         checkpoint_every: Batches between two checkpoints; None for about 20 seconds.
         command: What was typed, for the provenance; by default the arguments of this process.
-        **options: More that the engine takes.
+        **options: More that the engine takes; see `acclimate.bench.ray_engine.run_ray`.
 
     Raises:
-        BadInput: There is no such engine, or the folder cannot be used.
+        BadInput: There is no such engine or option, or the folder cannot be used.
+        MissingExtra: The engine is not installed.
     """
     if engine not in ENGINES:
         raise BadInput(f'there is no engine "{engine}". {did_you_mean(engine, ENGINES)}')
+    for name in options:
+        if name not in _OPTIONS[engine]:
+            hint = did_you_mean(name, _OPTIONS[engine])
+            raise BadInput(f'the engine {engine} has no option "{name}". {hint}')
     if checkpoint_every is not None and checkpoint_every < 1:
         raise BadInput(f"expected at least 1 batch a checkpoint, found {checkpoint_every}.")
     if retries < 0:
@@ -79,19 +90,13 @@ def run_suite(
     for name in done:
         tell(Event("found", name, jobs[name]))
     left = [name for name in jobs if name not in done]
-    if left and n_workers == 0:
+    if left and engine == "local" and n_workers == 0:
         run_here(store, left, setup, tell)
     elif left:
         module, _, function = ENGINES[engine].partition(":")
         run = getattr(importlib.import_module(module), function)
-        chosen = choose_n_workers(len(left)) if n_workers is None else n_workers
-        run(store, left, setup, tell, n_workers=chosen, retries=retries, **options)
+        run(store, left, setup, tell, n_workers=n_workers, retries=retries, **options)
     return store.outcomes()
-
-
-def choose_n_workers(n_jobs: int) -> int:
-    """Return a number of processes that leaves each of them two cores, where there are so many."""
-    return max(1, min(n_jobs, count_cores() // 2))
 
 
 def _ignore(event: Event) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from filelock import FileLock, Timeout
 
@@ -37,6 +37,27 @@ State = Literal["waiting", "running", "cut", "failed", "done"]
 STATES: tuple[State, ...] = ("waiting", "running", "cut", "failed", "done")
 
 _AGAIN = "Run the suite again: the job goes on from its last checkpoint."
+
+
+class Failure(Exception):
+    """Why a job failed, also where that was in another process: plain data about an error.
+
+    Args:
+        kind: Name of the error's class.
+        message: What it said.
+        trace: Its traceback.
+        is_ours: Whether it was raised on purpose, so that the message says what to do.
+    """
+
+    def __init__(self, kind: str, message: str, trace: str, is_ours: bool) -> None:
+        super().__init__(kind, message, trace, is_ours)
+        self.kind, self.message, self.trace, self.is_ours = kind, message, trace, is_ours
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        """Return what there is to tell of an error."""
+        trace = "".join(traceback.format_exception(error))
+        return cls(type(error).__name__, str(error), trace, isinstance(error, AcclimateError))
 
 
 class JobFolder:
@@ -134,12 +155,11 @@ class JobFolder:
 
     def fail_by(self, error: BaseException) -> None:
         """Write down the error that ended the job."""
-        trace = "".join(traceback.format_exception(error))
-        # Messages of our own errors end with what to do.
+        why = error if isinstance(error, Failure) else Failure.of(error)
         remedy = _AGAIN
-        if not isinstance(error, AcclimateError):
+        if not why.is_ours:
             remedy = f"The traceback is in {self.path / ERROR}. {_AGAIN}"
-        self.fail(type(error).__name__, str(error), remedy, trace)
+        self.fail(why.kind, why.message, remedy, why.trace)
 
     @property
     def progress(self) -> tuple[int, int | None]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from torch import nn
+from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
 from acclimate.bench.spec import JobSpec
@@ -15,6 +17,11 @@ from acclimate.errors import ArtifactMissing, BadInput
 from acclimate.parts.source import Progress
 from acclimate.preparation import prepare
 from acclimate.zoo.named import get_device, load_named
+
+#: Inputs and class numbers, in batches, as often as needed.
+Labelled = Iterable[tuple[Tensor, Tensor]]
+
+WAITING = "waiting for an artifact that another process makes"
 
 #: Seconds between two looks at whether another process has made an artifact.
 _LOOK_EVERY = 0.2
@@ -42,15 +49,19 @@ class Materials:
         """Return the data of a job."""
         key = (spec.data, spec.corruptions, spec.severities, spec.images)
         if self._find("data", key) is None:
-            request = Request(
-                corruptions=spec.corruptions,
-                severities=spec.severities,
-                n=spec.images,
-                progress=self.progress,
-            )
-            self._kept["data"] = key, load_data(spec.data, request)
+            self._kept["data"] = key, self.read_data(spec)
         found: Data = self._find("data", key)
         return found
+
+    def read_data(self, spec: JobSpec) -> Data:
+        """Return the data of a job as it is on disk."""
+        request = Request(
+            corruptions=spec.corruptions,
+            severities=spec.severities,
+            n=spec.images,
+            progress=self.progress,
+        )
+        return load_data(spec.data, request)
 
     def load_model(self, spec: JobSpec, n_classes: int) -> nn.Module:
         """Return the model of a job, which must not be changed: others will get it, too."""
@@ -87,28 +98,14 @@ class Materials:
         path = self.artifacts / f"{key}.acclimate"
         if path.is_file():
             return Artifact.load(path)
-        try:
-            self.artifacts.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadInput(
-                f"cannot make {self.artifacts} ({error.strerror}). Give another folder by --out or "
-                "--artifacts."
-            ) from error
-        lock = FileLock(path.with_suffix(".lock"))
-        while not lock.is_locked:
-            try:
-                lock.acquire(timeout=_LOOK_EVERY)
-            except Timeout:
-                self._tell("waiting for an artifact that another process makes")
-        try:
+        with claim(path, lambda: self._tell(WAITING)):
             if not path.is_file():
                 self._tell("preparing an artifact")
                 self._prepare(spec, model, data).save(path)
             return Artifact.load(path)
-        finally:
-            lock.release()
 
-    def _prepare(self, spec: JobSpec, model: nn.Module, data: Data) -> Artifact:
+    def open_source(self, spec: JobSpec, data: Data) -> tuple[Labelled, Sequence[str]]:
+        """Return the labelled batches that an artifact is prepared from, and their classes."""
         how = spec.prepare
         source = how.source or data.source
         if source is None:
@@ -118,12 +115,13 @@ class Materials:
                 '= "cifar10" }, or a folder.'
             )
         preparation = Preparation(
-            source=source,
-            n=how.images,
-            classes=data.classes,
-            seed=spec.seed if how.seed is None else how.seed,
+            source=source, n=how.images, classes=data.classes, seed=_seed(spec)
         )
-        batches, classes = preparation.open()
+        return preparation.open()
+
+    def _prepare(self, spec: JobSpec, model: nn.Module, data: Data) -> Artifact:
+        how = spec.prepare
+        batches, classes = self.open_source(spec, data)
         options: dict[str, Any] = {**how.options(), "speed": how.speed}
         return prepare(
             model,
@@ -131,7 +129,7 @@ class Materials:
             parts=spec.get_needs(),
             contrast_head=how.contrast_head,
             classes=classes,
-            seed=preparation.seed,
+            seed=_seed(spec),
             progress=self.progress,
             **options,
         )
@@ -139,3 +137,34 @@ class Materials:
     def _tell(self, stage: str) -> None:
         if self.progress is not None:
             self.progress(stage, 0, None)
+
+
+@contextmanager
+def claim(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Keep others from making an artifact; waits as long as another one does.
+
+    Args:
+        path: Of the artifact, which may be there when the waiting is over.
+        on_wait: Called again and again while waiting; what it raises ends that.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(
+            f"cannot make {path.parent} ({error.strerror}). Give another folder by --out or "
+            "--artifacts."
+        ) from error
+    lock = FileLock(path.with_suffix(".lock"))
+    while not lock.is_locked:
+        try:
+            lock.acquire(timeout=_LOOK_EVERY)
+        except Timeout:
+            on_wait()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _seed(spec: JobSpec) -> int:
+    return spec.seed if spec.prepare.seed is None else spec.prepare.seed

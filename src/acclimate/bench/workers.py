@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from acclimate.bench.crew import Heard
+from acclimate.bench.folder import JobFolder
+from acclimate.bench.spec import JobSpec
 
 # Every library that could start threads of its own.
 _THREADS = (
@@ -21,8 +22,7 @@ _THREADS = (
     *("NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
 )
 
-#: Seconds that a worker has for its last batch and a checkpoint when it is asked to stop.
-PATIENCE = 20.0
+_TAIL = 2000
 
 
 def count_cores() -> int:
@@ -42,13 +42,24 @@ def share_threads(n_workers: int) -> int:
     return min(share, max(1, int(asked))) if asked.isdecimal() else share
 
 
+def choose_n_workers(n_jobs: int) -> int:
+    """Return a number of processes that leaves each of them two cores, where there are so many."""
+    return max(1, min(n_jobs, count_cores() // 2))
+
+
+def limit_threads(n_threads: int) -> dict[str, str]:
+    """Return what the environment of a process must say that computes with so many."""
+    waiting = os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
+    return {**dict.fromkeys(_THREADS, str(n_threads)), "OMP_WAIT_POLICY": waiting}
+
+
 class WorkerProcess:
     """One process, what it is doing, and what it says.
 
     Args:
         setup: Of all its jobs, as JSON types.
         n_threads: That it computes with.
-        heard: Takes every message with the worker it is from; None when there will be no more.
+        heard: Takes what it says.
         log: File that everything else it says is appended to.
 
     Attributes:
@@ -61,14 +72,13 @@ class WorkerProcess:
         self,
         setup: dict[str, Any],
         n_threads: int,
-        heard: queue.Queue[tuple[WorkerProcess, dict[str, Any] | None]],
+        heard: Heard,
         log: Path,
     ) -> None:
         self.job: str | None = None
         self.last: str | None = None
         self.is_ready = False
-        environment = {**os.environ, **dict.fromkeys(_THREADS, str(n_threads))}
-        environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        environment = {**os.environ, **limit_threads(n_threads)}
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "acclimate.bench.worker"],
@@ -79,15 +89,25 @@ class WorkerProcess:
                 text=True,
                 encoding="utf-8",
             )
-        self._heard = heard
+        self._heard, self._log = heard, log
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
         self._send({"setup": setup})
 
-    def begin(self, name: str, spec: dict[str, Any], folder: Path) -> None:
+    @property
+    def is_stillborn(self) -> bool:
+        """Whether it has ended before it came to life."""
+        return not self.is_ready
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it was at its job when it ended."""
+        return self.job is not None
+
+    def begin(self, name: str, spec: JobSpec, folder: JobFolder) -> None:
         """Give it a job."""
         self.job = self.last = name
-        self._send({"spec": spec, "folder": str(folder.resolve())})
+        self._send({"spec": spec.to_dict(), "folder": str(folder.path.resolve())})
 
     def ask_to_stop(self) -> None:
         """Let it write a checkpoint and end."""
@@ -103,6 +123,27 @@ class WorkerProcess:
             return f"was ended by {signal.Signals(-code).name}"
         return f"ended with code {code}"
 
+    def last_words(self) -> str:
+        """Return the end of the log."""
+        return self._log.read_text(errors="replace")[-_TAIL:].strip()
+
+    def has_ended(self) -> bool:
+        """Return whether the process is there no more."""
+        return self.process.poll() is not None
+
+    def wait(self, seconds: float) -> None:
+        """Return when it has ended, or after that time."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+
+    def kill(self) -> None:
+        """End it if it has not ended, and close what it wrote to."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
     def _send(self, command: dict[str, Any]) -> None:
         # If it is dead, the listener will say so.
         with suppress(OSError, ValueError):
@@ -116,22 +157,3 @@ class WorkerProcess:
             with suppress(ValueError):
                 self._heard.put((self, json.loads(line)))
         self._heard.put((self, None))
-
-
-def end_all(workers: Iterable[WorkerProcess]) -> None:
-    """Ask all to stop, wait for them, and end those that do not in time."""
-    left = list(workers)
-    for worker in left:
-        worker.ask_to_stop()
-    deadline = time.monotonic() + PATIENCE
-    try:
-        for worker in left:
-            with suppress(subprocess.TimeoutExpired):
-                worker.process.wait(max(0.0, deadline - time.monotonic()))
-    finally:
-        for worker in left:
-            if worker.process.poll() is None:
-                worker.process.kill()
-            worker.process.wait()
-            if worker.process.stdout is not None:
-                worker.process.stdout.close()

@@ -11,7 +11,14 @@ import typer
 
 from acclimate.cli.bench_progress import show_events
 from acclimate.cli.bench_report import compare, report
-from acclimate.cli.options import DeviceOption
+from acclimate.cli.options import (
+    AddressOption,
+    CpusOption,
+    DeviceOption,
+    EngineOption,
+    GpusOption,
+    get_cluster,
+)
 from acclimate.cli.terminal import get_console, printable, show_warnings
 
 if TYPE_CHECKING:
@@ -42,10 +49,13 @@ def run(
         Path | None,
         typer.Option(metavar="DIR", help="Folder of the suite; default: `bench-` and its name."),
     ] = None,
-    engine: Annotated[str, typer.Option(help="Who runs the jobs: local.")] = "local",
+    engine: EngineOption = "local",
     workers: Annotated[
         int | None,
-        typer.Option(help="Processes, which share the cores; default: one for two cores."),
+        typer.Option(
+            help="Processes, which share the cores; default: one for two cores, or as many as a "
+            "cluster has room for."
+        ),
     ] = None,
     retries: Annotated[
         int, typer.Option(help="How often a job is taken up again if its process dies.")
@@ -60,6 +70,9 @@ def run(
         int | None, typer.Option(help="Batches between checkpoints; default: about 20 seconds.")
     ] = None,
     device: DeviceOption = "auto",
+    address: AddressOption = None,
+    cpus: CpusOption = None,
+    gpus: GpusOption = None,
 ) -> None:
     """Run the jobs of a suite that are not done yet.
 
@@ -103,6 +116,7 @@ def run(
                     artifacts=artifacts,
                     checkpoint_every=checkpoint_every,
                     command=typed,
+                    **get_cluster(address, cpus, gpus),
                 )
         except KeyboardInterrupt:
             get_console(stderr=True).print("interrupted; say the same again to go on")

@@ -28,6 +28,25 @@ WeightsOption = Annotated[
     typer.Option(metavar="FILE", help="Weights to load: .safetensors, or a PyTorch state dict."),
 ]
 DeviceOption = Annotated[str, typer.Option(help="Where to compute: auto, cpu, cuda or mps.")]
+EngineOption = Annotated[
+    str,
+    typer.Option(help="Who runs the jobs: local, processes on this machine, or ray, a cluster."),
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Of the Ray cluster, or auto for the one of this machine; default: RAY_ADDRESS, else "
+        "Ray is started here.",
+    ),
+]
+CpusOption = Annotated[
+    int | None,
+    typer.Option(help="With ray: cores and threads of each job; default: 1, here a share of all."),
+]
+GpusOption = Annotated[
+    float | None, typer.Option(help="With ray: GPUs of each job, such as 1 or 0.5; default: none.")
+]
 SizeOption = Annotated[
     int | None,
     typer.Option(help="Resize the shorter side to this and crop the centre, a square."),
@@ -77,6 +96,12 @@ AuxiliaryOption = Annotated[
     str | None,
     typer.Option(metavar="nsp", help="Add NSP to the method; needs prototypes in the artifact."),
 ]
+
+
+def get_cluster(address: str | None, cpus: int | None, gpus: float | None) -> dict[str, Any]:
+    """Return those options of the Ray engine that are given."""
+    options = {"address": address, "n_cpus": cpus, "n_gpus": gpus}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def get_logits_at(text: str | None) -> str | int | None:

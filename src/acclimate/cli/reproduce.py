@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acclimate.cli.bench_progress import show_events
-from acclimate.cli.options import DeviceOption
+from acclimate.cli.options import (
+    AddressOption,
+    CpusOption,
+    DeviceOption,
+    EngineOption,
+    GpusOption,
+    get_cluster,
+)
 from acclimate.cli.reproduce_tables import show_list, show_table, show_verdicts
 from acclimate.cli.tables import split_names
 from acclimate.cli.terminal import get_console, printable, show_warnings
@@ -63,12 +70,12 @@ def reproduce(
     only: Annotated[
         str, typer.Option(metavar="TEXT", help="Only settings with this in their name.")
     ] = "",
-    engine: Annotated[str, typer.Option(help="Who runs the jobs: local or ray.")] = "local",
+    engine: EngineOption = "local",
     workers: Annotated[
         int | None,
         typer.Option(
             help="Processes, which share the cores; 0: this one. Default: 0 for smoke, else one "
-            "for two cores."
+            "for two cores, or as many as a cluster has room for."
         ),
     ] = None,
     store: Annotated[
@@ -98,6 +105,9 @@ def reproduce(
         typer.Option(metavar="MODEL=FILE", help="The projection head of a model, for TTT++."),
     ] = None,
     device: DeviceOption = "auto",
+    address: AddressOption = None,
+    cpus: CpusOption = None,
+    gpus: GpusOption = None,
 ) -> None:
     """Run a table or figure of the paper again, and print ours beside the published numbers.
 
@@ -150,6 +160,7 @@ def reproduce(
             if workers is None
             else workers,
             device=device,
+            **get_cluster(address, cpus, gpus),
         )
     if not ok:
         raise typer.Exit(1)

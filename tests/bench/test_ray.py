@@ -1,0 +1,221 @@
+"""The Ray engine on a real cluster of two nodes on this machine, one of which is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from acclimate.bench import Entry, Event, Store, Suite, run_suite
+from acclimate.bench.ray_engine import Slots, import_ray
+from acclimate.cli.main import app
+from acclimate.errors import BadInput, MissingExtra
+from tests.bench.jobs import environment, make_spec, stable_suite
+from tests.bench.test_kill import find_children
+
+# Half a minute on free cores; most of it is the start of processes.
+pytestmark = pytest.mark.timeout(600)
+
+LONG = {
+    "model": "tests.bench.models:slow",
+    "corruptions": ("gaussian_noise",),
+    "images": 100,
+    "protocol": {"batch_size": 4, "stream": "continual"},
+}
+SPECS = {
+    "bn_ema": make_spec("bn_ema", **LONG),
+    "norm": make_spec("norm", **LONG),
+    "bad": make_spec("norm", model="tests.bench.models:nowhere"),
+    "doomed": make_spec("norm", model="tests.bench.models:doomed"),
+    "swr": make_spec("swr"),
+    "tent+swr": make_spec("tent", regularizer={}),
+}
+GOOD = [name for name in SPECS if name not in ("bad", "doomed")]
+
+
+def make_suite(*names: str) -> Suite:
+    return Suite(title="small", entries=tuple(Entry(SPECS[name], name) for name in names))
+
+
+@dataclass
+class Watcher:
+    """Kills a node as soon as every node is at work on a job that has left a checkpoint."""
+
+    node: Any
+    events: list[Event] = field(default_factory=list)
+    killed: list[int] = field(default_factory=list)
+    at_work: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if event.kind == "progress":
+            self.at_work[event.name] = event.done
+        elif event.kind != "stage":
+            self.at_work.pop(event.name, None)
+        if not self.killed and len([n for n in self.at_work.values() if 5 <= n <= 20]) == 2:
+            (raylet,) = self.node.all_processes["raylet"]
+            number = raylet.process.pid
+            self.killed = [number, *find_children(number)]
+            for each in self.killed:
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def ray_environment() -> Iterator[None]:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'acclimate[ray]'")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment().items():
+            patch.setenv(name, value)
+        patch.delenv("RAY_ADDRESS", raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def survived(ray_environment, tmp_path_factory) -> Iterator[tuple[Path, Watcher]]:
+    """A suite on two nodes with one core each, of which one is lost."""
+    from ray.cluster_utils import Cluster
+
+    out = tmp_path_factory.mktemp("ray") / "out"
+    memory = {"object_store_memory": 100_000_000}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **memory})
+    try:
+        watcher = Watcher(cluster.add_node(num_cpus=1, **memory))
+        cluster.wait_for_nodes()
+        run_suite(
+            make_suite(*SPECS),
+            out,
+            engine="ray",
+            address=cluster.address,
+            on_event=watcher,
+            checkpoint_every=2,
+        )
+        yield out, watcher
+    finally:
+        cluster.shutdown()
+
+
+def test_all_that_a_killed_node_left_is_done_by_the_other(survived, tmp_path: Path) -> None:
+    out, watcher = survived
+    assert len(watcher.killed) >= 2  # the node and at least one worker on it
+    lost = [event for event in watcher.events if event.kind == "retried"]
+    (first,) = [event for event in lost if event.entry.label in ("bn_ema", "norm")]
+    assert "was lost on" in first.text
+    # It went on from a checkpoint, not from the beginning.
+    after = watcher.events[watcher.events.index(first) :]
+    begun = next(e for e in after if e.kind == "progress" and e.name == first.name)
+    assert begun.done >= 4
+    assert begun.done % 2 == 0
+    states = {own.entry.label: own.state for own in Store(out).statuses()}
+    assert states == {**dict.fromkeys(SPECS, "done"), "bad": "failed", "doomed": "failed"}
+    found = run_suite(make_suite(*GOOD), tmp_path / "local", engine="local", n_workers=1)
+    assert len(found) == len(GOOD)
+    records, expected = stable_suite(out), stable_suite(tmp_path / "local")
+    assert records.keys() > expected.keys()
+    for name in expected:
+        assert records[name] == expected[name], name
+    assert not list(out.glob("jobs/*/*.state"))
+    assert len(list((out / "artifacts").glob("*.acclimate"))) == 1
+
+
+def test_a_job_that_fails_is_told_and_one_that_kills_its_worker_given_up(survived) -> None:
+    out, watcher = survived
+    errors = {own.entry.label: own.error for own in Store(out).statuses() if own.error}
+    assert errors["bad"]["type"] == "BadInput"
+    assert "nowhere" in errors["bad"]["message"]
+    assert errors["doomed"]["type"] == "WorkerDied"
+    assert "was lost on" in errors["doomed"]["message"]
+    assert "(try 2)" in errors["doomed"]["message"]
+    told = [(event.kind, event.entry.label) for event in watcher.events]
+    assert told.count(("retried", "doomed")) == 1
+    assert told.count(("failed", "doomed")) == told.count(("failed", "bad")) == 1
+    for name in GOOD:
+        assert told.count(("finished", name)) == 1
+
+
+def test_without_an_address_ray_is_started_here_and_ended(
+    ray_environment, tmp_path: Path, monkeypatch
+) -> None:
+    import ray
+
+    suite = tmp_path / "suite.toml"
+    suite.write_text(
+        '[job]\nmodel = "tests.bench.models:tiny"\ncorruptions = ["fog"]\nimages = 8\n'
+        'protocol = { batch_size = 4 }\n[[rows]]\nmethod = ["source", "norm"]\n'
+    )
+    words = ["bench", "run", str(suite), "--engine", "ray", "--workers", "1", "--out"]
+    result = CliRunner().invoke(app, [*words, str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert not ray.is_initialized()
+    assert [own.state for own in Store(tmp_path / "out").statuses()] == ["done"] * 2
+    assert len(run_suite(Suite.load(suite), tmp_path / "local", n_workers=0)) == 2
+    assert stable_suite(tmp_path / "out") == stable_suite(tmp_path / "local")
+
+
+def test_a_cluster_that_is_not_there_is_refused(ray_environment, tmp_path: Path) -> None:
+    suite = make_suite("norm")
+    with pytest.raises(BadInput, match="ray job submit"):
+        run_suite(suite, tmp_path, engine="ray", address="ray://nowhere:10001")
+    with pytest.raises(BadInput, match=r"cannot connect to Ray at 127\.0\.0\.1:1 "):
+        run_suite(suite, tmp_path, engine="ray", address="127.0.0.1:1")
+
+
+def test_without_ray_one_is_told_how_to_get_it(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'acclimate\[ray\]'"):
+        import_ray()
+    with pytest.raises(MissingExtra, match="the engine ray needs it"):
+        run_suite(make_suite("norm"), tmp_path, engine="ray")
+    assert [own.state for own in Store(tmp_path).statuses()] == ["waiting"]
+
+
+def test_what_cannot_be_asked_for_is_refused(tmp_path: Path) -> None:
+    suite = make_suite("norm")
+    for options, says in (
+        ({"engine": "raay"}, 'no engine "raay". Did you mean "ray"'),
+        ({"engine": "local", "address": "auto"}, 'engine local has no option "address"'),
+        ({"engine": "ray", "n_cpu": 2}, 'no option "n_cpu". Did you mean "n_cpus"'),
+        ({"engine": "ray", "n_workers": 0}, "at least 1 worker, found 0"),
+        ({"engine": "ray", "n_cpus": 0}, "at least 1 core, found 0"),
+        ({"engine": "ray", "n_gpus": -1}, "at least 0 GPU, found -1"),
+    ):
+        with pytest.raises(BadInput, match=says):
+            run_suite(suite, tmp_path, **options)
+
+
+class FakeCluster:
+    """Says which nodes there are."""
+
+    def __init__(self, *resources: dict[str, float]) -> None:
+        self.alive = [{"Alive": True, "Resources": own} for own in resources]
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [*self.alive, {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}}]
+
+
+def test_jobs_are_counted_that_the_nodes_have_room_for(monkeypatch) -> None:
+    cluster = FakeCluster({"CPU": 3.0}, {"CPU": 5.0, "GPU": 1.0})
+    assert Slots(cluster, 2, 0).count() == 3
+    assert Slots(cluster, 2, 0.5).count() == 2
+    with pytest.raises(BadInput, match="no node of the cluster has 8 CPU and 1 GPU"):
+        Slots(cluster, 8, 1).count()
+    clock = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    slots = Slots(cluster, 1, 1)
+    assert slots.count() == 1
+    cluster.alive = []
+    clock[0] += 1
+    assert slots.count() == 1  # it does not look at every call
+    clock[0] += 10
+    assert slots.count() == 0  # another node may come
+    clock[0] += 120
+    with pytest.raises(BadInput, match="what is done stays done"):
+        slots.count()
