@@ -140,7 +140,7 @@ def connect(
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         if address is None:
-            whole = {name: n_workers * amount for name, amount in size.items()}
+            whole = {name: math.ceil(n_workers * amount) for name, amount in size.items()}
             ray.init("local", include_dashboard=False, **whole, **quiet)
         else:
             ray.init(address, **quiet)

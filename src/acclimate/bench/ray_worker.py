@@ -100,6 +100,8 @@ class RayWorker:
             is_free = True
             while is_free and (order := self._todo.get()) is not None:
                 is_free = self._try(*order)
+            if is_free:
+                self._ray.get(self._actor.close.remote())
         except (Lost, self._ray.exceptions.RayError) as error:
             self._error = str(error)
         finally:

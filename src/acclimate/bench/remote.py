@@ -202,8 +202,7 @@ class RemoteWorker:
             spec: The job, as JSON types.
             sums: The SHA-256 of each file that it names.
         """
-        job = JobSpec.from_dict(spec)
-        threading.Thread(target=self._work, args=(job, sums), daemon=True).start()
+        threading.Thread(target=self._work, args=(spec, sums), daemon=True).start()
         yield from self._line.listen()
 
     def answer(self, value: Any) -> None:
@@ -214,12 +213,16 @@ class RemoteWorker:
         """Let the job tell a checkpoint and end."""
         self._stop.set()
 
-    def _work(self, spec: JobSpec, sums: Mapping[str, str]) -> None:
+    def close(self) -> None:
+        """Remove all that was kept here."""
+        self._kept.cleanup()
+
+    def _work(self, spec: Mapping[str, Any], sums: Mapping[str, str]) -> None:
         torch.set_num_threads(self._n_threads)
         self._stage, self._said, failure = "", 0.0, None
         try:
             run_job(
-                self._find_files(spec, sums),
+                self._find_files(JobSpec.from_dict(spec), sums),
                 self._materials,
                 RemoteSink(self._line, self._scratch),
                 self._manner,
