@@ -76,6 +76,10 @@ def ray_environment() -> Iterator[None]:
         for name, value in environment().items():
             patch.setenv(name, value)
         patch.delenv("RAY_ADDRESS", raising=False)
+        # Else Ray would make a token in the home of whoever runs the tests.
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", "acclimate" * 8)
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         yield
 
 

@@ -94,8 +94,9 @@ def test_a_job_gives_the_same_from_afar(site: Site, tmp_path: Path) -> None:
     alone = json.loads((tmp_path / "alone" / "tent" / "result.json").read_text())
     for name in ("spec", "model", "data", "settings", "command", "protocol_line"):
         assert written["provenance"][name] == alone["provenance"][name]
-    assert site.events[0] == ("progress", 0, 24, "")
-    assert site.events[-1] == ("progress", 24, 24, "")
+    progress = [event for event in site.events if event[0] == "progress"]
+    assert progress[0] == ("progress", 0, 24, "")
+    assert progress[-1] == ("progress", 24, 24, "")
     assert site.shipped == []
 
 
@@ -111,7 +112,7 @@ def test_a_job_goes_on_on_another_machine(tmp_path: Path) -> None:
     assert 2 <= n_done < 12
     site.events.clear()
     assert site.run(site.hire(), spec, "tent") == "finished"
-    assert site.events[0] == ("progress", n_done, 12, "")
+    assert ("progress", n_done, 12, "") in site.events
     check_same(spec, folder.path, tmp_path / "alone")
     assert not list(folder.path.glob("*.state"))
 

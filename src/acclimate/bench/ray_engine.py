@@ -74,7 +74,8 @@ def run_ray(
     if not (place or ray.is_initialized()):
         n_workers = min(n_workers or choose_n_workers(len(names)), len(names))
         n_cpus = n_cpus or share_threads(n_workers)
-    size = {"num_cpus": n_cpus or 1, "num_gpus": n_gpus}
+    n_threads = n_cpus or 1
+    size = {"num_cpus": n_threads, "num_gpus": n_gpus}
     with connect(ray, place, n_workers or 1, size):
         slots = Slots(ray, **size)
         goods = Goods(setup, ray.put)
@@ -82,11 +83,11 @@ def run_ray(
             **size,
             max_concurrency=_CONCURRENCY,
             scheduling_strategy="SPREAD",
-            runtime_env={"env_vars": limit_threads(size["num_cpus"])},
+            runtime_env={"env_vars": limit_threads(n_threads)},
         )
 
         def hire(heard: Heard) -> RayWorker:
-            shared = setup.to_dict(), size["num_cpus"], str(Path.cwd()), _tell_environment()
+            shared = setup.to_dict(), n_threads, str(Path.cwd()), _tell_environment()
             return RayWorker(ray, actor.remote(*shared), goods, heard)
 
         def count() -> int:

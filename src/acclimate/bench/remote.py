@@ -284,4 +284,3 @@ def identify(data: Data) -> dict[str, Any]:
             for name, about in data.descriptions.items()
         },
     }
-
