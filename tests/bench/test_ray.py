@@ -34,11 +34,10 @@ SPECS = {
     "bn_ema": make_spec("bn_ema", **LONG),
     "norm": make_spec("norm", **LONG),
     "bad": make_spec("norm", model="tests.bench.models:nowhere"),
-    "doomed": make_spec("norm", model="tests.bench.models:doomed"),
     "swr": make_spec("swr"),
     "tent+swr": make_spec("tent", regularizer={}),
 }
-GOOD = [name for name in SPECS if name not in ("bad", "doomed")]
+GOOD = [name for name in SPECS if name != "bad"]
 
 
 def make_suite(*names: str) -> Suite:
@@ -77,8 +76,7 @@ def ray_environment() -> Iterator[None]:
             patch.setenv(name, value)
         patch.delenv("RAY_ADDRESS", raising=False)
         # Else Ray would make a token in the home of whoever runs the tests.
-        patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv("RAY_AUTH_TOKEN", "acclimate" * 8)
+        patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         yield
 
@@ -110,16 +108,16 @@ def survived(ray_environment, tmp_path_factory) -> Iterator[tuple[Path, Watcher]
 def test_all_that_a_killed_node_left_is_done_by_the_other(survived, tmp_path: Path) -> None:
     out, watcher = survived
     assert len(watcher.killed) >= 2  # the node and at least one worker on it
-    lost = [event for event in watcher.events if event.kind == "retried"]
-    (first,) = [event for event in lost if event.entry.label in ("bn_ema", "norm")]
-    assert "was lost on" in first.text
+    (lost,) = [event for event in watcher.events if event.kind == "retried"]
+    assert lost.entry.label in ("bn_ema", "norm")
+    assert "its process was lost on" in lost.text
     # It went on from a checkpoint, not from the beginning.
-    after = watcher.events[watcher.events.index(first) :]
-    begun = next(e for e in after if e.kind == "progress" and e.name == first.name)
+    after = watcher.events[watcher.events.index(lost) :]
+    begun = next(e for e in after if e.kind == "progress" and e.name == lost.name)
     assert begun.done >= 4
     assert begun.done % 2 == 0
     states = {own.entry.label: own.state for own in Store(out).statuses()}
-    assert states == {**dict.fromkeys(SPECS, "done"), "bad": "failed", "doomed": "failed"}
+    assert states == {**dict.fromkeys(GOOD, "done"), "bad": "failed"}
     found = run_suite(make_suite(*GOOD), tmp_path / "local", engine="local", n_workers=1)
     assert len(found) == len(GOOD)
     records, expected = stable_suite(out), stable_suite(tmp_path / "local")
@@ -130,38 +128,44 @@ def test_all_that_a_killed_node_left_is_done_by_the_other(survived, tmp_path: Pa
     assert len(list((out / "artifacts").glob("*.acclimate"))) == 1
 
 
-def test_a_job_that_fails_is_told_and_one_that_kills_its_worker_given_up(survived) -> None:
+def test_a_job_that_fails_does_not_stop_the_others(survived) -> None:
     out, watcher = survived
-    errors = {own.entry.label: own.error for own in Store(out).statuses() if own.error}
-    assert errors["bad"]["type"] == "BadInput"
-    assert "nowhere" in errors["bad"]["message"]
-    assert errors["doomed"]["type"] == "WorkerDied"
-    assert "was lost on" in errors["doomed"]["message"]
-    assert "(try 2)" in errors["doomed"]["message"]
+    (error,) = [own.error for own in Store(out).statuses() if own.error is not None]
+    assert error["type"] == "BadInput"
+    assert "nowhere" in error["message"]
+    assert "Traceback" in error["traceback"]
     told = [(event.kind, event.entry.label) for event in watcher.events]
-    assert told.count(("retried", "doomed")) == 1
-    assert told.count(("failed", "doomed")) == told.count(("failed", "bad")) == 1
+    assert told.count(("failed", "bad")) == 1
     for name in GOOD:
         assert told.count(("finished", name)) == 1
 
 
-def test_without_an_address_ray_is_started_here_and_ended(
-    ray_environment, tmp_path: Path, monkeypatch
+def test_ray_is_started_here_and_a_job_that_kills_its_worker_is_given_up(
+    ray_environment, tmp_path: Path
 ) -> None:
     import ray
 
     suite = tmp_path / "suite.toml"
-    suite.write_text(
-        '[job]\nmodel = "tests.bench.models:tiny"\ncorruptions = ["fog"]\nimages = 8\n'
-        'protocol = { batch_size = 4 }\n[[rows]]\nmethod = ["source", "norm"]\n'
-    )
-    words = ["bench", "run", str(suite), "--engine", "ray", "--workers", "1", "--out"]
-    result = CliRunner().invoke(app, [*words, str(tmp_path / "out")])
-    assert result.exit_code == 0, result.output
+    shared = '[job]\ncorruptions = ["fog"]\nimages = 8\nprotocol = { batch_size = 4 }\n'
+    good = '[[rows]]\nmodel = "tests.bench.models:tiny"\nmethod = ["source", "norm"]\n'
+    bad = '[[rows]]\nmodel = "tests.bench.models:doomed"\nmethod = "norm"\nlabel = "doomed"\n'
+    suite.write_text(shared + good + bad)
+    words = ["bench", "run", str(suite), "--engine", "ray", "--workers", "1", "--retries", "0"]
+    result = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 1, result.output
+    assert "1 of 3 jobs" in result.stderr
     assert not ray.is_initialized()
-    assert [own.state for own in Store(tmp_path / "out").statuses()] == ["done"] * 2
+    statuses = Store(tmp_path / "out").statuses()
+    assert [own.state for own in statuses] == ["done", "done", "failed"]
+    error = statuses[-1].error
+    assert error is not None
+    assert error["type"] == "WorkerDied"
+    assert "was lost on" in error["message"]
+    assert "(try 1)" in error["message"]
+    suite.write_text(shared + good)
     assert len(run_suite(Suite.load(suite), tmp_path / "local", n_workers=0)) == 2
-    assert stable_suite(tmp_path / "out") == stable_suite(tmp_path / "local")
+    found, expected = stable_suite(tmp_path / "out"), stable_suite(tmp_path / "local")
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_a_cluster_that_is_not_there_is_refused(ray_environment, tmp_path: Path) -> None:
