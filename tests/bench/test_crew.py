@@ -1,4 +1,4 @@
-"""Who gets which job, and what becomes of the job of a worker that is lost; no process is needed."""
+"""Who gets which job, and what becomes of the job of a worker that is lost; without processes."""
 
 from __future__ import annotations
 
