@@ -18,7 +18,7 @@ from acclimate.bench import Entry, Event, Store, Suite, run_suite
 from acclimate.bench.ray_engine import Slots, import_ray
 from acclimate.cli.main import app
 from acclimate.errors import BadInput, MissingExtra
-from tests.bench.jobs import environment, make_spec, stable_suite
+from tests.bench.jobs import environment, make_spec, stable, stable_suite, sums
 from tests.bench.test_kill import find_children
 
 # Half a minute on free cores; most of it is the start of processes.
@@ -42,6 +42,15 @@ GOOD = [name for name in SPECS if name != "bad"]
 
 def make_suite(*names: str) -> Suite:
     return Suite(title="small", entries=tuple(Entry(SPECS[name], name) for name in names))
+
+
+def check_same(out: Path, local: Path) -> None:
+    """Compare records and sums of all jobs that the local engine has done."""
+    expected = stable_suite(local)
+    assert len(expected) == len(Store(local).suite.entries)
+    for name, (records, measures) in expected.items():
+        assert stable(out / "jobs" / name) == records, name
+        assert sums(out / "jobs" / name) == measures, name
 
 
 @dataclass
@@ -120,10 +129,7 @@ def test_all_that_a_killed_node_left_is_done_by_the_other(survived, tmp_path: Pa
     assert states == {**dict.fromkeys(GOOD, "done"), "bad": "failed"}
     found = run_suite(make_suite(*GOOD), tmp_path / "local", engine="local", n_workers=1)
     assert len(found) == len(GOOD)
-    records, expected = stable_suite(out), stable_suite(tmp_path / "local")
-    assert records.keys() > expected.keys()
-    for name in expected:
-        assert records[name] == expected[name], name
+    check_same(out, tmp_path / "local")
     assert not list(out.glob("jobs/*/*.state"))
     assert len(list((out / "artifacts").glob("*.acclimate"))) == 1
 
@@ -164,8 +170,7 @@ def test_ray_is_started_here_and_a_job_that_kills_its_worker_is_given_up(
     assert "(try 1)" in error["message"]
     suite.write_text(shared + good)
     assert len(run_suite(Suite.load(suite), tmp_path / "local", n_workers=0)) == 2
-    found, expected = stable_suite(tmp_path / "out"), stable_suite(tmp_path / "local")
-    assert {name: found[name] for name in expected} == expected
+    check_same(tmp_path / "out", tmp_path / "local")
 
 
 def test_a_cluster_that_is_not_there_is_refused(ray_environment, tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ def run_suite(
         suite: The jobs.
         out: Folder of the suite; see `acclimate.bench.Store`.
         engine: A name in `ENGINES`.
-        n_workers: Processes; 0 runs all jobs in this one, None takes half the cores, or all of a
-            cluster.
+        n_workers: Processes; None takes half the cores, or all of a cluster. 0 runs all jobs in
+            this one, by the local engine only.
         retries: How often a job is taken up again after the process that ran it has died.
         on_event: Is told what happens; what it raises ends the run.
         device: `auto`, `cpu`, `cuda` or `mps`.
