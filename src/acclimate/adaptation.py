@@ -13,6 +13,7 @@ from acclimate.methods import get_method
 from acclimate.methods.base import Method
 from acclimate.methods.composition import Composition, NspOptions, SwrOptions
 from acclimate.methods.config import Config
+from acclimate.methods.dense import check_dense
 from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.guard import Guard
 from acclimate.methods.speed import Speed
@@ -42,12 +43,12 @@ def adapt(
     The model is borrowed: use it only through the result until `unwrap()` gives it back.
 
     Args:
-        model: A trained classifier.
+        model: A trained classifier, of images or of every pixel.
         method: Name of a method; `acclimate.list_methods()` names them.
         artifact: What `prepare` returned for this very model, if the method needs it.
         config: All hyper-parameters at once; or give single ones by name.
-        preset: Take the hyper-parameters published for `"cifar10"`, `"cifar100"` or `"imagenet"`
-            instead of the defaults; single ones by name still win.
+        preset: Take the hyper-parameters published for `"cifar10"`, `"cifar100"`, `"imagenet"` or
+            `"cityscapes"` instead of the defaults; single ones by name still win.
         regularizer: `"swr"`, or its options, lays SWR over a gradient method.
         auxiliary: `"nsp"`, or its options, adds nearest source prototypes to one.
         head: Name of the module that makes the logits; from the artifact by default.
@@ -85,6 +86,8 @@ def adapt(
     given = Normalization.of(normalization)
     if artifact is not None:
         artifact.check(model)
+        if artifact.anatomy.is_dense:
+            check_dense(kind)
         given = _agree(given, artifact.normalization)
     composition = _compose(kind, config, regularizer, auxiliary)
     needs = dict.fromkeys((*kind.needs, *composition.needs))

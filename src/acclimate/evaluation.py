@@ -6,14 +6,16 @@ import copy
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from acclimate.errors import BadInput
 from acclimate.functional.entropy import entropy, log_probs
+from acclimate.functional.pixels import IGNORE_LABEL, check_masks, resize_maps, to_rows
 from acclimate.measures import Measures, Metric, Record, Result, Tally, check_labels
 from acclimate.measures.machine import Cost, measure_call
-from acclimate.measures.tally import check_metric, to_probs
+from acclimate.measures.tally import check_metric, find_rows, to_probs
 from acclimate.methods.base import Method
 from acclimate.methods.state import Counts
 from acclimate.streams.batch import Batch
@@ -28,11 +30,15 @@ def iter_evaluate(
     metrics: Metric | None = None,
     tally: Tally | None = None,
     reveal_labels: bool = False,
+    ignore_label: int = IGNORE_LABEL,
 ) -> Iterator[Record]:
     """Yield a record for every batch of a stream.
 
     The method gets the inputs only, on its own device, predicts and learns; then its prediction
     meets the labels. On CUDA the peak of memory is measured anew for each call.
+
+    Where every pixel is predicted, labels are masks of the images' size. The logits are resized to
+    them (bilinearly), and every labelled pixel counts as one prediction.
 
     Args:
         adapted: The adapted model.
@@ -42,6 +48,7 @@ def iter_evaluate(
         tally: Takes in what records do not hold, and gives the summary: `tally.result(records)`.
         reveal_labels: Whether an oracle, which learns from labels, is shown them. No other method
             ever is.
+        ignore_label: What masks hold where there is no label.
 
     Raises:
         BadInput: Labels that do not fit the inputs or the logits.
@@ -60,15 +67,13 @@ def iter_evaluate(
         with nullcontext() if batch.learns else adapted.paused(), measure_call(x.device) as cost:
             output = adapted(x)
         logits = get_logits(output, None if isinstance(output, Tensor) else adapted.logits_at)
-        logits, y = logits.detach()[-n:], batch.y[-n:]
-        check_labels(y, n, logits.shape[1])
-        names = batch.domains[-n:] or (batch.domain,) * n
-        record = _record(batch, index, logits, y, names, cost, (before, adapted.counts))
+        judged = _judge(batch, n, logits.detach(), ignore_label)
+        record = _record(batch, index, judged, cost, (before, adapted.counts))
         record = dataclasses.replace(record, losses=adapted.losses)
         if tally is not None:
-            tally.update(logits, y, names, record.epoch, record.is_probe)
+            tally.update(*judged.rows, record.epoch, record.is_probe, judged.n_images is not None)
         if metrics is not None and not record.is_probe:
-            metrics.update(to_probs(logits), y.cpu())
+            metrics.update(to_probs(judged.logits), judged.y.cpu())
         yield record
 
 
@@ -78,6 +83,7 @@ def evaluate(
     metrics: Metric | None = None,
     keep_predictions: bool = False,
     reveal_labels: bool = False,
+    ignore_label: int = IGNORE_LABEL,
 ) -> Result:
     """Run a stream and sum up.
 
@@ -107,17 +113,26 @@ def evaluate(
         keep_predictions: Whether the records keep the predicted classes.
         reveal_labels: Whether an oracle, which learns from labels, is shown them. No other method
             ever is.
+        ignore_label: What masks hold where there is no label; see `iter_evaluate`.
 
     Raises:
         BadInput: No batch, or labels that do not fit the inputs or the logits.
     """
     tally = Tally(metrics)
+    found = iter_evaluate(
+        adapted, stream, tally=tally, reveal_labels=reveal_labels, ignore_label=ignore_label
+    )
     records = [
         record if keep_predictions else dataclasses.replace(record, predictions=None)
-        for record in iter_evaluate(adapted, stream, tally=tally, reveal_labels=reveal_labels)
+        for record in found
     ]
     if not records:
         raise BadInput("the stream ended before its first batch: there is nothing to measure.")
+    if not any(record.n for record in records):
+        raise BadInput(
+            f"every pixel of the stream has the label {ignore_label}, which is left out: there is "
+            "nothing to measure. Check the masks, and ignore_label."
+        )
     return tally.result(records)
 
 
@@ -132,24 +147,68 @@ def _check(batch: Batch, index: int) -> int:
         raise BadInput(
             f"{where}: expected the domain of each of {n_all} samples, found {len(batch.domains)}."
         )
-    check_labels(batch.y, n_all)
+    if isinstance(batch.y, Tensor) and batch.y.dim() == 3 and batch.x.dim() == 4:
+        check_masks(batch.y, (n_all, *batch.x.shape[2:]))
+    else:
+        check_labels(batch.y, n_all)
     return n
 
 
+@dataclass(frozen=True)
+class _Judged:
+    """The predictions of a batch that count, and their labels.
+
+    Attributes:
+        logits: One a row, (rows, K): of samples, or of labelled pixels.
+        y: Their labels.
+        names: Domains of the rows; one name stands for all of them.
+        predictions: The predicted classes of all samples, or of all pixels as masks.
+        n_images: Images that count, if every pixel was predicted; else None.
+    """
+
+    logits: Tensor
+    y: Tensor
+    names: Sequence[str]
+    predictions: Tensor
+    n_images: int | None = None
+
+    @property
+    def rows(self) -> tuple[Tensor, Tensor, Sequence[str]]:
+        """Logits, labels and domains."""
+        return self.logits, self.y, self.names
+
+
+def _judge(batch: Batch, n: int, logits: Tensor, ignore_label: int) -> _Judged:
+    """Put the predictions that count beside their labels, having checked those.
+
+    Raises:
+        BadInput: They do not fit.
+    """
+    logits, y = logits[-n:], batch.y[-n:]
+    names = batch.domains[-n:] or (batch.domain,) * n
+    if logits.dim() == 2:
+        check_labels(y, n, logits.shape[1])
+        return _Judged(logits, y, names, logits.argmax(dim=1).cpu())
+    check_masks(y, (n, *batch.x.shape[2:]), logits.shape[1], ignore_label)
+    maps = resize_maps(logits, y.shape[1:])
+    counts = (y != ignore_label).to(maps.device)
+    rows, labels = to_rows(maps)[counts.flatten()], y.to(maps.device)[counts].long()
+    if len(set(names)) == 1:
+        names = names[:1]
+    else:
+        sizes = counts.flatten(1).sum(dim=1).tolist()
+        names = [name for name, size in zip(names, sizes, strict=True) for _ in range(size)]
+    return _Judged(rows, labels, names, maps.argmax(dim=1).cpu(), n)
+
+
 def _record(
-    batch: Batch,
-    index: int,
-    logits: Tensor,
-    y: Tensor,
-    names: Sequence[str],
-    cost: Cost,
-    counts: tuple[Counts, Counts],
+    batch: Batch, index: int, judged: _Judged, cost: Cost, counts: tuple[Counts, Counts]
 ) -> Record:
     """Compare predictions with labels, and the method's counts after the call with those before."""
     before, after = counts
+    logits, y, names = judged.rows
     log_p = log_probs(logits)
-    predictions = logits.argmax(dim=1).cpu()
-    wrong = predictions != y.cpu()
+    wrong = logits.argmax(dim=1).cpu() != y.cpu()
     skipped = [why for why, n in after.skipped.items() if n > before.skipped.get(why, 0)]
     return Record(
         domain=batch.domain,
@@ -161,8 +220,10 @@ def _record(
         ms=cost.ms,
         n_skipped=after.n_skipped,
         n_restored=after.restored,
-        predictions=predictions,
-        by_domain=_count(names, wrong.tolist()),
+        predictions=judged.predictions,
+        by_domain={
+            name: (len(wrong[own]), int(wrong[own].sum())) for name, own in find_rows(names).items()
+        },
         epoch=batch.epoch,
         learned=batch.learns,
         # In a window that is not learned from there is a new sample all the same.
@@ -174,17 +235,9 @@ def _record(
         skipped=skipped[0] if skipped else None,
         restored=after.restored > before.restored,
         peak_memory=cost.peak_memory,
+        n_pixel_images=judged.n_images,
     )
 
 
 def _mean(values: Tensor) -> float:
     return float(values.cpu().double().mean())
-
-
-def _count(names: Sequence[str], wrong: Sequence[bool]) -> dict[str, tuple[int, int]]:
-    """Count samples and errors by name."""
-    counts: dict[str, tuple[int, int]] = {}
-    for name, is_wrong in zip(names, wrong, strict=True):
-        n, n_errors = counts.get(name, (0, 0))
-        counts[name] = (n + 1, n_errors + int(is_wrong))
-    return counts

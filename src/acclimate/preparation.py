@@ -10,10 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact, versions
-from acclimate.errors import ArtifactMissing, BadInput, InvalidConfig, did_you_mean
+from acclimate.errors import (
+    ArtifactMissing,
+    BadInput,
+    InvalidConfig,
+    UnsuitableModel,
+    did_you_mean,
+)
 from acclimate.functional.inputs import Normalization, check_images
+from acclimate.functional.pixels import IGNORE_LABEL
 from acclimate.functional.precision import SpeedName, check_speed, precision_used
 from acclimate.methods import get_method
+from acclimate.methods.dense import check_dense
 from acclimate.parts.cache import RowCache
 from acclimate.parts.contrast import prepare_contrast
 from acclimate.parts.encoder import Encoder
@@ -53,6 +61,7 @@ def prepare(
     contrast: ContrastOptions | None = None,
     contrast_head: nn.Module | str | Path | None = None,
     classes: Sequence[str] | None = None,
+    ignore_label: int = IGNORE_LABEL,
     seed: int = 0,
     speed: SpeedName = "exact",
     progress: Progress | None = None,
@@ -64,12 +73,15 @@ def prepare(
     in memory, beyond in a temporary file.
 
     Args:
-        model: A trained classifier, on any device.
+        model: A trained classifier, of images or of every pixel, on any device.
         source: Labelled batches `(x, y)`, several times iterable, such as a shuffled DataLoader.
+            Labels are class numbers (N,), or masks of the images' size (N, H, W) for a model that
+            predicts every pixel.
         method: Prepare what these methods need, and what the guard needs.
         parts: Or name the parts: `"penalty"` (SWR), `"prototypes"` (NSP), `"features"` (moments of
             features and predictions; the guard needs them), `"fisher"` (EATA), `"contrast"` (TFA,
-            TTT++). Without either: `DEFAULT_PARTS`.
+            TTT++). Without either: `DEFAULT_PARTS`, but without prototypes for a model that predicts
+            every pixel, where they are not the paper's and every class must occur.
         normalization: How the inputs are normalised: None for images in [0, 1] (the model
             normalises inside, or needs none), or `(mean, std)`.
         head: Name of the module that makes the logits, if it cannot be found.
@@ -81,6 +93,7 @@ def prepare(
         contrast_head: The projection head the model was trained with jointly, which TTT++ needs: a
             file of `acclimate train --joint simclr`, or a module (Linear, ReLU, Linear).
         classes: Names of the classes in the order of the logits, to be kept with the artifact.
+        ignore_label: What masks hold where there is no label.
         seed: Of all random draws.
         speed: `"exact"`: in the model's own precision. `"fast"`: in bfloat16 where the device has
             it, and the same as `"exact"` where it has not; the part fisher is always exact. The
@@ -91,6 +104,7 @@ def prepare(
         The artifact; `save` it beside the model.
     """
     check_speed(speed)
+    are_default = method is None and parts is None
     parts = _choose_parts(method, parts)
     if contrast_head is None:
         _check_no_head_needed(method)
@@ -110,6 +124,8 @@ def prepare(
     device, dtype = weights.device, weights.dtype
     x = _first(source, normal).to(device)
     anatomy = find_anatomy(model, x[:2], head, logits_at)
+    if anatomy.is_dense:
+        parts = _choose_pixel_parts(method, parts, are_default)
     if classes is not None and len(classes) != anatomy.n_classes:
         raise BadInput(
             f"expected the names of {anatomy.n_classes} classes, as the model has that many "
@@ -118,9 +134,10 @@ def prepare(
     projection = (
         None if contrast_head is None else read_head(contrast_head, model, anatomy.n_features)
     )
-    data = Source(source, anatomy.n_classes, device, normal, progress)
+    ignored = ignore_label if anatomy.is_dense else None
+    data = Source(source, anatomy.n_classes, device, normal, progress, ignored)
 
-    reuses = _n_passes(parts, prototypes, anatomy.n_classes) > 1
+    reuses = _n_passes(parts, prototypes, anatomy.n_classes) > 1 and not anatomy.is_dense
     tensors: dict[str, Tensor] = {}
     cards: dict[str, Any] = {}
     with RowCache() as cache:
@@ -168,6 +185,22 @@ def _choose_parts(
     return tuple(dict.fromkeys([*needed, "features"]))
 
 
+def _choose_pixel_parts(
+    method: str | Sequence[str] | None, parts: tuple[str, ...], are_default: bool
+) -> tuple[str, ...]:
+    """Return the parts for a model that predicts every pixel; refuse what is not made for it."""
+    for name in [method] if isinstance(method, str) else method or ():
+        check_dense(get_method(name))
+    if are_default:
+        return tuple(part for part in parts if part != "prototypes")
+    if unfit := [part for part in ("fisher", "contrast") if part in parts]:
+        raise UnsuitableModel(
+            f"this model predicts every pixel, and {' and '.join(unfit)} are for methods that adapt "
+            "predictions of whole images. Leave them out of the parts."
+        )
+    return parts
+
+
 def _n_passes(parts: Sequence[str], options: PrototypeOptions, n_classes: int) -> int:
     """Return how often the source's images, as they are, are looked at by the model."""
     n_passes = int("features" in parts)
@@ -202,4 +235,5 @@ def _anatomy_card(anatomy: Anatomy) -> dict[str, Any]:
         "logits_at": at if isinstance(at, str | int) else None,
         "n_classes": anatomy.n_classes,
         "n_features": anatomy.n_features,
+        **({"is_dense": True} if anatomy.is_dense else {}),
     }

@@ -26,6 +26,7 @@ def list_all(context: typer.Context) -> None:
     from rich.text import Text
 
     from acclimate.methods import METHODS
+    from acclimate.methods.dense import is_dense
 
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
@@ -39,7 +40,8 @@ def list_all(context: typer.Context) -> None:
         needs = f"needs {' and '.join(kind.needs)}" if kind.needs else "needs no artifact"
         paper = kind.paper.removeprefix("https://").removeprefix("arxiv.org/abs/")
         moves = f"moves {kind.moves}"
-        details = (moves, needs, _cost(kind), f"paper {paper}" if paper else "")
+        pixels = "also on pixels" if is_dense(kind) else ""
+        details = (moves, needs, _cost(kind), pixels, f"paper {paper}" if paper else "")
         text.append("\n" + " · ".join(part for part in details if part), style="dim")
         table.add_row(name, str(kind.year or ""), text)
     console = get_console()
@@ -69,6 +71,7 @@ def show(
     from rich.text import Text
 
     from acclimate.methods import get_method
+    from acclimate.methods.dense import is_dense
 
     kind = get_method(name)
     console = get_console()
@@ -83,6 +86,7 @@ def show(
         "needs": ", ".join(kind.needs),
         "cost": f"{_cost(kind)} a batch",
         "logits": f"from {kind.predicts} the update",
+        "pixels": "adapts models that predict every pixel" if is_dense(kind) else "",
         "presets": "; ".join(
             f"{preset}: {', '.join(f'{key}={_value(value)}' for key, value in values.items())}"
             for preset, values in kind.config_class.presets.items()

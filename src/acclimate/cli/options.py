@@ -78,7 +78,8 @@ PresetOption = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Hyper-parameters as published for cifar10, cifar100 or imagenet; --set still wins.",
+        help="Hyper-parameters as published for cifar10, cifar100, imagenet or cityscapes; "
+        "--set still wins.",
     ),
 ]
 SpeedOption = Annotated[

@@ -57,12 +57,14 @@ class CottaAugmentation:
         blur: Whether images are blurred.
         noise: Standard deviation of the noise; every pixel has its own.
         per_image: Whether every image has its own draws. CoTTA's code has one a batch.
+        in_place: Whether every pixel stays in its place: no turn, shift, zoom or mirror image.
     """
 
     padding: str = "edge"
     blur: bool = True
     noise: float = 0.005
     per_image: bool = False
+    in_place: bool = False
 
     def __post_init__(self) -> None:
         if self.padding not in _PADDINGS:
@@ -87,12 +89,13 @@ class CottaAugmentation:
         out = change_colours(x, low + factors * (high - low), ranks.argsort(dim=1))
 
         angle, scale, column, row, sigma, mirror = rest.unbind(1)
-        maps = turn_and_scale(
-            _between(_ANGLES, angle),
-            _between(_SCALES, scale),
-            _shift(column, x.shape[3]),
-            _shift(row, x.shape[2]),
-        )
+        if self.in_place:
+            still = torch.zeros_like(angle)
+            angle, scale, column, row, mirror = still, still + 1, still, still, still + 1
+        else:
+            angle, scale = _between(_ANGLES, angle), _between(_SCALES, scale)
+            column, row = _shift(column, x.shape[3]), _shift(row, x.shape[2])
+        maps = turn_and_scale(angle, scale, column, row)
         out = warp(out, maps, _PADDINGS[self.padding], margin=BLUR_REACH if self.blur else 0)
         if self.blur:
             out = blur_margin(out, _between(_SIGMAS, sigma))

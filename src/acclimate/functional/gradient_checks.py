@@ -26,11 +26,12 @@ def check_options(granularity: str, chunk: int | None, memory_budget: int) -> No
 
 def check_samples(x: Tensor, x_transformed: Tensor, y: Tensor) -> None:
     """Refuse samples, transformed samples and labels that do not belong together."""
-    if not (len(x) and x.shape == x_transformed.shape and y.shape == x.shape[:1]):
+    is_labelled = y.dim() in (1, 3) and len(y) == len(x)
+    if not (len(x) and x.shape == x_transformed.shape and is_labelled):
         raise BadInput(
-            "expected samples, the same samples transformed, and one label for each, found shapes "
-            f"{tuple(x.shape)}, {tuple(x_transformed.shape)} and {tuple(y.shape)}. "
-            "Give tensors (n, ...), (n, ...) and (n,) with n of at least 1."
+            "expected samples, the same samples transformed, and one label or mask for each, found "
+            f"shapes {tuple(x.shape)}, {tuple(x_transformed.shape)} and {tuple(y.shape)}. "
+            "Give tensors (n, ...), (n, ...) and (n,) or (n, H, W), with n of at least 1."
         )
 
 

@@ -15,7 +15,14 @@ from acclimate.functional.gradient_rows import copy_rows
 from acclimate.functional.gradient_rules import at_least_float32, iter_products
 from acclimate.functional.gradient_sums import CosineSums
 from acclimate.functional.gradient_survey import Survey
-from acclimate.functional.gradient_vmap import exchanged
+from acclimate.functional.gradient_vmap import Loss, exchanged
+
+__all__ = ["Loss", "RuledPass", "summed_cross_entropy"]
+
+
+def summed_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Return the sum of the samples' cross entropies."""
+    return F.cross_entropy(logits, y, reduction="sum")
 
 
 class RuledPass:
@@ -49,8 +56,13 @@ class RuledPass:
         self._shared: dict[str, Tensor] = {}
         self._ruled: frozenset[str] = frozenset()
 
-    def run(self, forward: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> frozenset[str]:
-        """Run one chunk, rows in pairs; return the names of the parameters that were done."""
+    def run(
+        self, forward: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, loss: Loss
+    ) -> frozenset[str]:
+        """Run one chunk, rows in pairs; return the names of the parameters that were done.
+
+        The loss must be a sum over rows, so that every row has the gradient it would have alone.
+        """
         if not (self._found.ruled or self._found.copied):
             return frozenset()
         copies = {
@@ -65,9 +77,8 @@ class RuledPass:
         starts = [*self._roots, *copies.values()]
         found: tuple[Tensor | None, ...] = ()
         if starts:
-            # The sum, so that every row has the gradient it would have alone.
-            loss = F.cross_entropy(at_least_float32(logits), y, reduction="sum")
-            found = torch.autograd.grad(loss, starts, allow_unused=True)
+            total = loss(at_least_float32(logits), y)
+            found = torch.autograd.grad(total, starts, allow_unused=True)
         for name, gradients in self._shared.items():
             self._sums.add_gradients(name, gradients)
         for name, of_copies in zip(copies, found[len(self._roots) :], strict=True):

@@ -106,5 +106,6 @@ def _fits(
 
 
 def _loss(logits: Tensor) -> Tensor:
-    y = torch.zeros(len(logits), dtype=torch.long, device=logits.device)
+    shape = (len(logits), *logits.shape[2:])
+    y = torch.zeros(shape, dtype=torch.long, device=logits.device)
     return F.cross_entropy(at_least_float32(logits), y, reduction="sum")

@@ -63,11 +63,11 @@ def survey(
     hooks = LayerHooks(layers, len(x))
     with hooks, saved_tensors_hooks(note, lambda tensor: tensor):
         logits = forward(x)
-    if not (isinstance(logits, Tensor) and logits.dim() == 2 and len(logits) == len(x)):
+    if not (isinstance(logits, Tensor) and logits.dim() in (2, 4) and len(logits) == len(x)):
         what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits)
         raise UnsuitableModel(
-            f"expected logits (B, K) for a batch of {len(x)} samples, found {what}. "
-            "Give a `forward` that returns the logits alone, one row a sample."
+            f"expected logits (B, K) for a batch of {len(x)} samples, or (B, K, h, w), found "
+            f"{what}. Give a `forward` that returns the logits alone, one row a sample."
         )
     used = _count_uses(logits.grad_fn)
     uses = {name: used[id(p)] for name, p in parameters.items() if id(p) in used}

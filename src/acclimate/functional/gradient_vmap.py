@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from acclimate.errors import UnsuitableModel
 from acclimate.functional.gradient_rules import at_least_float32
+
+#: From logits and labels of a batch to the sum of the samples' losses.
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 @contextmanager
@@ -46,23 +48,24 @@ def general_gradients(
     parameters: Mapping[str, Tensor],
     x: Tensor,
     y: Tensor,
+    loss: Loss,
 ) -> dict[str, Tensor]:
-    """Return the gradients of each sample's cross entropy, (B, *shape) by parameter name.
+    """Return the gradients of each sample's loss, (B, *shape) by parameter name.
 
     Raises:
         UnsuitableModel: `torch.func` cannot differentiate the model sample by sample.
     """
 
-    def loss(values: dict[str, Tensor], sample: Tensor, label: Tensor) -> Tensor:
+    def loss_of(values: dict[str, Tensor], sample: Tensor, label: Tensor) -> Tensor:
         with exchanged(model, parameters, values):
-            return F.cross_entropy(at_least_float32(forward(sample[None])), label[None])
+            return loss(at_least_float32(forward(sample[None])), label[None])
 
     values = {name: parameter.detach() for name, parameter in parameters.items()}
     # `grad` works inside no_grad; without it ordinary autograd would record the pass as well.
     # Attention's fused kernels have no batching rule: torch would run them sample by sample.
     try:
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
+            each = torch.func.vmap(torch.func.grad(loss_of), in_dims=(None, 0, 0))
             gradients: dict[str, Tensor] = each(values, x, y)
             return gradients
     except torch.OutOfMemoryError:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from acclimate.errors import BadInput
 from acclimate.functional.gradient_checks import check_model, check_options, check_samples
-from acclimate.functional.gradient_pass import RuledPass
+from acclimate.functional.gradient_pass import Loss, RuledPass, summed_cross_entropy
 from acclimate.functional.gradient_sums import CosineSum, CosineSums, Granularity
 from acclimate.functional.gradient_survey import Survey, survey
 from acclimate.functional.gradient_vmap import general_gradients, listed
@@ -58,20 +58,21 @@ def gradient_cosines(
     memory_budget: int = MEMORY_BUDGET,
     progress: Callable[[int], None] | None = None,
     speed: SpeedName = "exact",
+    loss: Loss = summed_cross_entropy,
 ) -> dict[str, CosineSum]:
     """Return, for every parameter, the sum over samples of cosines between two views' gradients.
 
-    The gradient is that of the cross entropy. A sample whose gradient is zero in either view adds
+    The gradient is that of the cross entropy, unless another loss is given. A sample whose gradient is zero in either view adds
     0, as in `torch.nn.functional.cosine_similarity`. Gradients of tied weights and of layers
     called several times are added up first. Parameters count whether or not they require
     gradients. Everything about the model is left as it was found.
 
     Args:
-        forward: From inputs to logits (B, K); runs `model`.
+        forward: From inputs to logits, (B, K) or (B, K, h, w); runs `model`.
         model: The model, in evaluation mode.
         x: Samples, (n, ...).
         x_transformed: The same samples, transformed.
-        y: Their labels, (n,).
+        y: Their labels, (n,), or masks (n, H, W) for another loss.
         granularity: What gets one cosine: a parameter tensor, all tensors a module owns, one
             index of a tensor's first dimension, or every single weight.
         chunk: Samples in one pass; chosen from `memory_budget` if None.
@@ -81,6 +82,7 @@ def gradient_cosines(
         speed: "exact": the arithmetic of the loop but for the order of summation. "fast": in
             bfloat16 where the device has it (then the cosines are off by about 0.01), elsewhere
             the same as "exact".
+        loss: From logits and labels of a batch to the *sum* of the samples' losses.
 
     Returns:
         By parameter name, in the order of `model.named_parameters()`. Shapes are () for "tensor"
@@ -88,10 +90,10 @@ def gradient_cosines(
 
     Raises:
         UnsuitableModel: Samples of a batch influence each other, `forward` does not return
-            logits (B, K), or `torch.func` is needed and cannot do the model.
+            logits, or `torch.func` is needed and cannot do the model.
         BadInput: The arguments do not belong together, or gradients are not finite.
     """
-    found = GradientCosines(forward, model, granularity, chunk, memory_budget, speed)
+    found = GradientCosines(forward, model, granularity, chunk, memory_budget, speed, loss)
     found.add(x, x_transformed, y, progress)
     return found.result()
 
@@ -110,10 +112,12 @@ class GradientCosines:
         chunk: int | None = None,
         memory_budget: int = MEMORY_BUDGET,
         speed: SpeedName = "exact",
+        loss: Loss = summed_cross_entropy,
     ) -> None:
         check_options(granularity, chunk, memory_budget)
         check_speed(speed)
         self._forward, self._model, self._speed = forward, model, speed
+        self._loss = loss
         self._chunk, self._memory_budget = chunk, memory_budget
         named = dict(model.named_parameters())
         self._parameters = {name: p for name, p in named.items() if p.is_floating_point()}
@@ -149,11 +153,12 @@ class GradientCosines:
             found, layout = self._known
             for part in self._parts(len(x), found):
                 plain = torch.stack([x[part], x_transformed[part]], 1).flatten(0, 1)
-                rows, labels = plain.contiguous(memory_format=layout), y[part].repeat_interleave(2)
+                rows = plain.contiguous(memory_format=layout)
+                labels = y[part].repeat_interleave(2, dim=0)
                 ruled = RuledPass(
                     self._model, self._parameters, found, self._sums, len(rows), is_half
                 )
-                done = ruled.run(run, rows, labels)
+                done = ruled.run(run, rows, labels, self._loss)
                 rest = {n: self._parameters[n] for n in found.uses if n not in done}
                 if rest:
                     # torch.func keeps several times what an ordinary pass keeps, and does not get
@@ -196,7 +201,7 @@ class GradientCosines:
         for start in range(0, len(rows), 2 * step):
             part = slice(start, start + 2 * step)
             gradients = general_gradients(
-                self._forward, self._model, parameters, rows[part], labels[part]
+                self._forward, self._model, parameters, rows[part], labels[part], self._loss
             )
             for name in parameters:
                 self._sums.add_gradients(name, gradients.pop(name))

@@ -31,6 +31,11 @@ class View(ABC):
     """A random change of images, decided for each sample by itself."""
 
     @property
+    def moves_pixels(self) -> bool:
+        """Whether what was at one place may be at another: a mask would no longer fit."""
+        return False
+
+    @property
     @abstractmethod
     def n_uniforms(self) -> int:
         """Random numbers that one sample takes."""

@@ -90,6 +90,10 @@ class Invert(_Chance):
 class Flip(_Chance):
     """Mirrors left and right with probability `p`."""
 
+    @property
+    def moves_pixels(self) -> bool:
+        return True
+
     def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
         return change_(x.clone(), self.decide(uniforms), lambda part: part.flip(-1))
 
@@ -144,6 +148,10 @@ class Crop(View):
         set_range(self, "ratio", math.inf)
 
     @property
+    def moves_pixels(self) -> bool:
+        return True
+
+    @property
     def n_uniforms(self) -> int:
         return 2 * CROP_TRIES + 2
 
@@ -165,6 +173,10 @@ class OneOf(View):
         object.__setattr__(self, "views", views_from(self.views))
         if not self.views:
             raise InvalidConfig("OneOf needs at least one view to choose from, found none.")
+
+    @property
+    def moves_pixels(self) -> bool:
+        return any(view.moves_pixels for view in self.views)
 
     @property
     def n_uniforms(self) -> int:

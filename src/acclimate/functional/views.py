@@ -78,6 +78,11 @@ class Views:
         return len(self.views)
 
     @property
+    def move_pixels(self) -> bool:
+        """Whether some of them may move pixels, so that a mask would no longer fit."""
+        return any(view.moves_pixels for view in self.views)
+
+    @property
     def n_uniforms(self) -> int:
         """Random numbers that one sample takes."""
         return sum(view.n_uniforms for view in self.views)

@@ -2,6 +2,7 @@
 
 from acclimate.measures.accumulator import Measures, check_labels
 from acclimate.measures.groups import Group, Probe
+from acclimate.measures.pixels import PixelMeasures
 from acclimate.measures.record import Record
 from acclimate.measures.result import Result, pool
 from acclimate.measures.tally import Metric, Tally, pack_measures, unpack_measures
@@ -10,6 +11,7 @@ __all__ = [
     "Group",
     "Measures",
     "Metric",
+    "PixelMeasures",
     "Probe",
     "Record",
     "Result",

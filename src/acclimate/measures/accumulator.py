@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -83,14 +83,15 @@ class Measures:
         np.add.at(self.n_correct_by_bin, bins[~wrong], 1)
         np.add.at(self.confidence_by_bin, bins, confidence)
 
-    def __add__(self, other: Measures) -> Measures:
+    def __add__(self, other: Measures) -> Self:
         """Return the measures of both sets of samples together."""
-        if other.n_classes != self.n_classes:
+        if other.n_classes != self.n_classes or type(other) is not type(self):
             raise BadInput(
-                "expected measures over equally many classes, found "
-                f"{self.n_classes} and {other.n_classes}. Sum up each model on its own."
+                "expected measures over equally many classes, of images or of pixels, found "
+                f"{self.n_classes} and {other.n_classes} ({type(self).__name__}, "
+                f"{type(other).__name__}). Sum up each model on its own."
             )
-        both = Measures(self.n_classes)
+        both = type(self)(self.n_classes)
         for name in vars(both).keys() - {"n_classes"}:
             setattr(both, name, getattr(self, name) + getattr(other, name))
         return both
@@ -178,7 +179,7 @@ class Measures:
         return packed
 
     @classmethod
-    def from_dict(cls, packed: Mapping[str, Any]) -> Measures:
+    def from_dict(cls, packed: Mapping[str, Any]) -> Self:
         """Return the measures that `to_dict` wrote.
 
         Raises:

@@ -62,7 +62,8 @@ def find_errors(records: Iterable[Record]) -> dict[str, float]:
         for name, (n, n_errors) in record.by_domain.items():
             wrong[name] = wrong.get(name, 0) + n_errors
             seen[name] = seen.get(name, 0) + n
-    return {name: wrong[name] / seen[name] for name in seen}
+    # Of pixels, a domain may have none with a label.
+    return {name: wrong[name] / seen[name] for name in seen if seen[name]}
 
 
 def merge(named: Iterable[tuple[Name, Measures]]) -> dict[Name, Measures]:

@@ -21,15 +21,16 @@ class Record:
     Attributes:
         domain: Name of the shift.
         index: Number of the batch in the stream, from 0.
-        n: Samples that count.
-        n_errors: Wrong predictions among them.
+        n: Predictions that count: one a sample, or one a labelled pixel.
+        n_errors: Wrong ones among them.
         entropy: Mean entropy of the predictions.
         nll: Mean negative logarithm of the true class's probability.
         ms: Wall time of the call, in milliseconds.
         n_skipped: Batches since the last reset that were predicted without an update.
         n_restored: States restored, by the guard or the method itself, since the last reset.
-        predictions: The predicted classes; None where they were not kept.
-        by_domain: Samples and errors of each domain in the batch.
+        predictions: The predicted classes, (samples,) or (images, height, width); None where they
+            were not kept.
+        by_domain: Predictions and errors of each domain in the batch.
         epoch: Which pass over the stream this was, from 1.
         learned: Whether the method was allowed to learn from the batch.
         is_probe: Whether the batch was only there to be predicted, so that it counts in no mean.
@@ -44,6 +45,7 @@ class Record:
             elsewhere the peak of the whole process so far; None where that cannot be told.
         losses: The loss that was minimised, and the terms it is the sum of, where the method notes
             them; nothing for a batch that was not learned from.
+        n_pixel_images: Images whose pixels were predicted; None if whole images were.
     """
 
     domain: str
@@ -68,10 +70,18 @@ class Record:
     restored: bool = False
     peak_memory: int | None = None
     losses: dict[str, float] = field(default_factory=dict)
+    n_pixel_images: int | None = None
+
+    @property
+    def n_images(self) -> int:
+        """Samples that count, however many predictions each has."""
+        return self.n if self.n_pixel_images is None else self.n_pixel_images
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the predictions as JSON types; what is not a finite number is None."""
         values = {name: getattr(self, name) for name in _NAMES}
+        if self.n_pixel_images is None:
+            del values["n_pixel_images"]
         line: dict[str, Any] = to_plain(values)
         return line
 
@@ -82,7 +92,8 @@ class Record:
         Raises:
             BadInput: A field is missing or unknown.
         """
-        line = {"losses": {}, **line}  # which older versions did not write
+        # What older versions did not write, and what is written of pixels only.
+        line = {"losses": {}, "n_pixel_images": None, **line}
         if line.keys() != set(_NAMES):
             missing = ", ".join(name for name in _NAMES if name not in line)
             unknown = ", ".join(name for name in line if name not in _NAMES)

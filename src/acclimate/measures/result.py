@@ -11,7 +11,9 @@ from typing import Any
 
 from acclimate.errors import BadInput
 from acclimate.measures.accumulator import Measures
+from acclimate.measures.calibration import Array
 from acclimate.measures.groups import Group, Probe, find_errors, find_probes, merge
+from acclimate.measures.pixels import PixelMeasures
 from acclimate.measures.plain import to_plain
 from acclimate.measures.record import Record
 
@@ -45,8 +47,13 @@ class Result:
 
     @property
     def n(self) -> int:
-        """Samples seen."""
+        """Predictions that count: one a sample seen, or one a labelled pixel."""
         return sum(record.n for record in self.records)
+
+    @property
+    def n_images(self) -> int:
+        """Samples seen, however many predictions each has."""
+        return sum(record.n_images for record in self.records)
 
     @property
     def counted(self) -> tuple[Record, ...]:
@@ -98,6 +105,50 @@ class Result:
     def measures_by_domain(self) -> dict[str, Measures]:
         """The measures of each domain over all passes, probes among them."""
         return merge((group.domain, own) for group, own in self.measures.items())
+
+    @property
+    def pixels(self) -> PixelMeasures:
+        """The measures of all pixels that count, together.
+
+        Raises:
+            BadInput: Whole images were predicted, or the result was made from records alone.
+        """
+        whole = self.whole
+        if not isinstance(whole, PixelMeasures):
+            raise BadInput(
+                "expected predictions of every pixel, found those of whole images, which do not "
+                "overlap with anything. Look at error instead."
+            )
+        return whole
+
+    @property
+    def miou(self) -> float:
+        """Mean intersection over union of the classes, all pixels that count together.
+
+        Classes that occur neither in truth nor in predictions are left out of the mean.
+        """
+        return self.pixels.miou
+
+    @property
+    def iou_by_class(self) -> dict[int, float]:
+        """Intersection over union of each class that occurs in truth or predictions."""
+        return self.pixels.iou_by_class
+
+    @property
+    def pixel_accuracy(self) -> float:
+        """Share of pixels that were predicted correctly, all that count together."""
+        return self.pixels.pixel_accuracy
+
+    @property
+    def confusion(self) -> Array:
+        """How many pixels of each true class (row) were taken for which (column)."""
+        return self.pixels.confusion
+
+    @property
+    def miou_by_domain(self) -> dict[str, float]:
+        """Mean intersection over union in each domain that has labelled pixels."""
+        found = self.measures_by_domain.items()
+        return {name: m.miou for name, m in found if isinstance(m, PixelMeasures) and m.n}
 
     @property
     def error_by_class(self) -> dict[int, float]:
@@ -154,7 +205,8 @@ class Result:
     def images_per_second(self) -> float:
         """Samples over the time spent in calls."""
         counted = self.counted
-        return 1000 * sum(record.n for record in counted) / sum(record.ms for record in counted)
+        n = sum(record.n_images for record in counted)
+        return 1000 * n / sum(record.ms for record in counted)
 
     @property
     def forwards_per_batch(self) -> float:
@@ -200,13 +252,16 @@ class Result:
         names += ["ms_per_batch", "images_per_second", "forwards_per_batch", "backwards_per_batch"]
         names += ["peak_memory", "n_skipped", "skipped", "n_restored"]
         measured = ["ece", "adaptive_ece", "error_by_class", "histogram"]
+        if any(record.n_pixel_images is not None for record in self.records):
+            names.append("n_images")
+            measured += ["miou", "miou_by_domain", "pixel_accuracy", "iou_by_class", "confusion"]
         domains = self.measures_by_domain.items()
         probes = self.probes
         summary: dict[str, Any] = to_plain(
             {
                 **{name: getattr(self, name) for name in names},
                 **{name: getattr(self, name) if self.measures else None for name in measured},
-                "by_domain": {name: own.summary() for name, own in domains},
+                "by_domain": {name: own.summary() for name, own in domains if own.n},
                 "forgetting": self.forgetting if len(probes) > 1 else None,
                 "probes": [{**vars(probe), "error": probe.error} for probe in probes],
                 "extra": self.extra,
@@ -216,7 +271,7 @@ class Result:
         return summary
 
     def _mean(self, get: Callable[[Record], float]) -> float:
-        counted = self.counted
+        counted = [record for record in self.counted if record.n]
         return sum(get(record) * record.n for record in counted) / sum(r.n for r in counted)
 
 

@@ -12,6 +12,7 @@ from acclimate.errors import BadInput
 from acclimate.functional.entropy import log_probs
 from acclimate.measures.accumulator import Measures
 from acclimate.measures.groups import Group, merge
+from acclimate.measures.pixels import PixelMeasures
 from acclimate.measures.record import Record
 from acclimate.measures.result import Result
 
@@ -60,13 +61,18 @@ class Tally:
         names: Sequence[str],
         epoch: int = 1,
         is_probe: bool = False,
+        are_pixels: bool = False,
     ) -> None:
-        """Take in predictions, their labels, and the domain of each sample."""
-        rows = _find_rows(names)
+        """Take in predictions (rows, K), their labels, and the domain of each row.
+
+        One name stands for all rows. Of pixels, it is also counted which class was taken for which.
+        """
+        kind = PixelMeasures if are_pixels else Measures
+        rows = find_rows(names)
         for name, own in rows.items():
             group = Group(epoch, name, is_probe)
             if group not in self.measures:
-                self.measures[group] = Measures(logits.shape[1])
+                self.measures[group] = kind(logits.shape[1])
             self.measures[group].update(logits[own], y[own])
         if self._blank is None:
             return
@@ -114,17 +120,18 @@ def pack_measures(measures: Mapping[Group, Measures]) -> list[dict[str, Any]]:
 
 def unpack_measures(items: Iterable[Mapping[str, Any]]) -> dict[Group, Measures]:
     """Return the measures that `pack_measures` wrote; groups that come again are added up."""
-    found = []
+    found: list[tuple[Group, Measures]] = []
     for item in items:
         if missing := [name for name in Group._fields if name not in item]:
             raise BadInput(f"expected packed measures, found no {', '.join(missing)} in them.")
         own = {name: value for name, value in item.items() if name not in Group._fields}
         group = Group(*(item[name] for name in Group._fields))
-        found.append((group, Measures.from_dict(own)))
+        kind = PixelMeasures if "confusion" in own else Measures
+        found.append((group, kind.from_dict(own)))
     return merge(found)
 
 
-def _find_rows(names: Sequence[str]) -> dict[str, slice | list[int]]:
+def find_rows(names: Sequence[str]) -> dict[str, slice | list[int]]:
     """Return the rows of each name; all of them, without a copy, where there is one name only."""
     if len(set(names)) == 1:
         return {names[0]: slice(None)}

@@ -87,3 +87,4 @@ class AlphaBn(MixingMethod, Norm):
     paper: ClassVar[str] = "https://arxiv.org/abs/2006.16971"
     code: ClassVar[str] = "https://github.com/bethgelab/robustness"
     year: ClassVar[int] = 2020
+    dense: ClassVar[bool] = True

@@ -24,28 +24,23 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
-from acclimate.errors import BadInput, NotAdapted
+from acclimate.errors import NotAdapted
 from acclimate.functional.across import batch_size
 from acclimate.functional.checkpointing import forget_activations
-from acclimate.functional.inputs import Normalization, check_batch, check_images
-from acclimate.functional.norm import Statistics, batch_norm_layers, use_statistics
+from acclimate.functional.inputs import Normalization
+from acclimate.functional.norm import Statistics, use_statistics
+from acclimate.functional.pixels import Grid, to_maps
 from acclimate.functional.precision import fast_autocast
-from acclimate.functional.processes import Processes
 from acclimate.methods.composition import Composition
 from acclimate.methods.config import Config
+from acclimate.methods.dense import check_dense
 from acclimate.methods.guard import Guard
+from acclimate.methods.intake import Intake
 from acclimate.methods.speed import Speed
-from acclimate.methods.state import Counts, Snapshot, Stateful
+from acclimate.methods.state import Counts, Snapshot
 from acclimate.snapshot import copy_tree, fingerprint, load_tensors
 from acclimate.storage import digest
-from acclimate.taps import (
-    Forward,
-    LogitsAt,
-    replace_logits,
-    run,
-    suits_channels_last,
-    try_forward,
-)
+from acclimate.taps import Forward, LogitsAt, replace_logits, run
 
 __all__ = ["Counts", "Method", "Problem", "Snapshot"]
 
@@ -66,12 +61,15 @@ class Problem:
 _borrowers: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Method]] = weakref.WeakKeyDictionary()
 
 
-class Method(Stateful):
+class Method(Intake):
     """An algorithm, and the adapted model it makes.
 
     A subclass writes `step`, and `setup` for what it needs besides; never `forward`, `reset`,
     `save`, `load`, `unwrap`. State is declared once with `add_state`; saving, resetting and moving
     between devices follow.
+
+    Of a model that predicts every pixel it sees logits and features as rows, one a pixel (`run`),
+    and returns rows; the base class makes maps of them again.
     """
 
     name: ClassVar[str] = ""
@@ -92,9 +90,8 @@ class Method(Stateful):
     is_oracle: ClassVar[bool] = False
     #: Whether it is right when processes share a batch (`acclimate.distributed`); not inherited.
     shards: ClassVar[bool] = False
-
-    #: The processes that share every batch; None if the whole batch is here.
-    processes: Processes | None = None
+    #: Whether it makes sense pixel by pixel, on models that predict every pixel; not inherited.
+    dense: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -110,7 +107,7 @@ class Method(Stateful):
         composition: Composition | None = None,
         speed: Speed | None = None,
     ) -> None:
-        super().__init__(model, seed, guard)
+        super().__init__(model, artifact, seed, guard)
         borrower = _borrowers.get(model)
         if borrower is not None and (other := borrower()) is not None:
             raise NotAdapted(
@@ -118,18 +115,15 @@ class Method(Stateful):
                 "first, or adapt a copy.deepcopy of the model."
             )
         self.config = config
-        self.artifact = artifact
         self.head = head
         self.logits_at = logits_at
         self.normalization = normalization
         self.composition = composition or Composition()
         self.speed = speed or Speed()
-        self._channels_last: bool | None = None  # until the first batch was seen
-        self._paused = False
         self._output: Any = None
+        self._grid: Grid | None = None
         self._labels: Tensor | None = None
         self._losses: dict[str, Tensor] = {}
-        self._has_batch_norm = bool(batch_norm_layers(model))
         self._source = fingerprint(model)["weights_sha256"]
         self._prepared = digest(artifact.tensors) if artifact is not None else None
         shape = list(artifact.card["input_shape"]) if artifact is not None else None
@@ -174,10 +168,12 @@ class Method(Stateful):
             model: Another than the one that is adapted, such as a copy of it that teaches it.
         """
         result = self._pass(x, moves, statistics, model)
+        if result.grid is not None:
+            check_dense(type(self), self.processes is not None)
         if not self._paused:
             self.counts.forwards += 1
         if self._output is None:
-            self._output = result.output
+            self._output, self._grid = result.output, result.grid
         return result
 
     def note_loss(self, name: str, value: Tensor) -> None:
@@ -236,7 +232,10 @@ class Method(Stateful):
                         self.counts.skip("single")
                 else:
                     logits = self.predict(x) if self._paused else self.step(x)
-            result = replace_logits(self._output, logits.detach().to(x.dtype), self.logits_at)
+            made = logits.detach().to(x.dtype)
+            if self._grid is not None:
+                made = to_maps(made, self._grid).contiguous()
+            result = replace_logits(self._output, made, self.logits_at)
         except BaseException:
             load_tensors(self, before)
             for name, value in declared.items():
@@ -245,7 +244,7 @@ class Method(Stateful):
             self.counts = counts
             raise
         finally:
-            self._output = self._labels = None
+            self._output = self._grid = self._labels = None
         if self.counts.n_skipped > n_skipped:
             load_tensors(self, before)
         if not self._paused:
@@ -305,60 +304,9 @@ class Method(Stateful):
 
     # Inside -------------------------------------------------------------------------------------
 
-    @property
-    def _statistics(self) -> str:
-        return self.config.statistics
-
     def _batch_share(self, n: int, statistics: str) -> float:
         """Return what the statistics of a batch of n samples weigh, where they are mixed."""
         return self.config.statistics_momentum
-
-    def needs_several_samples(self) -> bool:
-        """Say whether a batch of one cannot be learned from: it has no batch statistics."""
-        return self._has_batch_norm and self._statistics == "batch"
-
-    def _is_single(self, x: Tensor) -> bool:
-        return len(x) == 1 and self.processes is None and self.needs_several_samples()
-
-    def _accept(self, x: Tensor) -> Tensor:
-        self._check_usable()
-        if torch.is_inference_mode_enabled():
-            raise NotAdapted(
-                "an adapted model cannot learn inside torch.inference_mode(), where no gradient "
-                "can be had. Use torch.no_grad() instead: it is lifted where it must be."
-            )
-        first = next((p for p in self.model.parameters()), x)
-        if isinstance(x, Tensor) and x.device != first.device:
-            raise BadInput(
-                f"expected a batch on {first.device}, where the model is, found {x.device}. "
-                "Move one of them."
-            )
-        shape = tuple(self.input_shape) if self.input_shape is not None else None
-        if self.artifact is not None or self.normalization is not None:
-            # What pixels mean was said when the model was prepared: the range can be checked.
-            check_images(x, self.normalization, shape)
-        else:
-            check_batch(x, shape)
-        if x.dtype != first.dtype and not torch.is_autocast_enabled(x.device.type):
-            raise BadInput(
-                f"expected a batch of {first.dtype}, as the model is, found {x.dtype}. Convert it."
-            )
-        if self._is_single(x) and self.counts.batches == 0 and not self._paused:
-            raise BadInput(
-                "expected more than one sample: BatchNorm statistics of a single image mean "
-                'nothing. Send larger batches, or adapt with statistics="running" or "source". '
-                "(A single image after larger batches is predicted, but not learned from.)"
-            )
-        if self.input_shape is None:
-            try_forward(self.model, x[:2])
-        if self._channels_last is None:
-            self._channels_last = self._takes_channels_last(x)
-        x = x.detach()
-        return x.clone() if x.is_inference() else x
-
-    def _takes_channels_last(self, x: Tensor) -> bool:
-        """Say whether batches are passed with colour as the last axis in memory."""
-        return self.speed.channels_last and suits_channels_last(self.model, x)
 
     def _moved(self) -> str:
         """Return what tells apart two choices of the parameters that move."""

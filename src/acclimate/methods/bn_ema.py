@@ -38,3 +38,4 @@ class BnEma(Norm):
     year: ClassVar[int] = 2020
     moves: ClassVar[str] = "running statistics of BatchNorm"
     shards: ClassVar[bool] = True
+    dense: ClassVar[bool] = True

@@ -14,7 +14,7 @@ from acclimate.errors import InvalidConfig, did_you_mean
 from acclimate.functional.norm import STATISTICS
 
 #: Benchmarks that published values are known for.
-PRESETS = ("cifar10", "cifar100", "imagenet")
+PRESETS = ("cifar10", "cifar100", "imagenet", "cityscapes")
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class Entropy(GradientMethod):
     year: ClassVar[int] = 2022
     moves: ClassVar[str] = "all parameters"
     shards: ClassVar[bool] = True
+    dense: ClassVar[bool] = True
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean entropy of the batch's predictions."""

@@ -14,6 +14,7 @@ from acclimate.errors import InvalidConfig, UnsuitableModel
 from acclimate.functional.across import average
 from acclimate.functional.checkpointing import find_blocks
 from acclimate.functional.norm import Statistics, batch_norm_layers
+from acclimate.functional.pixels import random_box, take_samples
 from acclimate.functional.views import apply_views, get_views
 from acclimate.methods.base import Method, Problem
 from acclimate.methods.composition import Composition, build_nsp, build_swr
@@ -168,6 +169,9 @@ class GradientMethod(Method):
 
     def step(self, x: Tensor) -> Tensor:
         """Predict, then take one optimiser step on the loss."""
+        whole = None
+        if self.speed.crop:
+            whole, x = self.predict(x), self._crop(x)
         self._batch = x
         try:
             with self._trainable_only(), torch.enable_grad():
@@ -175,6 +179,7 @@ class GradientMethod(Method):
         finally:
             self._batch = self._first = None  # which hold the graph
             self._passes = []
+        logits = logits if whole is None else whole
         if loss is None:
             self.counts.skip("nothing_selected")
             return logits
@@ -198,7 +203,7 @@ class GradientMethod(Method):
         if view is None:
             return logits, loss, self.gradients_of(loss)
         picked, x_view = view
-        target = target[picked]
+        target = take_samples(target, len(x), picked)
         if not self.nsp.detach_target:
             agreement = self.nsp.agreement(target, self._view_features(x_view))
             self.note_loss("agreement", agreement)
@@ -239,7 +244,8 @@ class GradientMethod(Method):
         view = self._view(x)
         if view is not None:
             picked, x_view = view
-            loss = loss + self.nsp.agreement(target[picked], self._view_features(x_view))
+            target = take_samples(target, len(x), picked)
+            loss = loss + self.nsp.agreement(target, self._view_features(x_view))
         return loss  # type: ignore[no-any-return]
 
     def run(
@@ -275,11 +281,28 @@ class GradientMethod(Method):
     def _known_first(self, x: Tensor) -> Forward:
         return self._first if self._first is not None else self.run(x, moves=False)
 
+    def _crop(self, x: Tensor) -> Tensor:
+        """Return a random square of all images, and cut the labels alike if they were revealed."""
+        if not self._is_dense:
+            raise InvalidConfig(
+                "crop is for models that predict every pixel; this one predicts whole images, "
+                "which a part of them does not show. Leave crop out, or use micro_batch."
+            )
+        box = random_box(x.shape[2], x.shape[3], self.speed.crop, self.generator)
+        if self._labels is not None:
+            self._labels = self._labels[..., *box]
+        return x[..., *box]
+
     def _view(self, x: Tensor) -> tuple[slice, Tensor] | None:
         """Return which samples get a transformed view, and the view; None if none does."""
         size = self.speed.view_size(len(x), self.counts.batches)
         if self.nsp is None or self.nsp.consistency == 0 or size == 0:
             return None
+        if self._is_dense and self._views.move_pixels:
+            raise InvalidConfig(
+                "expected views that leave every pixel in its place, as this model predicts every "
+                'pixel; found crops or mirror images. Use views="test".'
+            )
         picked = spread(x, size)
         return picked, apply_views(self._views, x[picked], self.normalization, self.generator)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -11,10 +12,19 @@ from acclimate.functional.entropy import information_maximization
 from acclimate.methods.config import Config, GradientConfig, hp, uniform
 from acclimate.methods.gradient import GradientMethod
 
+#: The supplement's setting for Cityscapes-C, with batches of two images: running statistics are
+#: kept and updated.
+CITYSCAPES = {"optimizer": "adam", "lr": 1e-5, "statistics": "running", "statistics_momentum": 0.1}
+
 
 @dataclass(frozen=True, kw_only=True)
 class InfomaxConfig(GradientConfig):
     """Options of `infomax`; the defaults are those of SWR + NSP."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        **GradientConfig.presets,
+        "cityscapes": CITYSCAPES,
+    }
 
     main_confidence: float = hp(
         0.2, search=uniform(0.1, 1.0), help="weight of the mean entropy, main task (λ_m1)"
@@ -39,6 +49,7 @@ class Infomax(GradientMethod):
     year: ClassVar[int] = 2022
     moves: ClassVar[str] = "all parameters"
     shards: ClassVar[bool] = True
+    dense: ClassVar[bool] = True
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the main loss; terms are added by the base class."""

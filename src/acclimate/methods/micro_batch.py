@@ -60,7 +60,9 @@ class Pass:
         if found[0].features is not None:
             features = torch.cat([part.known_features for part in found]).requires_grad_(learns)
         output = join([part.output for part in found])
-        return cls(parts, Forward(output, logits, features), again)
+        n = sum(len(part) for part in parts)
+        grids = [grid and grid._replace(n_images=n) for grid in found[0].grids]
+        return cls(parts, Forward(output, logits, features, *grids), again)
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -73,8 +75,7 @@ class Pass:
     ) -> list[Tensor | None]:
         """Return the gradients of parameters, given those of the leaves."""
         sums: list[Tensor | None] = [None] * len(moved)
-        sizes = [len(part) for part in self.parts]
-        shares = [None if g is None else torch.split(g, sizes) for g in outer]
+        shares = [None if g is None else torch.split(g, self._rows(len(g))) for g in outer]
         for index, part in enumerate(self.parts):
             with torch.enable_grad():
                 found = self.again(part)
@@ -90,6 +91,11 @@ class Pass:
             gradients = torch.autograd.grad(values, moved, weights, allow_unused=True)
             sums = add(sums, gradients)
         return sums
+
+    def _rows(self, n_rows: int) -> list[int]:
+        """Return how many of the rows each part has; an image may have one a pixel."""
+        n = sum(len(part) for part in self.parts)
+        return [len(part) * (n_rows // n) for part in self.parts]
 
 
 def add(first: Sequence[Tensor | None], second: Sequence[Tensor | None]) -> list[Tensor | None]:

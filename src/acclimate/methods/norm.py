@@ -25,6 +25,7 @@ class Norm(Method):
     code: ClassVar[str] = "https://github.com/DequanWang/tent"
     year: ClassVar[int] = 2020
     shards: ClassVar[bool] = True
+    dense: ClassVar[bool] = True
 
     @classmethod
     def check(cls, model: nn.Module, config: Config) -> list[Problem]:

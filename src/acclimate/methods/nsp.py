@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from acclimate.functional.pixels import resize_maps, to_maps, to_rows
 from acclimate.methods.composition import Composition, NspOptions
-from acclimate.methods.config import Config, GradientConfig, hp
+from acclimate.methods.config import Config, hp
 from acclimate.methods.infomax import Infomax, InfomaxConfig
 from acclimate.taps import Forward
 
@@ -18,7 +19,7 @@ from acclimate.taps import Forward
 class NspConfig(NspOptions, InfomaxConfig):
     """Options of `nsp`; the defaults are the paper's."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = GradientConfig.presets
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = InfomaxConfig.presets
 
     predictor: str = hp(
         "head",
@@ -32,8 +33,10 @@ class NspMethod(Infomax):
 
     Paper: Choi et al. 2022, table 2, https://arxiv.org/abs/2207.11707. Official code: none is
     public. Moves all parameters; the auxiliary loss moves the encoder only. Returns the logits
-    before the update. Cost of a batch: 2 forwards and 2 backwards, the second ones on a
-    transformed view.
+    before the update. The paper leaves NSP on pixels to future work; what is done here is ours:
+    every pixel of the head's input is a sample, at the resolution it has there, and the transformed
+    view moves none. Cost of a batch: 2 forwards and 2 backwards, the second ones on a transformed
+    view.
     """
 
     name: ClassVar[str] = "nsp"
@@ -41,6 +44,7 @@ class NspMethod(Infomax):
     config: NspConfig
     needs: ClassVar[tuple[str, ...]] = ("prototypes",)
     shards: ClassVar[bool] = True
+    dense: ClassVar[bool] = True
     forwards: ClassVar[int] = 2
     backwards: ClassVar[int] = 2
 
@@ -62,4 +66,7 @@ class NspMethod(Infomax):
     def _predicted(self, logits: Tensor, found: Forward | None) -> Tensor:
         if self.config.predictor == "head" or self.nsp is None or found is None:
             return logits
-        return self.nsp.logits(found.known_features)
+        near = self.nsp.logits(found.known_features)
+        if found.grid is None or found.feature_grid is None:
+            return near
+        return to_rows(resize_maps(to_maps(near, found.feature_grid), found.grid[1:]))

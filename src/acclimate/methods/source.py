@@ -31,6 +31,7 @@ class Source(Method):
     name: ClassVar[str] = "source"
     config_class: ClassVar[type[Config]] = SourceConfig
     shards: ClassVar[bool] = True
+    dense: ClassVar[bool] = True
 
     def _takes_channels_last(self, x: Tensor) -> bool:
         """Leave the layout alone: what is returned is the model's own output to the last bit."""

@@ -47,6 +47,12 @@ class Speed(Values):
     checkpoint: bool = hp(
         False, help="forget activations inside blocks, and compute them again for the gradients"
     )
+    crop: int = hp(
+        0,
+        low=0,
+        help="side in pixels of a random square of each batch that is learned from, while whole "
+        "images are predicted; for models that predict every pixel; 0 to learn from whole images",
+    )
 
     @classmethod
     def of(cls, value: Any) -> Speed:

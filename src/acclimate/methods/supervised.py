@@ -9,6 +9,7 @@ from torch import Tensor
 
 from acclimate.errors import NotAdapted
 from acclimate.functional.entropy import log_probs
+from acclimate.functional.pixels import image_losses, to_maps
 from acclimate.methods.gradient import GradientMethod
 
 
@@ -17,7 +18,8 @@ class Supervised(GradientMethod):
 
     Paper: Choi et al. 2022, figure 1 (d) and table 5, https://arxiv.org/abs/2207.11707, which finds
     2e-4 the best rate on CIFAR-100-C. Official code: none.
-    Labels reach it only through `evaluate(..., reveal_labels=True)`; tables mark it.
+    Labels reach it only through `evaluate(..., reveal_labels=True)`; tables mark it. Of pixels,
+    those count whose label is one of the model's classes, each image as much as any other.
     Moves all parameters. Returns the logits before the update.
     Cost of a batch: 1 forward, 1 backward.
     """
@@ -27,8 +29,9 @@ class Supervised(GradientMethod):
     year: ClassVar[int] = 2022
     moves: ClassVar[str] = "all parameters"
     is_oracle: ClassVar[bool] = True
+    dense: ClassVar[bool] = True
 
-    def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the cross entropy with the labels that were revealed."""
         if self._labels is None:
             raise NotAdapted(
@@ -36,5 +39,12 @@ class Supervised(GradientMethod):
                 "it. Use acclimate.evaluate(adapted, stream, reveal_labels=True), or adapt with "
                 "another method."
             )
-        logits = self.run(x).logits
-        return logits, F.nll_loss(log_probs(logits), self._labels.to(logits.device))
+        found = self.run(x)
+        logits, y = found.logits, self._labels.to(found.logits.device)
+        if found.grid is None:
+            return logits, F.nll_loss(log_probs(logits), y)
+        counts = (y >= 0) & (y < logits.shape[1])
+        if not bool(counts.any()):
+            return logits, None
+        losses = image_losses(to_maps(logits, found.grid), y.long().where(counts, -1), -1)
+        return logits, losses[counts.flatten(1).any(dim=1)].mean()

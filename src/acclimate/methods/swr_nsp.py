@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 from acclimate.methods.composition import Composition, NspOptions, SwrOptions
 from acclimate.methods.config import Config
 from acclimate.methods.nsp import NspConfig, NspMethod
-from acclimate.methods.swr import IMAGENET
+from acclimate.methods.swr import PRESETS
 
 
 @dataclass(frozen=True, kw_only=True)
 class SwrNspConfig(SwrOptions, NspConfig):
     """Options of `swr_nsp`; the defaults are the paper's."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"imagenet": IMAGENET}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
 
 class SwrNsp(NspMethod):
@@ -24,7 +24,8 @@ class SwrNsp(NspMethod):
 
     Paper: Choi et al. 2022, https://arxiv.org/abs/2207.11707. Official code: none is public.
     Moves all parameters; the auxiliary loss moves the encoder only. Returns the logits before the
-    update. Cost of a batch: 2 forwards and 2 backwards, the second ones on a transformed view.
+    update. On pixels, where the paper leaves NSP to future work, it is ours: see `nsp`.
+    Cost of a batch: 2 forwards and 2 backwards, the second ones on a transformed view.
     """
 
     name: ClassVar[str] = "swr_nsp"
@@ -32,6 +33,7 @@ class SwrNsp(NspMethod):
     config: SwrNspConfig
     needs: ClassVar[tuple[str, ...]] = ("penalty", "prototypes")
     shards: ClassVar[bool] = True
+    dense: ClassVar[bool] = True
 
     @classmethod
     def own_terms(cls, config: SwrNspConfig) -> Composition:  # type: ignore[override]

@@ -32,6 +32,7 @@ class Tent(GradientMethod):
     year: ClassVar[int] = 2021
     moves: ClassVar[str] = "scale and shift of normalisation layers"
     shards: ClassVar[bool] = True
+    dense: ClassVar[bool] = True
 
     @classmethod
     def trainable(cls, model: nn.Module, config: GradientConfig) -> dict[str, nn.Parameter]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.functional.norm import use_statistics
+from acclimate.functional.pixels import Grid
 from acclimate.functional.precision import SpeedName, fast_autocast, precision_used
 from acclimate.parts.cache import RowCache, image_keys
 from acclimate.taps import Anatomy, get_head, run
@@ -17,12 +18,16 @@ class Encoded(NamedTuple):
     """What the model made of a batch.
 
     Attributes:
-        features: Inputs of the head, (B, d).
-        logits: Shape (B, K).
+        features: Inputs of the head, (rows, d): one for each image, or pixel of its input.
+        logits: Shape (rows, K).
+        grid: Where logits are in maps, if every pixel is predicted; else None.
+        feature_grid: The same for the features.
     """
 
     features: Tensor
     logits: Tensor
+    grid: Grid | None = None
+    feature_grid: Grid | None = None
 
 
 class Encoder:
@@ -35,7 +40,8 @@ class Encoder:
         model: The model.
         anatomy: Where its features and logits are.
         speed: "fast" for bfloat16 where the device has it.
-        cache: Keeps what `recall` computes; None to compute it every time.
+        cache: Keeps what `recall` computes; None to compute it every time, as it must be where
+            every pixel is predicted.
     """
 
     def __init__(
@@ -89,7 +95,7 @@ class Encoder:
         if rows is None:
             result = self.encode(x)
             if result.features.dtype == result.logits.dtype:
-                cache.put(keys, torch.cat(result, dim=1))
+                cache.put(keys, torch.cat([result.features, result.logits], dim=1))
             return result
         n_features = self._anatomy.n_features
         rows = rows.to(x.device)
@@ -102,4 +108,4 @@ class Encoder:
         if self._is_fast and self.precision() == "bfloat16":
             # Autocast leaves halves behind; what is made of features is made in single precision.
             features, logits = features.float(), logits.float()
-        return Encoded(features, logits)
+        return Encoded(features, logits, *found.grids)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from acclimate.errors import BadInput
 from acclimate.functional.entropy import entropy, log_probs
 from acclimate.parts.encoder import Encoder
 from acclimate.parts.source import Source
@@ -22,6 +23,8 @@ def prepare_features(
     `features/mean` (d), `features/covariance` (d, d; unbiased), and by class: `class_count` (K),
     `class_mean` (K, d), `class_variance` (K, d; unbiased, zero for a class of one sample).
     `predictions/mean` (K) and `predictions/entropy`: mean probabilities and mean entropy.
+    Of a model that predicts every pixel, those are over all pixels of its logits, the moments over
+    the labelled pixels of its head's input.
     """
     encoder = Encoder(model, anatomy) if encoder is None else encoder
     n_classes, n_features = anatomy.n_classes, anatomy.n_features
@@ -34,22 +37,32 @@ def prepare_features(
     mean_prediction = torch.zeros(n_classes, dtype=torch.float64)
     entropy_sum = torch.zeros((), dtype=torch.float64)
     shift: Tensor | None = None
-    n_errors = 0
+    n_images = n_rows = n_labelled = n_errors = 0
     for x, y in source.iterate("features"):
-        result, y = encoder.recall(x), y.cpu()
-        features = result.features.cpu().double()
+        result = encoder.recall(x)
+        at_logits, is_judged = source.label_rows(y, result.grid)
+        y, is_labelled = source.label_rows(y, result.feature_grid)
+        features, y = result.features.cpu().double(), y[is_labelled].cpu()
         # Sums around a first guess of the mean: no cancellation in the variances.
         shift = features.mean(dim=0) if shift is None else shift
-        centred = features - shift
+        centred = features[is_labelled.cpu()] - shift
         count += torch.bincount(y, minlength=n_classes)
         total.index_add_(0, y, centred)
         squares.index_add_(0, y, centred**2)
         products += centred.T @ centred
         mean_prediction += log_probs(result.logits).exp().sum(dim=0).cpu().double()
         entropy_sum += entropy(result.logits).sum().cpu().double()
-        n_errors += int((result.logits.argmax(dim=1).cpu() != y).sum())
+        n_images += len(x)
+        n_rows += len(result.logits)
+        n_labelled += int(is_judged.sum())
+        n_errors += int((result.logits.argmax(dim=1) != at_logits)[is_judged].sum())
     encoder.end_pass()
     n = int(count.sum())
+    if n == 0:
+        raise BadInput(
+            f"expected masks with labels, but in all {n_images} of them every pixel is to be "
+            "ignored. Check the masks, and ignore_label."
+        )
     mean = total.sum(dim=0) / n
     covariance = (products - n * mean[:, None] * mean) / max(n - 1, 1)
     each = count.clamp_min(1)[:, None]
@@ -62,8 +75,8 @@ def prepare_features(
         "features/class_count": count,
         "features/class_mean": (class_mean + origin) * (count > 0)[:, None],
         "features/class_variance": class_variance.clamp_min(0),
-        "predictions/mean": mean_prediction / n,
-        "predictions/entropy": entropy_sum / n,
+        "predictions/mean": mean_prediction / n_rows,
+        "predictions/entropy": entropy_sum / n_rows,
     }
     single = {name: value.float() for name, value in tensors.items()}
-    return single, {"n_samples": n, "error": n_errors / n}
+    return single, {"n_samples": n_images, "error": n_errors / max(n_labelled, 1)}

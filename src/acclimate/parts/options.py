@@ -58,6 +58,8 @@ class PrototypeOptions:
             paper; this is the optimiser it uses at test time, at the same rate.
         optimizer: `"adam"` or `"sgd"` (Nesterov, momentum 0.9).
         views: Transforms for training the projector: a name or a list.
+        pixels: Of a model that predicts every pixel, how many pixels of a class an image gives at
+            most, drawn at random. (Prototypes of pixels are not the paper's but ours.)
     """
 
     source: Literal["embedding", "classifier"] = "embedding"
@@ -70,11 +72,12 @@ class PrototypeOptions:
     lr: float = 1e-3
     optimizer: Literal["adam", "sgd"] = "adam"
     views: Any = "projector"
+    pixels: int = 64
 
     def __post_init__(self) -> None:
         _check(self, "source", self.source in ("embedding", "classifier"), "embedding, classifier")
         _check(self, "depth", self.depth in ("auto", 0, 1, 2, 3), "auto, 0, 1, 2 or 3")
-        for name in ("width", "hidden", "epochs"):
+        for name in ("width", "hidden", "epochs", "pixels"):
             _check(self, name, _is_count(getattr(self, name)), "a whole number of at least 1")
         _check(self, "momentum", 0 <= self.momentum < 1, "a number from 0 to below 1")
         for name in ("temperature", "lr"):

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from acclimate.errors import AcclimateWarning
+from acclimate.errors import AcclimateWarning, BadInput, InvalidConfig
+from acclimate.functional.gradient_pass import summed_cross_entropy
 from acclimate.functional.gradients import GradientCosines
 from acclimate.functional.norm import use_statistics
 from acclimate.functional.penalty import penalties
+from acclimate.functional.pixels import image_losses
 from acclimate.functional.precision import SpeedName
 from acclimate.functional.views import apply_views, get_views
 from acclimate.parts.options import PenaltyOptions, to_card
@@ -20,6 +22,8 @@ from acclimate.taps import Anatomy, get_logits
 
 #: Samples taken together; random draws do not depend on the batch size of the source.
 BLOCK = 128
+#: The same for images of which every pixel is predicted, which are large.
+PIXEL_BLOCK = 8
 
 
 def prepare_penalty(
@@ -36,22 +40,39 @@ def prepare_penalty(
     order: give a shuffled loader.
     """
     views = get_views(options.views)
+    ignored = source.ignore_label
+    if ignored is not None and views.move_pixels:
+        raise InvalidConfig(
+            "expected views that leave every pixel in its place, so that masks still fit, found "
+            'crops or mirror images. Use PenaltyOptions(views="swr"), or another such set.'
+        )
     labels: set[int] = set()
-    n = 0
+    n = n_unlabelled = 0
 
     def forward(x: Tensor) -> Tensor:
         return get_logits(model(x), anatomy.logits_at)
 
-    sums = GradientCosines(forward, model, options.granularity, speed=speed)
+    def pixel_loss(logits: Tensor, y: Tensor) -> Tensor:
+        return image_losses(logits, y, -1 if ignored is None else ignored).sum()
+
+    loss = summed_cross_entropy if ignored is None else pixel_loss
+    sums = GradientCosines(forward, model, options.granularity, speed=speed, loss=loss)
+    size = BLOCK if ignored is None else PIXEL_BLOCK
     with use_statistics(model, "source"):
-        for x, y in iterate_blocks(source, "penalty", options.n_samples, BLOCK):
+        for x, y in iterate_blocks(source, "penalty", options.n_samples, size):
             view = apply_views(views, x, source.normalization, generator)
-            sums.add(x, view, y)
-            labels |= set(y.tolist())
+            if ignored is not None:
+                labelled = (y != ignored).flatten(1).any(dim=1)
+                n_unlabelled += int((~labelled).sum())
+                x, view, y = x[labelled], view[labelled], y[labelled]
+            if len(x):
+                sums.add(x, view, y)
+            labels |= set(y.unique().tolist()) - {ignored}
             n += len(x)
             if source.progress is not None:
                 source.progress("penalty", n, options.n_samples)
-    _warn(n, options.n_samples, len(labels), source.n_classes)
+    _check_labelled(n, n_unlabelled)
+    _warn(n + n_unlabelled, options.n_samples, len(labels), source.n_classes)
     cosines = {
         name: (found.total / n).where(found.seen, torch.nan)
         for name, found in sums.result().items()
@@ -59,7 +80,24 @@ def prepare_penalty(
     tensors = {f"cosine/{name}": value for name, value in cosines.items()}
     weights = penalties(cosines, options.exponent)
     tensors |= {f"penalty/{name}": value for name, value in weights.items()}
-    return tensors, {**to_card(options), "n_samples": n, "n_units": _n_units(weights, options)}
+    card = {**to_card(options), "n_samples": n, "n_units": _n_units(weights, options)}
+    return tensors, card if ignored is None else {**card, "n_unlabelled": n_unlabelled}
+
+
+def _check_labelled(n: int, n_unlabelled: int) -> None:
+    """Refuse a source without any label, and warn of images that have none."""
+    if n == 0:
+        raise BadInput(
+            f"expected masks with labels, but in all {n_unlabelled} of them every pixel is to be "
+            "ignored. Check the masks, and ignore_label."
+        )
+    if n_unlabelled:
+        warnings.warn(
+            f"{n_unlabelled} of {n + n_unlabelled} source images for the penalty have no labelled "
+            "pixel: they were left out.",
+            AcclimateWarning,
+            stacklevel=4,
+        )
 
 
 def _n_units(weights: dict[str, Tensor], options: PenaltyOptions) -> int:

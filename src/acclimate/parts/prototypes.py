@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from acclimate.errors import BadInput, UnsuitableModel
+from acclimate.errors import BadInput, InvalidConfig, UnsuitableModel
+from acclimate.functional.pixels import sample_rows
 from acclimate.functional.prototypes import move_prototypes, prototype_logits
 from acclimate.functional.views import apply_views, get_views
-from acclimate.parts.encoder import Encoder
+from acclimate.parts.encoder import Encoded, Encoder
 from acclimate.parts.options import PrototypeOptions, to_card
 from acclimate.parts.source import Source
 from acclimate.taps import Anatomy, get_head
@@ -29,7 +30,8 @@ def prepare_prototypes(
     """Return prototypes (and the projector's weights, if there is one), and the part's card.
 
     An encoder with a cache spares the model a second look at the source's images; their views are
-    new in every epoch.
+    new in every epoch. Of a model that predicts every pixel, some pixels are drawn from each image,
+    of each of its classes alike, at the resolution of the head's input.
     """
     depth = options.depth_for(anatomy.n_classes)
     card = {**to_card(options), "projector_depth": depth}
@@ -41,14 +43,23 @@ def prepare_prototypes(
     projector.to(reference)
     width = options.width if depth else anatomy.n_features
     encoder = Encoder(model, anatomy) if encoder is None else encoder
-    moving = _Moving(source.n_classes, width, reference, options.momentum)
+    # So that all pixels of an image together weigh what a sample weighs.
+    momentum = options.momentum ** (1 / options.pixels if anatomy.is_dense else 1)
+    moving = _Moving(source.n_classes, width, reference, momentum)
     if depth == 0:
         for x, y in source.iterate("prototypes"):
-            moving.move(encoder.recall(x).features, y)
+            found = encoder.recall(x)
+            picked, y = _pick(found, y, source, options, generator)
+            moving.move(found.features[picked], y)
         encoder.end_pass()
         moving.check_complete()
         return {"prototypes/embedding": moving.prototypes}, card
-    _start(moving, projector, source, encoder)
+    if anatomy.is_dense and get_views(options.views).move_pixels:
+        raise InvalidConfig(
+            "expected views that leave every pixel in its place, as this model predicts every "
+            'pixel; found crops or mirror images. Use PrototypeOptions(views="test").'
+        )
+    _start(moving, projector, source, encoder, options, generator)
     history = _train(moving, projector, source, encoder, options, generator)
     weights = {f"projector/{name}": value for name, value in projector.state_dict().items()}
     return {"prototypes/embedding": moving.prototypes, **weights}, {**card, "loss": history}
@@ -83,16 +94,22 @@ def _start(
     projector: nn.Module,
     source: Source,
     encoder: Encoder,
+    options: PrototypeOptions,
+    generator: torch.Generator,
 ) -> None:
     """Go on until every class has a prototype (the paper's steps 1 and 2), at most one pass."""
     projector.train()
     usable = False
     for x, y in source.iterate("first prototypes"):
-        if len(x) == 1:  # one sample has no batch statistics for the projector's BatchNorm
+        if _is_single(x, source):
+            continue
+        found = encoder.recall(x)
+        picked, y = _pick(found, y, source, options, generator)
+        if len(y) < 2:
             continue
         usable = True
         with torch.no_grad():
-            moving.move(projector(encoder.recall(x).features), y)
+            moving.move(projector(found.features[picked]), y)
         if bool(moving.seen.all()):
             return
     if not usable:
@@ -122,11 +139,15 @@ def _train(
     for epoch in range(options.epochs):
         losses = []
         for x, y in source.iterate(f"projector, epoch {epoch + 1} of {options.epochs}"):
-            if len(x) == 1:
+            if _is_single(x, source):
                 continue
-            features = encoder.recall(x).features
+            found = encoder.recall(x)
+            picked, y = _pick(found, y, source, options, generator)
+            if len(y) < 2:
+                continue
+            features = found.features[picked]
             view = apply_views(views, x, source.normalization, generator)
-            view_features = encoder.encode(view).features
+            view_features = encoder.encode(view).features[picked]
             with torch.enable_grad():
                 embeddings = projector(features)
                 moving.move(embeddings, y)
@@ -144,6 +165,22 @@ def _train(
         encoder.end_pass()
         history.append(sum(losses) / len(losses))
     return history
+
+
+def _is_single(x: Tensor, source: Source) -> bool:
+    """Say whether a batch has no statistics for the projector's BatchNorm; pixels have some."""
+    return len(x) == 1 and source.ignore_label is None
+
+
+def _pick(
+    found: Encoded, y: Tensor, source: Source, options: PrototypeOptions, draws: torch.Generator
+) -> tuple[slice | Tensor, Tensor]:
+    """Return which features are used, and their labels: those of all samples, or of some pixels."""
+    if found.feature_grid is None:
+        return slice(None), y
+    labels, is_labelled = source.label_rows(y, found.feature_grid)
+    picked = sample_rows(labels, is_labelled, len(y), options.pixels, draws)
+    return picked, labels[picked]
 
 
 def _classifier_rows(model: nn.Module, anatomy: Anatomy) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from acclimate.errors import BadInput
 from acclimate.functional.inputs import Normalization, check_images
+from acclimate.functional.pixels import Grid, check_masks, resize_masks
 
 #: Called with the stage, what is done, and what is to do (None if unknown).
 Progress = Callable[[str, int, int | None], None]
@@ -24,6 +25,8 @@ class Source:
         device: Of the model.
         normalization: Of the inputs; None for images in [0, 1].
         progress: Told about every batch.
+        ignore_label: What masks hold where there is no label, if labels are masks (N, H, W), as for
+            a model that predicts every pixel; None if they are class numbers (N,).
     """
 
     def __init__(
@@ -33,12 +36,14 @@ class Source:
         device: torch.device,
         normalization: Normalization | None = None,
         progress: Progress | None = None,
+        ignore_label: int | None = None,
     ) -> None:
         self._batches = batches
         self._device = device
         self.n_classes = n_classes
         self.normalization = normalization
         self.progress = progress
+        self.ignore_label = ignore_label
 
     def iterate(self, stage: str, report: bool = True) -> Iterator[tuple[Tensor, Tensor]]:
         """Go through the source once."""
@@ -51,7 +56,22 @@ class Source:
             if report and self.progress is not None:
                 self.progress(stage, index + 1, total)
 
+    def label_rows(self, y: Tensor, grid: Grid | None) -> tuple[Tensor, Tensor]:
+        """Return the labels of rows, and which of the rows have one.
+
+        Args:
+            y: Class numbers, or masks.
+            grid: Where rows are in maps, whose size the masks are brought to; None for samples.
+        """
+        if grid is None:
+            return y, torch.ones_like(y, dtype=torch.bool)
+        y = resize_masks(y, grid[1:]).flatten()
+        return y, y != self.ignore_label
+
     def _check_labels(self, x: Tensor, y: Tensor) -> None:
+        if self.ignore_label is not None:
+            check_masks(y, (len(x), *x.shape[2:]), self.n_classes, self.ignore_label)
+            return
         if y.dim() != 1 or len(y) != len(x) or y.is_floating_point():
             raise BadInput(
                 f"expected labels as whole numbers of shape ({len(x)},), found {y.dtype} of shape "

@@ -21,7 +21,7 @@ class Domain:
         name: What tables call it.
         x: Inputs: a tensor, or an array of 8-bit images (n, height, width, 3), which may be mapped
             from a file; it is turned into tensors in [0, 1] batch by batch.
-        y: Class numbers.
+        y: Class numbers (n,), or masks (n, height, width) where every pixel is predicted.
     """
 
     name: str
@@ -42,17 +42,30 @@ class Domain:
 
     @property
     def labels(self) -> Tensor:
-        """All labels."""
+        """All labels, one class a sample.
+
+        Raises:
+            BadInput: They are masks, by which samples cannot be put in order.
+        """
+        if len(getattr(self.y, "shape", ())) > 1:
+            raise BadInput(
+                f"{self.name}: expected one class a sample, to order samples by, found masks of "
+                f"shape {tuple(self.y.shape)}. Use a scenario that does not look at labels, such "
+                "as reset_each, continual, gradual or mixed."
+            )
         # Copied: an array mapped from a file is read-only, which tensors cannot be.
         return torch.tensor(np.asarray(self.y), dtype=torch.int64)
 
     def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return these samples and their labels."""
-        y = self.labels[indices]
+        numbers = indices.numpy()
+        # Only those that are taken: masks may be many, and mapped from a file.
+        chosen = self.y[numbers] if hasattr(self.y, "shape") else np.asarray(self.y)[numbers]
+        y = torch.tensor(np.asarray(chosen), dtype=torch.int64)
         if isinstance(self.x, Tensor):
             return self.x[indices], y
-        chosen = np.ascontiguousarray(self.x[indices.numpy()].transpose(0, 3, 1, 2))
-        return torch.from_numpy(chosen).float() / 255, y
+        images = np.ascontiguousarray(self.x[numbers].transpose(0, 3, 1, 2))
+        return torch.from_numpy(images).float() / 255, y
 
 
 @dataclass(frozen=True)
@@ -61,7 +74,7 @@ class Batch:
 
     Attributes:
         x: Inputs.
-        y: Class numbers, for the evaluation only.
+        y: Class numbers or masks, for the evaluation only.
         domain: Name of the shift; of several in one batch, their names are in `domains`.
         reset: Whether the method is to be reset before this batch.
         learns: Whether the method may learn from it; a probe is only predicted.

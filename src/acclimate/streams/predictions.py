@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acclimate.errors import BadInput
+from acclimate.errors import BadInput, UnsuitableModel
 from acclimate.functional.entropy import entropy, log_probs
 from acclimate.methods.base import Method
 from acclimate.parts.source import Progress
@@ -129,6 +129,12 @@ def _name(stream: FolderStream, path: Path) -> str:
 def _rows(
     stream: FolderStream, batch: FolderBatch, logits: Tensor, classes: Sequence[str] | None
 ) -> list[list[str]]:
+    if logits.dim() != 2:
+        raise UnsuitableModel(
+            "expected predictions of whole images, of which a table has one a row, found a model "
+            "that predicts every pixel. Call the adapted model on batches of images instead, and "
+            "take the argmax over its classes."
+        )
     if classes is not None and len(classes) != logits.shape[1]:
         raise BadInput(
             f"expected {logits.shape[1]} class names, one a logit of the model; found "

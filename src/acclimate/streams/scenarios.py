@@ -222,13 +222,15 @@ def _gather(domains: Sequence[Domain], order: Order, batch_size: int) -> Iterato
         part = slice(start, start + batch_size)
         owners, inside = which[part], sample[part]
         x: Tensor | None = None
-        y = torch.empty(len(owners), dtype=torch.long)
+        y: Tensor | None = None
         for number in sorted(set(owners.tolist())):
             places = (owners == number).nonzero().flatten()
             own_x, own_y = domains[number].take(inside[places])
-            x = own_x.new_empty(len(owners), *own_x.shape[1:]) if x is None else x
+            if x is None or y is None:
+                x = own_x.new_empty(len(owners), *own_x.shape[1:])
+                y = own_y.new_empty(len(owners), *own_y.shape[1:])
             x[places], y[places] = own_x, own_y
-        if x is not None:
+        if x is not None and y is not None:
             names = tuple(domains[number].name for number in owners.tolist())
             yield Batch(x, y, "mixed", reset=start == 0, domains=names)
 

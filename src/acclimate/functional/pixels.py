@@ -1,0 +1,162 @@
+"""Predictions of every pixel: as rows and as maps, their masks, and the loss between the two.
+
+A map has the classes (or features) in its second dimension, (N, C, h, w). As *rows*, (N·h·w, C),
+it looks like the predictions for so many samples, and whatever is made for those can be used.
+Masks hold class numbers, (N, H, W), and a label for pixels that are to be left out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from acclimate.errors import BadInput
+
+#: What masks hold where there is no label; that of Cityscapes and most others.
+IGNORE_LABEL = 255
+
+_MOST_NAMED = 5
+
+
+class Grid(NamedTuple):
+    """Where rows stand in a batch of maps."""
+
+    n_images: int
+    height: int
+    width: int
+
+    @classmethod
+    def of(cls, maps: Tensor) -> Grid:
+        """Return the grid of maps (N, C, h, w)."""
+        return cls(len(maps), *maps.shape[2:])
+
+
+def to_rows(maps: Tensor) -> Tensor:
+    """Return maps as rows, image by image: (N, C, h, w) → (N·h·w, C).
+
+    Nothing is copied if the channels come last in memory.
+
+    >>> to_rows(torch.tensor([[[[1, 2]], [[3, 4]]]])).tolist()  # two classes, two pixels
+    [[1, 3], [2, 4]]
+    """
+    return maps.permute(0, 2, 3, 1).flatten(0, 2)
+
+
+def to_maps(rows: Tensor, grid: Grid) -> Tensor:
+    """Return rows as the maps they are of: (N·h·w, C) → (N, C, h, w)."""
+    return rows.unflatten(0, tuple(grid)).permute(0, 3, 1, 2)
+
+
+def resize_maps(maps: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Return maps of another height and width, interpolated linearly between pixel centres."""
+    if tuple(maps.shape[2:]) == tuple(size):
+        return maps
+    return F.interpolate(maps, tuple(size), mode="bilinear", align_corners=False)
+
+
+def resize_masks(y: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Return masks (N, H, W) of another height and width: at each pixel the nearest label."""
+    if tuple(y.shape[1:]) == tuple(size):
+        return y
+    # Single precision holds whole numbers up to 16 million exactly.
+    return F.interpolate(y[:, None].float(), tuple(size), mode="nearest-exact")[:, 0].to(y.dtype)
+
+
+def take_samples(rows: Tensor, n: int, picked: slice) -> Tensor:
+    """Return the rows of the picked samples, of which `n` have equally many rows each."""
+    return rows[picked] if len(rows) == n else rows.unflatten(0, (n, -1))[picked].flatten(0, 1)
+
+
+def sample_rows(
+    y: Tensor, is_labelled: Tensor, n_images: int, most: int, generator: torch.Generator
+) -> Tensor:
+    """Return the numbers of labelled rows, at random: up to `most` of each class in each image.
+
+    Args:
+        y: Class numbers of the rows of `n_images` images, equally many each.
+        is_labelled: Which of them count.
+        n_images: Number of images.
+        most: Rows of one class that one image gives at most.
+        generator: On the CPU.
+    """
+    rows = is_labelled.nonzero().flatten()
+    rows = rows[torch.randperm(len(rows), generator=generator).to(rows.device)]
+    images = rows // max(1, len(y) // n_images)
+    kinds, order = (images * (int(y.max()) + 1) + y[rows]).sort(stable=True)
+    # In sorted order, the place of the first of a kind is where it would be inserted.
+    ranks = torch.arange(len(rows), device=rows.device) - torch.searchsorted(kinds, kinds)
+    return rows[order[ranks < most]].sort().values
+
+
+def random_box(
+    height: int, width: int, side: int, generator: torch.Generator
+) -> tuple[slice, slice]:
+    """Return a random square, or as much of one as fits into the image."""
+    slices = []
+    for size in (height, width):
+        length = min(side, size)
+        start = int(torch.randint(size - length + 1, (), generator=generator))
+        slices.append(slice(start, start + length))
+    return slices[0], slices[1]
+
+
+def image_losses(logits: Tensor, y: Tensor, ignore_label: int = IGNORE_LABEL) -> Tensor:
+    """Return the mean cross entropy over the labelled pixels of each image: (N,).
+
+    An image without any has a loss of zero.
+
+    Args:
+        logits: Maps (N, K, h, w), which are resized to the masks.
+        y: Masks (N, H, W).
+        ignore_label: Of pixels to be left out.
+    """
+    maps = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    log_p = torch.log_softmax(resize_maps(maps, y.shape[1:]), dim=1)
+    counts = y != ignore_label
+    # Gathered rather than by nll_loss, which is not deterministic on CUDA for maps.
+    each = log_p.gather(1, y.where(counts, 0)[:, None])[:, 0]
+    total = each.where(counts, 0).flatten(1).sum(dim=1)
+    return -total / counts.flatten(1).sum(dim=1).clamp_min(1)
+
+
+def check_masks(
+    y: object,
+    size: tuple[int, ...],
+    n_classes: int | None = None,
+    ignore_label: int = IGNORE_LABEL,
+) -> None:
+    """Raise BadInput unless `y` are masks of the images' size, with known class numbers.
+
+    Args:
+        y: What was given as labels.
+        size: Number, height and width of the images.
+        n_classes: Labels must be below it; None looks at type and shape only.
+        ignore_label: The other label that may occur.
+    """
+    if not isinstance(y, Tensor):
+        raise BadInput(f"expected masks as a tensor, found {type(y).__name__}.")
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise BadInput(
+            f"expected masks of whole numbers, found {y.dtype}. Give a class number for each pixel."
+        )
+    if tuple(y.shape) != tuple(size):
+        raise BadInput(
+            f"expected masks of shape {tuple(size)}, one class number for each pixel of each "
+            f"image, found {tuple(y.shape)}. Bring masks to the size of their images by nearest "
+            "neighbours; of a one-hot mask take the argmax."
+        )
+    if n_classes is None:
+        return
+    known = (y == ignore_label) | ((y >= 0) & (y < n_classes))
+    if not bool(known.all()):
+        ids = y[~known].unique().tolist()
+        more = f" (+ {len(ids) - _MOST_NAMED} more)" if len(ids) > _MOST_NAMED else ""
+        raise BadInput(
+            f"expected masks with class numbers from 0 to {n_classes - 1}, as the model has "
+            f"{n_classes} logits, and {ignore_label} where there is no label; found "
+            f"{', '.join(map(str, ids[:_MOST_NAMED]))}{more}. Map the ids of the data set to class "
+            "numbers, or name the label to be left out: ignore_label=<number>."
+        )
