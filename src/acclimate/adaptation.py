@@ -79,6 +79,8 @@ def adapt(
         raise InvalidConfig(
             f"expected a {kind.config_class.__name__} for {method}, found {type(config).__name__}."
         )
+    if artifact is not None and artifact.anatomy.is_dense:
+        check_dense(kind)
     problems = kind.check(model, config)
     if problems:
         lines = "".join(f"\n  {problem}" for problem in problems)
@@ -86,8 +88,6 @@ def adapt(
     given = Normalization.of(normalization)
     if artifact is not None:
         artifact.check(model)
-        if artifact.anatomy.is_dense:
-            check_dense(kind)
         given = _agree(given, artifact.normalization)
     composition = _compose(kind, config, regularizer, auxiliary)
     needs = dict.fromkeys((*kind.needs, *composition.needs))

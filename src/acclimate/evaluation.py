@@ -147,7 +147,7 @@ def _check(batch: Batch, index: int) -> int:
         raise BadInput(
             f"{where}: expected the domain of each of {n_all} samples, found {len(batch.domains)}."
         )
-    if isinstance(batch.y, Tensor) and batch.y.dim() == 3 and batch.x.dim() == 4:
+    if isinstance(batch.y, Tensor) and batch.y.dim() > 2 and batch.x.dim() == 4:
         check_masks(batch.y, (n_all, *batch.x.shape[2:]))
     else:
         check_labels(batch.y, n_all)

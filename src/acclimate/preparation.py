@@ -80,8 +80,8 @@ def prepare(
         method: Prepare what these methods need, and what the guard needs.
         parts: Or name the parts: `"penalty"` (SWR), `"prototypes"` (NSP), `"features"` (moments of
             features and predictions; the guard needs them), `"fisher"` (EATA), `"contrast"` (TFA,
-            TTT++). Without either: `DEFAULT_PARTS`, but without prototypes for a model that predicts
-            every pixel, where they are not the paper's and every class must occur.
+            TTT++). Without either: `DEFAULT_PARTS`; for a model that predicts every pixel without
+            prototypes, which are not the paper's there and need every class.
         normalization: How the inputs are normalised: None for images in [0, 1] (the model
             normalises inside, or needs none), or `(mean, std)`.
         head: Name of the module that makes the logits, if it cannot be found.
@@ -195,8 +195,8 @@ def _choose_pixel_parts(
         return tuple(part for part in parts if part != "prototypes")
     if unfit := [part for part in ("fisher", "contrast") if part in parts]:
         raise UnsuitableModel(
-            f"this model predicts every pixel, and {' and '.join(unfit)} are for methods that adapt "
-            "predictions of whole images. Leave them out of the parts."
+            f"this model predicts every pixel; {' and '.join(unfit)} can be measured for methods "
+            "that adapt predictions of whole images only. Leave them out of the parts."
         )
     return parts
 

@@ -41,6 +41,8 @@ def test_every_method_file_is_registered():
         "teacher",
         "speed",
         "micro_batch",
+        "intake",
+        "dense",
     }
     assert {path.stem for path in folder.glob("*.py")} - plumbing == set(METHODS)
 

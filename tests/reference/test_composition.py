@@ -12,6 +12,7 @@ from acclimate.functional.penalty import shape_penalties
 from acclimate.functional.views import apply_views, get_views
 from acclimate.methods import METHODS
 from acclimate.methods.composition import NspOptions, SwrOptions
+from acclimate.methods.config import PRESETS
 from acclimate.testing.models import tiny_batches, tiny_model
 from tests.reference import oracles
 from tests.reference.test_methods import close, encode, prepared, run, stream
@@ -264,5 +265,5 @@ def test_presets():
     with pytest.raises(InvalidConfig, match="imagenet"):
         acclimate.adapt(model, "tent", preset="imagenett")
     for method in METHODS.values():
-        for preset in ("cifar10", "cifar100", "imagenet"):
+        for preset in PRESETS:
             method.config_class.from_preset(preset)

@@ -62,10 +62,10 @@ def gradient_cosines(
 ) -> dict[str, CosineSum]:
     """Return, for every parameter, the sum over samples of cosines between two views' gradients.
 
-    The gradient is that of the cross entropy, unless another loss is given. A sample whose gradient is zero in either view adds
-    0, as in `torch.nn.functional.cosine_similarity`. Gradients of tied weights and of layers
-    called several times are added up first. Parameters count whether or not they require
-    gradients. Everything about the model is left as it was found.
+    The gradient is that of the cross entropy, unless another loss is given. A sample whose gradient
+    is zero in either view adds 0, as in `torch.nn.functional.cosine_similarity`. Gradients of tied
+    weights and of layers called several times are added up first. Parameters count whether or not
+    they require gradients. Everything about the model is left as it was found.
 
     Args:
         forward: From inputs to logits, (B, K) or (B, K, h, w); runs `model`.

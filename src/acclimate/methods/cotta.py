@@ -126,7 +126,7 @@ class Cotta(GradientMethod):
         return torch.stack(found).mean(dim=0)
 
     def _average_in_place(self, x: Tensor, grid: Grid, generator: torch.Generator) -> Tensor:
-        """Return the teacher's mean logits of pixels; added up, since to hold all takes too much."""
+        """Return the teacher's mean logits of pixels, added up: to hold all would take too much."""
         how = dataclasses.replace(self._augmentation, in_place=True)
         total = torch.zeros(())
         for number in range(self.config.n_augmentations):

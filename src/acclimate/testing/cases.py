@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,12 @@ from acclimate.artifact import Artifact
 from acclimate.functional.norm import norm_parameters
 from acclimate.methods import get_method
 from acclimate.methods.base import Method
+from acclimate.methods.dense import is_dense
 from acclimate.parts.options import PenaltyOptions, PrototypeOptions
 from acclimate.preparation import PARTS, prepare
 from acclimate.taps import find_anatomy
 from acclimate.terms.contrastive_head import build_contrastive_head
+from acclimate.testing.dense_models import DENSE_MODELS, tiny_masks
 from acclimate.testing.models import MODEL_OPTIONS, tiny_batches, tiny_model
 
 #: What a method needs to learn, and to be quick, on a few tiny batches.
@@ -70,13 +73,29 @@ class Case:
     def suits(self) -> bool:
         """Whether the method claims to support the model."""
         kind = get_method(self.method)
+        if self.is_dense and not is_dense(kind):
+            return False
         return not kind.check(tiny_model(self.model), kind.config_class())
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the model predicts every pixel."""
+        return self.model in DENSE_MODELS
 
 
 @functools.cache
 def tiny_artifact(model: str, depth: int = 0) -> Artifact:
     """Prepare a tiny model once, with all parts that it can have."""
     net = tiny_model(model)
+    options = PrototypeOptions(depth=depth, width=8, hidden=8, epochs=1)
+    if model in DENSE_MODELS:
+        return prepare(
+            net,
+            tiny_masks(4),
+            parts=["penalty", "prototypes", "features"],
+            penalty=PenaltyOptions(n_samples=16),
+            prototypes=options if depth == 0 else dataclasses.replace(options, views="test"),
+        )
     named = MODEL_OPTIONS.get(model, {})
     n_features = find_anatomy(net, tiny_batches(1)[0][0], **named).n_features
     return prepare(
@@ -84,7 +103,7 @@ def tiny_artifact(model: str, depth: int = 0) -> Artifact:
         tiny_batches(4),
         parts=[part for part in PARTS if part != "fisher" or norm_parameters(net)],
         penalty=PenaltyOptions(n_samples=16),
-        prototypes=PrototypeOptions(depth=depth, width=8, hidden=8, epochs=1),
+        prototypes=options,
         contrast_head=build_contrastive_head(n_features, 8, 4),
         **named,
     )

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from acclimate.functional.iabn import InstanceAwareBatchNorm2d
+from acclimate.testing.dense_models import DENSE_MODELS
 
 N_CLASSES = 4
 INPUT_SHAPE = (3, 8, 8)
@@ -163,10 +164,13 @@ MODEL_OPTIONS: dict[str, dict[str, Any]] = {"two_heads": {"head": "fine"}}
 
 
 def tiny_model(name: str, seed: int = 0) -> nn.Module:
-    """Build a tiny model with weights that depend on the seed only, statistics warmed up."""
+    """Build a tiny model with weights that depend on the seed only, statistics warmed up.
+
+    Names are those of `TINY_MODELS` and, of models that predict every pixel, `DENSE_MODELS`.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = TINY_MODELS[name]()
+        model = {**TINY_MODELS, **DENSE_MODELS}[name]()
         model.train()
         with torch.no_grad():
             for _ in range(3):

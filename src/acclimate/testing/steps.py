@@ -12,6 +12,7 @@ from acclimate.methods.base import Method
 from acclimate.snapshot import flatten_tree
 from acclimate.taps import get_logits
 from acclimate.testing.cases import Violation
+from acclimate.testing.dense_models import TinyDeepLab
 from acclimate.testing.models import N_CLASSES, tiny_batches
 
 
@@ -29,7 +30,10 @@ def make_stream(n: int = 3) -> list[Tensor]:
 def call(adapted: Method, x: Tensor) -> Any:
     """Call the adapted model; an oracle is shown made-up labels first."""
     if adapted.is_oracle:
-        adapted.reveal(torch.arange(len(x)) % N_CLASSES)
+        y = torch.arange(len(x)) % N_CLASSES
+        if isinstance(adapted.model, TinyDeepLab):
+            y = y[:, None, None].expand(-1, *x.shape[2:]).contiguous()
+        adapted.reveal(y)
     return adapted(x)
 
 

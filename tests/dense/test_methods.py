@@ -1,0 +1,177 @@
+"""Every method on a model that predicts every pixel: it adapts it as the contract says, or refuses.
+
+What is right pixel by pixel is in test_oracles.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import acclimate
+from acclimate.errors import InvalidConfig, UnsuitableModel
+from acclimate.functional.augmentations import CottaAugmentation
+from acclimate.methods import METHODS
+from acclimate.methods.dense import is_dense
+from acclimate.testing import yield_checks
+from acclimate.testing.cases import Case, tiny_artifact
+from acclimate.testing.contract import refuses_with_a_reason
+from acclimate.testing.dense_models import TinyDeepLab, tiny_masks
+from acclimate.testing.models import tiny_model
+
+XS = [x for x, _ in tiny_masks(3, seed=5)]
+DENSE = [name for name, kind in METHODS.items() if is_dense(kind)]
+#: Checks that say nothing more about a model that predicts every pixel.
+ELSEWHERE = {
+    "dense-describes_itself",
+    "dense-learns_under_no_grad",
+    "dense-refuses_inference_mode",
+    "dense-leaves_the_input_alone",
+    "dense-keeps_memory_bounded",
+}
+CHECKS = [
+    pytest.param(check, id=f"{method}-{name}")
+    for method in METHODS
+    for name, check in yield_checks(method, models=["dense"])
+    if name not in ELSEWHERE
+]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_conforms_or_refuses(check):
+    check()
+
+
+def test_the_methods_of_the_requirement_are_there():
+    asked = ("source", "norm", "alpha_bn", "tent", "entropy", "infomax", "swr", "cotta")
+    assert set(DENSE) == {*asked, "bn_ema", "nsp", "swr_nsp", "supervised"}
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if not is_dense(METHODS[name])])
+def test_the_others_refuse_at_once_if_the_artifact_tells(method):
+    with pytest.raises(UnsuitableModel, match="predicts every pixel.*whole images") as caught:
+        acclimate.adapt(tiny_model("dense"), method, tiny_artifact("dense"))
+    assert "tent" in str(caught.value)
+
+
+def test_a_method_is_not_dense_by_inheritance():
+    class Mine(METHODS["tent"]):
+        name = "mine"
+
+    adapted = Mine(tiny_model("dense"), Mine.config_class())
+    with pytest.raises(UnsuitableModel, match="mine is made for predictions of whole images"):
+        adapted(XS[0])
+    assert adapted.counts.batches == adapted.counts.forwards == 0
+
+
+def test_the_suite_sees_a_method_that_does_not_refuse(monkeypatch):
+    monkeypatch.setattr("acclimate.methods.base.check_dense", lambda *_: None)
+    with pytest.raises(AssertionError, match="accepts the model"):
+        refuses_with_a_reason(Case("eta", "dense"))
+
+
+@pytest.mark.parametrize("method", DENSE)
+def test_the_source_s_own_size_is_not_the_only_one(method):
+    """A model that was prepared on crops is adapted on whole images."""
+    adapted = Case(method, "dense").wrap(tiny_model("dense"), guard=True)
+    wide = torch.rand(4, 3, 12, 16)
+    for x in (XS[0], wide):
+        if adapted.is_oracle:
+            adapted.reveal(torch.zeros(len(x), *x.shape[2:], dtype=torch.long))
+        assert adapted(x).shape == (len(x), 4, x.shape[2] // 2, x.shape[3] // 2)
+
+
+@pytest.mark.parametrize("method", ["tent", "infomax"])
+def test_one_image_has_statistics_of_its_own(method):
+    adapted = acclimate.adapt(tiny_model("dense"), method)
+    adapted(XS[0][:1])
+    assert adapted.counts.updates == 1
+    assert adapted.counts.skipped == {}
+
+
+def test_one_image_that_is_pooled_into_one_value_has_none():
+    adapted = acclimate.adapt(tiny_model("dense_pooling"), "tent")
+    with pytest.raises(acclimate.errors.BadInput, match="single image"):
+        adapted(XS[0][:1])
+    adapted(XS[0])
+    source = tiny_model("dense_pooling")
+    adapted.reset()
+    adapted(XS[0])
+    before = adapted.counts.updates
+    logits = adapted(XS[1][:1])
+    assert adapted.counts.skipped == {"single": 1}
+    assert adapted.counts.updates == before
+    assert logits.shape == source(XS[1][:1]).shape
+
+
+def test_outputs_around_the_logits_are_kept():
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = TinyDeepLab()
+
+        def forward(self, x):
+            return {"out": self.net(x), "mean": x.mean()}
+
+    torch.manual_seed(0)
+    adapted = acclimate.adapt(Wrapped().eval(), "source", logits_at="out")
+    found = adapted(XS[0])
+    expected = adapted.model(XS[0])
+    assert torch.equal(found["out"], expected["out"])
+    assert torch.equal(found["mean"], expected["mean"])
+
+
+def test_the_source_s_logits_are_the_model_s_to_the_last_bit():
+    for name in ("dense", "dense_pooling"):
+        model = tiny_model(name)
+        with torch.no_grad():
+            expected = model(XS[0])
+        found = acclimate.adapt(model, "source")(XS[0])
+        assert torch.equal(found, expected)
+        assert found.is_contiguous()
+
+
+def test_the_preset_is_the_paper_s_setting():
+    model = tiny_model("dense")
+    config = acclimate.adapt(model, "swr", tiny_artifact("dense"), preset="cityscapes").config
+    assert (config.optimizer, config.lr, config.strength) == ("adam", 1e-5, 40.0)
+    assert (config.anchor, config.statistics, config.statistics_momentum) == (
+        "source",
+        "running",
+        0.1,
+    )
+
+
+def test_swr_can_be_laid_over_any_of_them():
+    for method in ("tent", "entropy", "cotta"):
+        adapted = Case(method, "dense").build(regularizer="swr")
+        adapted(XS[0])
+        assert adapted.counts.updates == 1
+
+
+def test_views_that_move_pixels_are_refused():
+    adapted = Case("nsp", "dense").build(views="crop+flip")
+    with pytest.raises(InvalidConfig, match="every pixel in its place"):
+        adapted(XS[0])
+
+
+@pytest.mark.parametrize("per_image", [False, True])
+def test_the_augmentation_in_place_moves_nothing(per_image):
+    """An image of two halves keeps its edge where it is, however it is coloured."""
+    x = torch.zeros(6, 3, 16, 16)
+    x[..., 8:] = 0.9
+    how = CottaAugmentation(blur=False, noise=0.0, per_image=per_image, in_place=True)
+    out = how(x, torch.Generator().manual_seed(3))
+    assert (out[..., :8] == out[..., :1]).all()
+    assert (out[..., 8:] == out[..., 8:9]).all()
+    assert not torch.equal(out, x)
+    moved = CottaAugmentation(blur=False, noise=0.0, per_image=per_image)
+    assert not (moved(x, torch.Generator().manual_seed(3))[..., :8] == out[..., :8]).all()
+
+
+def test_nearest_prototypes_can_predict_pixels():
+    adapted = Case("nsp", "dense_pooling").build(predictor="prototypes")
+    found = adapted(XS[0])
+    assert found.shape == (8, 4, 8, 8)
+    assert not torch.equal(found, tiny_model("dense_pooling")(XS[0]))

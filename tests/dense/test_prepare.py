@@ -1,0 +1,213 @@
+"""Preparing models that predict every pixel: penalties against a loop, and masks that do not fit."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import acclimate
+from acclimate import PenaltyOptions, PrototypeOptions
+from acclimate.errors import AcclimateWarning, BadInput, InvalidConfig, UnsuitableModel
+from acclimate.functional.gradients import gradient_cosines
+from acclimate.functional.pixels import image_losses
+from acclimate.functional.views import apply_views, get_views
+from acclimate.testing.dense_models import tiny_masks
+from acclimate.testing.models import tiny_model
+
+MODELS = ("dense", "dense_pooling")
+
+
+def loop(model, x, view, y, by_channel=False):
+    """Return the summed cosines: two passes of batch size 1 a sample, nothing shared."""
+    model = copy.deepcopy(model).requires_grad_(True)
+    named = dict(model.named_parameters())
+    sums = dict.fromkeys(named, 0.0)
+    for n in range(len(x)):
+        sides = []
+        for image in (x, view):
+            logits = model(image[n : n + 1])
+            logits = F.interpolate(logits, y.shape[1:], mode="bilinear", align_corners=False)
+            loss = F.cross_entropy(logits, y[n : n + 1], ignore_index=255)
+            sides.append(torch.autograd.grad(loss, list(named.values())))
+        for name, g, h in zip(named, *sides, strict=True):
+            shape = (len(g), -1) if by_channel else (1, -1)
+            sums[name] = sums[name] + F.cosine_similarity(g.reshape(shape), h.reshape(shape), dim=1)
+    return sums
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("granularity", ["tensor", "channel"])
+def test_cosines_are_those_of_a_loop(name, granularity):
+    model = tiny_model(name).double()
+    x, y = tiny_masks(1, dtype=torch.float64)[0]
+    view = apply_views(get_views("swr"), x, None, torch.Generator().manual_seed(1))
+    found = gradient_cosines(
+        model,
+        model,
+        x,
+        view,
+        y,
+        granularity,
+        chunk=3,
+        loss=lambda logits, masks: image_losses(logits, masks).sum(),
+    )
+    expected = loop(model, x, view, y, granularity == "channel")
+    for key, total in expected.items():
+        assert float((found[key].total.flatten() - total).abs().max()) < 1e-10
+    spread = torch.cat([total.flatten() for total in expected.values()])
+    assert float(spread.max() - spread.min()) > 0.5  # otherwise nothing was compared
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_prepare_gives_the_penalties_of_the_loop(name):
+    model = tiny_model(name).double()
+    batches = tiny_masks(3, batch_size=4, dtype=torch.float64)
+    artifact = acclimate.prepare(
+        model, batches, method="swr", penalty=PenaltyOptions(n_samples=10), seed=4
+    )
+    x, y = (torch.cat(parts)[:10] for parts in zip(*batches, strict=True))
+    draws = torch.Generator().manual_seed(4 * 1000)
+    view = apply_views(get_views("swr"), x, None, draws)
+    cosines = {key: float(total) / 10 for key, total in loop(model, x, view, y).items()}
+    low, high = min(cosines.values()), max(cosines.values())
+    for key, value in artifact.part("penalty").items():
+        assert abs(float(value) - ((cosines[key] - low) / (high - low)) ** 2) < 1e-10
+    assert artifact.anatomy.is_dense
+    assert artifact.parts["penalty"]["n_samples"] == 10
+    assert artifact.parts["penalty"]["n_unlabelled"] == 0
+    assert list(artifact.parts) == ["penalty", "features"]
+
+
+def test_an_artifact_survives_its_file(tmp_path):
+    model = tiny_model("dense")
+    options = PenaltyOptions(n_samples=8)
+    artifact = acclimate.prepare(model, tiny_masks(2), penalty=options)
+    assert list(artifact.parts) == ["penalty", "features"]
+    artifact.save(tmp_path / "a.acclimate")
+    loaded = acclimate.Artifact.load(tmp_path / "a.acclimate")
+    assert loaded.anatomy == artifact.anatomy
+    assert loaded.anatomy.is_dense
+    adapted = acclimate.adapt(model, "swr", loaded, guard=True)
+    assert adapted(tiny_masks(1)[0][0]).shape == (8, 4, 4, 4)
+
+
+def test_images_without_a_label_are_left_out_and_counted():
+    model = tiny_model("dense").double()
+    batches = tiny_masks(2, batch_size=4, dtype=torch.float64)
+    batches[0][1][2] = 255
+    options = PenaltyOptions(n_samples=8)
+    with pytest.warns(AcclimateWarning, match="1 of 8 source images.*no labelled pixel"):
+        found = acclimate.prepare(model, batches, parts=["penalty"], penalty=options)
+    card = found.parts["penalty"]
+    assert (card["n_samples"], card["n_unlabelled"]) == (7, 1)
+    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    view = apply_views(get_views("swr"), x, None, torch.Generator().manual_seed(0))
+    kept = [n for n in range(8) if n != 2]
+    expected = loop(model, x[kept], view[kept], y[kept])
+    for key, value in found.part("cosine").items():
+        assert abs(float(value) - float(expected[key]) / 7) < 1e-10
+
+
+def test_masks_that_are_nothing_but_ignored():
+    batches = [(x, torch.full_like(y, 255)) for x, y in tiny_masks(2)]
+    for part in ("penalty", "features"):
+        with pytest.raises(BadInput, match="every pixel is to be ignored"):
+            acclimate.prepare(tiny_model("dense"), batches, parts=[part])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda y: y.masked_fill(y == 2, 33), "from 0 to 3.*found 33"),
+        (lambda y: y[:, :4, :4], r"expected masks of shape \(8, 8, 8\)"),
+        (lambda y: y[:, 0, 0], "expected masks"),
+        (lambda y: y.float(), "whole numbers"),
+    ],
+)
+def test_masks_that_do_not_fit(change, words):
+    batches = [(x, change(y)) for x, y in tiny_masks(1)]
+    with pytest.raises(BadInput, match=words):
+        acclimate.prepare(tiny_model("dense"), batches)
+
+
+def test_another_label_can_be_ignored():
+    changed = [(x, y.masked_fill(y == 255, 77)) for x, y in tiny_masks(2)]
+    options = PenaltyOptions(n_samples=16)
+    first = acclimate.prepare(tiny_model("dense"), tiny_masks(2), penalty=options)
+    second = acclimate.prepare(tiny_model("dense"), changed, penalty=options, ignore_label=77)
+    assert all(torch.equal(first.tensors[key], second.tensors[key]) for key in first.tensors)
+
+
+def test_views_that_move_pixels_are_refused():
+    with pytest.raises(InvalidConfig, match="masks still fit"):
+        acclimate.prepare(
+            tiny_model("dense"), tiny_masks(1), penalty=PenaltyOptions(views="projector")
+        )
+    with pytest.raises(InvalidConfig, match="every pixel in its place"):
+        acclimate.prepare(
+            tiny_model("dense"),
+            tiny_masks(1),
+            method="nsp",
+            prototypes=PrototypeOptions(depth=2),
+        )
+
+
+def test_what_is_for_whole_images_is_refused():
+    with pytest.raises(UnsuitableModel, match="eata is made for predictions of whole images"):
+        acclimate.prepare(tiny_model("dense"), tiny_masks(1), method="eata")
+    with pytest.raises(UnsuitableModel, match="fisher can be measured"):
+        acclimate.prepare(tiny_model("dense"), tiny_masks(1), parts=["fisher"])
+
+
+def test_moments_are_those_of_the_pixels():
+    model = tiny_model("dense").double()
+    batches = tiny_masks(2, dtype=torch.float64)
+    found = acclimate.prepare(model, batches, parts=["features"])
+    maps, inputs, labels = [], [], []
+    with torch.no_grad():
+        for x, y in batches:
+            maps.append(model(x))
+            model.head.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+            model(x)
+            model.head._forward_pre_hooks.clear()
+            labels.append(y[:, 1::2, 1::2])  # nearest to the centres of 2 × 2 pixels
+    p = torch.cat(maps).softmax(dim=1)
+    predictions = found.part("predictions")
+    assert torch.allclose(predictions["mean"].double(), p.mean(dim=(0, 2, 3)), atol=1e-7)
+    entropy = -(p * p.log()).sum(dim=1).mean()
+    assert torch.allclose(predictions["entropy"].double(), entropy, atol=1e-6)
+    y = torch.cat(labels)
+    rows = torch.cat(inputs).permute(0, 2, 3, 1)
+    features = found.part("features")
+    for label in range(4):
+        own = rows[y == label]
+        assert int(features["class_count"][label]) == len(own)
+        assert torch.allclose(features["class_mean"][label].double(), own.mean(dim=0), atol=1e-6)
+    wrong = (torch.cat(maps).argmax(dim=1) != y)[y != 255]
+    assert found.parts["features"]["error"] == pytest.approx(float(wrong.double().mean()))
+    assert found.parts["features"]["n_samples"] == 16
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_prototypes_of_pixels_know_their_classes(depth):
+    """Pixels whose class shows in their colour are nearest to its prototype more often than not."""
+    model = tiny_model("dense")
+    options = PrototypeOptions(depth=depth, width=8, hidden=8, epochs=3, views="test", pixels=6)
+    artifact = acclimate.prepare(model, tiny_masks(6), method="nsp", prototypes=options)
+    assert artifact.part("prototypes")["embedding"].shape == (4, 8)
+    adapted = acclimate.adapt(model, "nsp", artifact, predictor="prototypes")
+    x, y = tiny_masks(1, batch_size=32, seed=9)[0]
+    with adapted.paused():
+        found = adapted(x).argmax(dim=1)
+    wanted = y[:, 1::2, 1::2]
+    share = (found == wanted)[wanted != 255].float().mean()
+    assert float(share) > 0.3
+
+
+def test_a_class_that_never_comes_has_no_prototype():
+    batches = [(x, y.masked_fill(y == 3, 255)) for x, y in tiny_masks(2)]
+    with pytest.raises(BadInput, match="none was found of 1: 3"):
+        acclimate.prepare(tiny_model("dense"), batches, method="nsp")
