@@ -128,7 +128,7 @@ def test_streams_that_do_not_look_at_labels_run():
 
 @pytest.mark.parametrize("scenario", [label_sorted, dirichlet])
 def test_streams_by_class_refuse_masks(scenario):
-    with pytest.raises(BadInput, match="fog: expected one class a sample.*masks of shape"):
+    with pytest.raises(BadInput, match=r"fog: expected one class a sample.*masks of shape"):
         list(scenario(domains(), batch_size=4))
 
 

@@ -50,7 +50,7 @@ def test_the_methods_of_the_requirement_are_there():
 
 @pytest.mark.parametrize("method", [name for name in METHODS if not is_dense(METHODS[name])])
 def test_the_others_refuse_at_once_if_the_artifact_tells(method):
-    with pytest.raises(UnsuitableModel, match="predicts every pixel.*whole images") as caught:
+    with pytest.raises(UnsuitableModel, match=r"predicts every pixel.*whole images") as caught:
         acclimate.adapt(tiny_model("dense"), method, tiny_artifact("dense"))
     assert "tent" in str(caught.value)
 

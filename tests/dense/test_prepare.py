@@ -1,4 +1,4 @@
-"""Preparing models that predict every pixel: penalties against a loop, and masks that do not fit."""
+"""Preparing models that predict every pixel: penalties against a loop, masks that do not fit."""
 
 from __future__ import annotations
 
