@@ -28,7 +28,7 @@ import acclimate
 from acclimate import PenaltyOptions, Speed
 from acclimate.artifact import versions
 from acclimate.measures.machine import find_resident_peak
-from benchmarks.dense_net import DeepLab
+from dense_net import DeepLab
 
 #: By name: what is changed against the plain step.
 CASES = {
@@ -67,7 +67,7 @@ def run_case(name: str, batch_size: int, height: int, width: int) -> dict[str, A
 def start_case(name: str, batch_size: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """Run a case in a process of its own."""
     limit = int(arguments.limit * 2**30)
-    command = [sys.executable, "-m", "benchmarks.dense_memory", "--case", name]
+    command = [sys.executable, __file__, "--case", name]
     command += ["--batch-size", str(batch_size), "--threads", str(arguments.threads)]
     command += ["--size", *map(str, arguments.size)]
     done = subprocess.run(

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import acclimate
-from acclimate.errors import InvalidConfig, UnsuitableModel
+from acclimate.errors import BadInput, InvalidConfig, UnsuitableModel
 from acclimate.functional.augmentations import CottaAugmentation
 from acclimate.methods import METHODS
 from acclimate.methods.dense import is_dense
@@ -92,7 +92,7 @@ def test_one_image_has_statistics_of_its_own(method):
 
 def test_one_image_that_is_pooled_into_one_value_has_none():
     adapted = acclimate.adapt(tiny_model("dense_pooling"), "tent")
-    with pytest.raises(acclimate.errors.BadInput, match="single image"):
+    with pytest.raises(BadInput, match="single image"):
         adapted(XS[0][:1])
     adapted(XS[0])
     source = tiny_model("dense_pooling")
