@@ -191,7 +191,7 @@ def _run(run: Run) -> dict[str, Any]:
         "method": run.method,
         "group": run.group,
         "seed": run.seed,
-        "n_images": run.result.n // len(run.result.error_by_domain),
+        "n_images": run.result.n_images // len(run.result.error_by_domain),
         "error": _percent(run.result.error),
         "error_by_domain": {
             name: _percent(share) for name, share in run.result.error_by_domain.items()

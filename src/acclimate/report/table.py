@@ -242,7 +242,7 @@ def _row(runs: Sequence[Run]) -> Row:
         images_per_second=pooled.images_per_second,
         ms_per_batch=pooled.ms_per_batch,
         group=runs[0].group,
-        n_images=results[0].n // len(domains),
+        n_images=results[0].n_images // len(domains),
     )
 
 

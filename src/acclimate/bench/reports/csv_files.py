@@ -72,4 +72,4 @@ def _ms_per_image(outcome: Outcome, domain: str) -> float | None:
     records = [record for record in outcome.result.counted if domain in record.by_domain]
     if any(len(record.by_domain) > 1 for record in records):
         return None
-    return sum(record.ms for record in records) / sum(record.n for record in records)
+    return sum(record.ms for record in records) / sum(record.n_images for record in records)

@@ -90,7 +90,7 @@ class Row:
     def ms_per_image(self) -> float:
         """Time of calls over images, over all seeds."""
         records = [record for outcome in self.outcomes for record in outcome.result.counted]
-        return sum(record.ms for record in records) / sum(record.n for record in records)
+        return sum(record.ms for record in records) / sum(record.n_images for record in records)
 
     @property
     def peak_memory(self) -> int | None:
