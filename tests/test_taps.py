@@ -154,9 +154,10 @@ def test_logits_that_cannot_be_told(output, at):
         get_logits(output, at)
 
 
-def test_dense_predictions_are_refused():
-    with pytest.raises(UnsuitableModel, match=r"shape \(batch, classes\)"):
-        get_logits(torch.ones(2, 3, 4, 4))
+def test_logits_are_of_images_or_of_pixels():
+    assert get_logits(torch.ones(2, 3, 4, 4)).shape == (2, 3, 4, 4)
+    with pytest.raises(UnsuitableModel, match=r"shape \(batch, classes\), or"):
+        get_logits(torch.ones(2, 3, 4))
 
 
 def test_features_are_the_head_s_input():

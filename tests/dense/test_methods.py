@@ -29,6 +29,9 @@ ELSEWHERE = {
     "dense-refuses_inference_mode",
     "dense-leaves_the_input_alone",
     "dense-keeps_memory_bounded",
+    "dense-copies_are_independent",
+    "dense-restores_snapshots",
+    "dense-ignores_train_and_eval",
 }
 CHECKS = [
     pytest.param(check, id=f"{method}-{name}")
@@ -163,11 +166,12 @@ def test_the_augmentation_in_place_moves_nothing(per_image):
     x[..., 8:] = 0.9
     how = CottaAugmentation(blur=False, noise=0.0, per_image=per_image, in_place=True)
     out = how(x, torch.Generator().manual_seed(3))
-    assert (out[..., :8] == out[..., :1]).all()
-    assert (out[..., 8:] == out[..., 8:9]).all()
-    assert not torch.equal(out, x)
+    assert float((out[..., :8] - out[..., :1]).abs().max()) < 1e-5
+    assert float((out[..., 8:] - out[..., 8:9]).abs().max()) < 1e-5
+    assert float((out - x).abs().max()) > 0.05
     moved = CottaAugmentation(blur=False, noise=0.0, per_image=per_image)
-    assert not (moved(x, torch.Generator().manual_seed(3))[..., :8] == out[..., :8]).all()
+    turned = moved(x, torch.Generator().manual_seed(3))
+    assert float((turned[..., :8] - out[..., :8]).abs().max()) > 0.1
 
 
 def test_nearest_prototypes_can_predict_pixels():

@@ -38,6 +38,15 @@ def loop(model, x, view, y, by_channel=False):
     return sums
 
 
+@torch.no_grad()
+def head_inputs(model, x):
+    found = []
+    hook = model.head.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
+    model(x)
+    hook.remove()
+    return found[0]
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("granularity", ["tensor", "channel"])
 def test_cosines_are_those_of_a_loop(name, granularity):
@@ -166,14 +175,10 @@ def test_moments_are_those_of_the_pixels():
     model = tiny_model("dense").double()
     batches = tiny_masks(2, dtype=torch.float64)
     found = acclimate.prepare(model, batches, parts=["features"])
-    maps, inputs, labels = [], [], []
     with torch.no_grad():
-        for x, y in batches:
-            maps.append(model(x))
-            model.head.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
-            model(x)
-            model.head._forward_pre_hooks.clear()
-            labels.append(y[:, 1::2, 1::2])  # nearest to the centres of 2 × 2 pixels
+        maps = [model(x) for x, _ in batches]
+    inputs = [head_inputs(model, x) for x, _ in batches]
+    labels = [y[:, 1::2, 1::2] for _, y in batches]  # nearest to the centres of 2 × 2 pixels
     p = torch.cat(maps).softmax(dim=1)
     predictions = found.part("predictions")
     assert torch.allclose(predictions["mean"].double(), p.mean(dim=(0, 2, 3)), atol=1e-7)
@@ -191,20 +196,39 @@ def test_moments_are_those_of_the_pixels():
     assert found.parts["features"]["n_samples"] == 16
 
 
-@pytest.mark.parametrize("depth", [0, 2])
-def test_prototypes_of_pixels_know_their_classes(depth):
-    """Pixels whose class shows in their colour are nearest to its prototype more often than not."""
-    model = tiny_model("dense")
-    options = PrototypeOptions(depth=depth, width=8, hidden=8, epochs=3, views="test", pixels=6)
-    artifact = acclimate.prepare(model, tiny_masks(6), method="nsp", prototypes=options)
-    assert artifact.part("prototypes")["embedding"].shape == (4, 8)
-    adapted = acclimate.adapt(model, "nsp", artifact, predictor="prototypes")
-    x, y = tiny_masks(1, batch_size=32, seed=9)[0]
-    with adapted.paused():
-        found = adapted(x).argmax(dim=1)
-    wanted = y[:, 1::2, 1::2]
-    share = (found == wanted)[wanted != 255].float().mean()
-    assert float(share) > 0.3
+def test_prototypes_are_moving_means_of_pixels():
+    """With all pixels drawn, one after the other; an image's together weigh as a sample does."""
+    model = tiny_model("dense").double()
+    batches = tiny_masks(2, batch_size=3, dtype=torch.float64)
+    options = PrototypeOptions(depth=0, pixels=16)
+    artifact = acclimate.prepare(model, batches, parts=["prototypes"], prototypes=options)
+    momentum = 0.99 ** (1 / 16)
+    expected = {}
+    for x, y in batches:
+        labels = y[:, 1::2, 1::2].flatten().tolist()
+        rows = head_inputs(model, x).permute(0, 2, 3, 1).flatten(0, 2)
+        for row, label in zip(rows, labels, strict=True):
+            if label in expected:
+                row = momentum * expected[label] + (1 - momentum) * row
+            if label != 255:
+                expected[label] = row
+    found = artifact.part("prototypes")["embedding"]
+    assert float((found - torch.stack([expected[k] for k in range(4)])).abs().max()) < 1e-10
+
+
+def test_a_projector_is_trained_on_drawn_pixels():
+    options = PrototypeOptions(
+        depth=2, width=6, hidden=8, epochs=4, views="test", pixels=3, lr=1e-2
+    )
+    artifact = acclimate.prepare(
+        tiny_model("dense"), tiny_masks(4), method="nsp", prototypes=options
+    )
+    assert artifact.part("prototypes")["embedding"].shape == (4, 6)
+    losses = artifact.parts["prototypes"]["loss"]
+    assert losses[-1] < losses[0]
+    adapted = acclimate.adapt(tiny_model("dense"), "nsp", artifact)
+    adapted(tiny_masks(1)[0][0])
+    assert adapted.counts.updates == 1
 
 
 def test_a_class_that_never_comes_has_no_prototype():

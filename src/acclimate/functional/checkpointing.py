@@ -10,6 +10,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+#: Layers in a sequence that is a block: two convolutions with what belongs to them.
+SHORT = 8
+
 _CONTAINERS = (nn.Sequential, nn.ModuleList)
 
 
@@ -18,7 +21,8 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
 
     A block has layers inside. It stands in a container, as in a stack of residual blocks; or it
     has nothing but plain layers in it. What has blocks of its own is no block: the whole encoder,
-    say, would have to be held in memory when it is computed again.
+    say, would have to be held in memory when it is computed again. Nor is a long sequence of
+    layers, but a short one is.
     """
     found: list[nn.Module] = []
 
@@ -27,7 +31,9 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
             inside = list(child.children())
             is_stacked = isinstance(module, _CONTAINERS)
             is_flat = not any(True for each in inside for _ in each.children())
-            if inside and not isinstance(child, _CONTAINERS) and (is_stacked or is_flat):
+            is_short = isinstance(child, nn.Sequential) and is_flat and len(inside) <= SHORT
+            is_module = not isinstance(child, _CONTAINERS) and (is_stacked or is_flat)
+            if inside and (is_module or is_short):
                 found.append(child)
             else:
                 search(child)

@@ -50,7 +50,7 @@ class TinyDeepLab(nn.Module):
         self.fuse = nn.Sequential(
             nn.Conv2d(32 if pools else 24, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
         )
-        self.dropout = nn.Dropout2d(0.5)
+        self.dropout = nn.Dropout(0.5)
         self.head = nn.Conv2d(8, N_CLASSES, 1)
 
     def forward(self, x: Tensor) -> Tensor:
