@@ -185,7 +185,7 @@ def _judge(batch: Batch, n: int, logits: Tensor, ignore_label: int) -> _Judged:
         BadInput: They do not fit.
     """
     logits, y = logits[-n:], batch.y[-n:]
-    names = batch.domains[-n:] or (batch.domain,) * n
+    names: Sequence[str] = batch.domains[-n:] or (batch.domain,) * n
     if logits.dim() == 2:
         check_labels(y, n, logits.shape[1])
         return _Judged(logits, y, names, logits.argmax(dim=1).cpu())

@@ -47,7 +47,7 @@ def to_rows(maps: Tensor) -> Tensor:
 
 def to_maps(rows: Tensor, grid: Grid) -> Tensor:
     """Return rows as the maps they are of: (N·h·w, C) → (N, C, h, w)."""
-    return rows.unflatten(0, tuple(grid)).permute(0, 3, 1, 2)
+    return rows.reshape(*grid, rows.shape[1]).permute(0, 3, 1, 2)
 
 
 def resize_maps(maps: Tensor, size: tuple[int, ...]) -> Tensor:
@@ -67,7 +67,9 @@ def resize_masks(y: Tensor, size: tuple[int, ...]) -> Tensor:
 
 def take_samples(rows: Tensor, n: int, picked: slice) -> Tensor:
     """Return the rows of the picked samples, of which `n` have equally many rows each."""
-    return rows[picked] if len(rows) == n else rows.unflatten(0, (n, -1))[picked].flatten(0, 1)
+    if len(rows) == n:
+        return rows[picked]
+    return rows.reshape(n, -1, *rows.shape[1:])[picked].flatten(0, 1)
 
 
 def sample_rows(
@@ -152,7 +154,7 @@ def check_masks(
         return
     known = (y == ignore_label) | ((y >= 0) & (y < n_classes))
     if not bool(known.all()):
-        ids = y[~known].unique().tolist()
+        ids = sorted(set(y[~known].tolist()))
         more = f" (+ {len(ids) - _MOST_NAMED} more)" if len(ids) > _MOST_NAMED else ""
         raise BadInput(
             f"expected masks with class numbers from 0 to {n_classes - 1}, as the model has "

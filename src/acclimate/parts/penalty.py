@@ -67,7 +67,7 @@ def prepare_penalty(
                 x, view, y = x[labelled], view[labelled], y[labelled]
             if len(x):
                 sums.add(x, view, y)
-            labels |= set(y.unique().tolist()) - {ignored}
+            labels |= set(y.unique().tolist()) - {ignored}  # type: ignore[no-untyped-call]
             n += len(x)
             if source.progress is not None:
                 source.progress("penalty", n, options.n_samples)

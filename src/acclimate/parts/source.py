@@ -63,7 +63,7 @@ class Source:
             y: Class numbers, or masks.
             grid: Where rows are in maps, whose size the masks are brought to; None for samples.
         """
-        if grid is None:
+        if grid is None or self.ignore_label is None:
             return y, torch.ones_like(y, dtype=torch.bool)
         y = resize_masks(y, grid[1:]).flatten()
         return y, y != self.ignore_label
