@@ -17,6 +17,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,15 +40,26 @@ CASES = {
 }
 
 
-def run_case(name: str, batch_size: int, height: int, width: int) -> dict[str, Any]:
-    """Take one step, and return what it took."""
+def make_model() -> DeepLab:
+    """Return the model; the same in every process."""
     torch.manual_seed(0)
-    model = DeepLab().eval()
+    return DeepLab().eval()
+
+
+def write_artifact(path: Path) -> None:
+    """Prepare the model; elsewhere than where the memory of a step is measured."""
     draws = torch.Generator().manual_seed(0)
     images, masks = torch.rand(2, 3, 64, 64, generator=draws), torch.zeros(2, 64, 64).long()
     options = PenaltyOptions(n_samples=2)
-    artifact = acclimate.prepare(model, [(images, masks)], parts=["penalty"], penalty=options)
-    adapted = acclimate.adapt(model, "swr", artifact, preset="cityscapes", speed=CASES[name])
+    source = [(images, masks)]
+    acclimate.prepare(make_model(), source, parts=["penalty"], penalty=options).save(path)
+
+
+def run_case(name: str, artifact: Path, batch_size: int, height: int, width: int) -> dict[str, Any]:
+    """Take one step, and return what it took."""
+    prepared = acclimate.Artifact.load(artifact)
+    adapted = acclimate.adapt(make_model(), "swr", prepared, preset="cityscapes", speed=CASES[name])
+    draws = torch.Generator().manual_seed(0)
     x = torch.rand(batch_size, 3, height, width, generator=draws)
     before = find_resident_peak()
     with adapted.paused():
@@ -64,11 +76,14 @@ def run_case(name: str, batch_size: int, height: int, width: int) -> dict[str, A
     }
 
 
-def start_case(name: str, batch_size: int, arguments: argparse.Namespace) -> dict[str, Any]:
+def start_case(
+    name: str, artifact: Path, batch_size: int, arguments: argparse.Namespace
+) -> dict[str, Any]:
     """Run a case in a process of its own."""
     limit = int(arguments.limit * 2**30)
     command = [sys.executable, __file__, "--case", name]
     command += ["--batch-size", str(batch_size), "--threads", str(arguments.threads)]
+    command += ["--artifact", str(artifact)]
     command += ["--size", *map(str, arguments.size)]
     done = subprocess.run(
         command,
@@ -84,6 +99,22 @@ def start_case(name: str, batch_size: int, arguments: argparse.Namespace) -> dic
     return {"peak_bytes": None, "error": last[0][:200]}
 
 
+def run_all(artifact: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run the cases one after the other, and print their peaks."""
+    rows = []
+    for batch_size in arguments.batch_sizes:
+        for name in arguments.cases:
+            found = start_case(name, artifact, batch_size, arguments)
+            rows.append({"case": name, "batch_size": batch_size, **found})
+            peak = found["peak_bytes"]
+            shown = (
+                f"more than {arguments.limit:g} GiB" if peak is None else f"{peak / 2**30:.2f} GiB"
+            )
+            took = "" if peak is None else f" in {found['seconds']:.0f} s"
+            print(f"batch of {batch_size}, {name:21} peak {shown}{took}", flush=True)
+    return rows
+
+
 def main() -> None:
     """Run all cases, print the peaks, and write them."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -93,24 +124,19 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--artifact", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--case", choices=list(CASES), help=argparse.SUPPRESS)
     parser.add_argument("--batch-size", type=int, default=1, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     if arguments.case is not None:
-        print(json.dumps(run_case(arguments.case, arguments.batch_size, *arguments.size)))
+        case = (arguments.case, arguments.artifact, arguments.batch_size)
+        print(json.dumps(run_case(*case, *arguments.size)))
         return
-    rows = []
-    for batch_size in arguments.batch_sizes:
-        for name in arguments.cases:
-            found = start_case(name, batch_size, arguments)
-            rows.append({"case": name, "batch_size": batch_size, **found})
-            peak = found["peak_bytes"]
-            shown = (
-                f"more than {arguments.limit:g} GiB" if peak is None else f"{peak / 2**30:.2f} GiB"
-            )
-            took = "" if peak is None else f" in {found['seconds']:.0f} s"
-            print(f"batch of {batch_size}, {name:21} peak {shown}{took}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        artifact = Path(folder) / "deeplab.acclimate"
+        write_artifact(artifact)
+        rows = run_all(artifact, arguments)
     report = {
         "what": __doc__.split("\n")[0],
         "model": "DeepLabV3+, ResNet-50, output stride 16, 19 classes, random weights",
