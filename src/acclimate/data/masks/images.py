@@ -1,0 +1,297 @@
+"""Images with a class for every pixel, to be had in any order, as they are or corrupted.
+
+camvid = load_masks("camvid", "val")
+x, y = next(camvid.batches([torch.arange(4)]))         # uint8 (4, 3, 180, 240), (4, 180, 240)
+foggy = load_masks("camvid", "test", corruption="fog", severity=5).to_domain()
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from acclimate.corruptions import apply, provenance
+from acclimate.data.masks.pixels import Mask, find_size, read_pair
+from acclimate.data.masks.specs import IGNORE, Colour, make_table
+from acclimate.data.masks.tree import MaskTree, Pair
+from acclimate.data.places import Progress
+from acclimate.errors import BadInput
+from acclimate.streams.batch import Domain
+from acclimate.streams.images import Pixels, Size, show_size
+
+_N_THREADS = 2
+_SHOWN = 5
+_STEP = 50
+
+
+class LabelledPixels(Protocol):
+    """Images with a class for every pixel.
+
+    Attributes:
+        classes: Names in the order of the class numbers.
+        palette: Their colours in pictures.
+        description: What a result must say of its data; can be written as JSON.
+    """
+
+    classes: tuple[str, ...]
+    palette: tuple[Colour, ...]
+    description: dict[str, Any]
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    def batches(self, picks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield uint8 images (batch, 3, height, width) and labels (batch, height, width)."""
+
+    def verify(self, progress: Progress | None = None) -> None:
+        """Look at every pixel, before anything is begun that a bad mask would break off.
+
+        Raises:
+            BadInput: Files cannot be used; the first are named, and how many more.
+        """
+
+    def to_domain(self, name: str | None = None) -> Domain:
+        """Return all images and labels in memory, to be made a stream of.
+
+        Args:
+            name: What tables call it; None is the corruption, or `clean`.
+
+        Raises:
+            BadInput: Files cannot be used; the first are named, and how many more.
+        """
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A corruption of images.
+
+    Attributes:
+        corruption: One of `acclimate.corruptions.CORRUPTIONS`.
+        severity: 1 to 5.
+        seed: Of the random draws, which depend on it and the name of the image alone.
+    """
+
+    corruption: str
+    severity: int = 5
+    seed: int = 0
+
+
+class MaskedImages:
+    """Image files with their masks; see `LabelledPixels` for what they can do.
+
+    Args:
+        tree: What lies in the folder.
+        split: Of it.
+        pairs: Those that are taken.
+        palette: The colour of each class.
+        size: Height and width to bring all to; None if they have one size.
+        shift: What is done to the images; the masks stay as they are.
+
+    Raises:
+        BadInput: There is no pair; or headers cannot be read, or sizes differ. All are told.
+    """
+
+    def __init__(
+        self,
+        tree: MaskTree,
+        split: str,
+        pairs: Sequence[Pair],
+        palette: tuple[Colour, ...],
+        size: Size | None = None,
+        shift: Shift | None = None,
+    ) -> None:
+        if not pairs:
+            raise BadInput(f"no image with a mask was found in {tree.base}, split {split!r}.")
+        self.classes, self.palette, self.pairs, self.shift = tree.classes, palette, pairs, shift
+        self._tables = {kind: make_table(ids) for kind, ids in tree.ids.items()}
+        self.size = _find_common_size(pairs, size)
+        listing = "\n".join(
+            f"{pair.name}\t{pair.image.stat().st_size}\t{pair.mask.stat().st_size}"
+            for pair in pairs
+        )
+        self.description: dict[str, Any] = {
+            "split": split,
+            "source": "folder",
+            "listing_sha256": hashlib.sha256(listing.encode()).hexdigest(),
+            "size": list(self.size),
+            "n": len(pairs),
+        }
+        self.description |= describe(shift)
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.pairs)
+
+    def read(self, index: int) -> tuple[Pixels, Mask]:
+        """Return one image (height, width, 3), corrupted if asked for, and its labels.
+
+        Raises:
+            BadInput: Either cannot be used; the file is named.
+        """
+        found = self._try_read(index)
+        if isinstance(found, str):
+            raise BadInput(found)
+        return found
+
+    def batches(self, picks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield images and labels for each row of positions, read one batch ahead."""
+        pool = ThreadPoolExecutor(_N_THREADS)
+        waiting: list[list[Any]] = []
+        try:
+            for batch in picks:
+                waiting.append([pool.submit(self.read, index) for index in batch.tolist()])
+                if len(waiting) > 1:
+                    yield _stack([task.result() for task in waiting.pop(0)])
+            for tasks in waiting:
+                yield _stack([task.result() for task in tasks])
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def find_faults(self, progress: Progress | None = None) -> list[str]:
+        """Return what is wrong with any image or mask, every pixel looked at, one line each."""
+        faults = []
+        for index, pair in enumerate(self.pairs):
+            found = read_pair(pair, self._tables[pair.kind], self.size)
+            if isinstance(found, str):
+                faults.append(found)
+            elif (found[1] == IGNORE).all():
+                faults.append(f"{pair.mask} has no pixel of any class: all are ignored. Remove it.")
+            if progress is not None and (index + 1) % _STEP == 0:
+                progress("reading masks", index + 1, len(self.pairs))
+        return faults
+
+    def verify(self, progress: Progress | None = None) -> None:
+        """Look at every pixel; see `LabelledPixels`."""
+        refuse(self.find_faults(progress))
+
+    def to_domain(self, name: str | None = None) -> Domain:
+        """Return all images and labels in memory; see `LabelledPixels`."""
+        with ThreadPoolExecutor(_N_THREADS) as pool:
+            found = list(pool.map(self._try_read, range(len(self.pairs))))
+        refuse([each for each in found if isinstance(each, str)])
+        good = [each for each in found if not isinstance(each, str)]
+        images, masks = zip(*good, strict=True)
+        return Domain(name or name_of(self.shift), np.stack(images), np.stack(masks))
+
+    def _try_read(self, index: int) -> tuple[Pixels, Mask] | str:
+        pair = self.pairs[index]
+        found = read_pair(pair, self._tables[pair.kind], self.size)
+        if isinstance(found, str) or self.shift is None:
+            return found
+        return corrupt_image(found[0], pair.name, self.shift), found[1]
+
+
+class ArrayPixels:
+    """Images and labels in arrays; see `LabelledPixels` for what they can do.
+
+    Args:
+        images: (n, height, width, 3).
+        labels: (n, height, width).
+        classes: Names in the order of the class numbers.
+        palette: The colour of each class.
+        description: What a result must say of them.
+        shift: What is done to the images.
+    """
+
+    def __init__(
+        self,
+        images: Pixels,
+        labels: Mask,
+        classes: tuple[str, ...],
+        palette: tuple[Colour, ...],
+        description: Mapping[str, Any],
+        shift: Shift | None = None,
+    ) -> None:
+        if shift is not None:
+            spoiled = [corrupt_image(image, str(i), shift) for i, image in enumerate(images)]
+            images = np.stack(spoiled)
+        self._images, self._labels, self._shift = images, labels, shift
+        self.classes, self.palette = classes, palette
+        self.description = {**description, "n": len(images), **describe(shift)}
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self._images)
+
+    def batches(self, picks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield images and labels for each row of positions."""
+        for batch in picks:
+            yield _stack([(self._images[index], self._labels[index]) for index in batch.tolist()])
+
+    def verify(self, progress: Progress | None = None) -> None:
+        """Do nothing: what is made by code has no faults."""
+
+    def to_domain(self, name: str | None = None) -> Domain:
+        """Return all images and labels; see `LabelledPixels`."""
+        return Domain(name or name_of(self._shift), self._images, self._labels)
+
+
+def name_of(shift: Shift | None) -> str:
+    """Return what tables call images under a shift."""
+    return "clean" if shift is None else shift.corruption
+
+
+def describe(shift: Shift | None) -> dict[str, Any]:
+    """Return what a result must say of a shift."""
+    if shift is None:
+        return {}
+    return {
+        "corruption": shift.corruption,
+        "severity": shift.severity,
+        "corruption_seed": shift.seed,
+        "made_from": provenance(shift.corruption),
+    }
+
+
+def corrupt_image(image: Pixels, name: str, shift: Shift) -> Pixels:
+    """Return a corrupted copy; lengths in pixels follow the size of the image.
+
+    Args:
+        image: (height, width, 3).
+        name: Of the image in its set, which its random draws depend on.
+        shift: What is done.
+    """
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+    place = int.from_bytes(digest[:8], "little") >> 1
+    spoiled: Pixels = apply(
+        image[None], shift.corruption, shift.severity, shift.seed, place, scale=True
+    )[0]
+    return spoiled
+
+
+def refuse(faults: Sequence[str]) -> None:
+    """Raise the first faults, and say how many more there are.
+
+    Raises:
+        BadInput: There is any.
+    """
+    if faults:
+        more = f"\n  (+ {len(faults) - _SHOWN} more)" if len(faults) > _SHOWN else ""
+        raise BadInput("\n  ".join(faults[:_SHOWN]) + more)
+
+
+def _find_common_size(pairs: Sequence[Pair], size: Size | None) -> Size:
+    sizes = [find_size(pair) for pair in pairs]
+    refuse([found for found in sizes if isinstance(found, str)])
+    if size is not None:
+        return size
+    good = [found for found in sizes if not isinstance(found, str)]
+    for pair, found in zip(pairs, good, strict=True):
+        if found != good[0]:
+            raise BadInput(
+                f"expected images of one size, found {show_size(good[0])} and {pair.image} of "
+                f"{show_size(found)}. Give the size to bring them to: --size, or size= in Python."
+            )
+    return good[0]
+
+
+def _stack(pairs: Sequence[tuple[Pixels, Mask]]) -> tuple[Tensor, Tensor]:
+    x = torch.from_numpy(np.stack([image for image, _ in pairs])).permute(0, 3, 1, 2)
+    return x, torch.from_numpy(np.stack([mask for _, mask in pairs]))

@@ -1,0 +1,126 @@
+"""Sets of images and masks by their names."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from acclimate.builtin.scenes import SCENE_CLASSES, SCENE_PALETTE, SCENE_SPLITS, render_scenes
+from acclimate.data.arrays import array_sha256
+from acclimate.data.corruptor import check_request
+from acclimate.data.masks.images import ArrayPixels, LabelledPixels, MaskedImages, Shift, refuse
+from acclimate.data.masks.specs import MASK_SETS, MaskSpec, make_palette
+from acclimate.data.masks.tree import MaskTree, compare_counts, find_base, list_tree
+from acclimate.data.places import data_root
+from acclimate.errors import AcclimateWarning, BadInput, did_you_mean
+from acclimate.streams.images import Size, as_size
+
+#: Images of each split that are made of the built-in scenes, which have no end.
+N_SCENES = 100
+
+
+def load_masks(
+    name: str,
+    split: str | None = None,
+    root: str | Path | None = None,
+    path: str | Path | None = None,
+    size: int | Size | None = None,
+    n: int | None = None,
+    corruption: str | None = None,
+    severity: int = 5,
+    seed: int = 0,
+    classes: Sequence[str] | None = None,
+) -> LabelledPixels:
+    """Return a split of a set; its files are read when they are asked for.
+
+    Args:
+        name: `camvid`, `cityscapes` or `builtin-scenes`; or a folder `DIR/images` with `DIR/masks`, or with such
+            folders in `DIR/<split>`, which may also be given as `mask-folder` and `path`.
+        split: Such as `train` or `val`; None if there is only one.
+        root: Of all data; see `acclimate.data.data_root`.
+        path: Where the set is, if not under the root.
+        size: Height and width all are brought to; None if they have one size.
+        n: How many images, spread evenly over the sorted listing; None is all.
+        corruption: What the images are spoiled with; masks stay as they are.
+        severity: Of the corruption, 1 to 5.
+        seed: Of its random draws, which depend on the name of the image besides.
+        classes: Of a folder of one's own, if it has no `classes.txt`.
+
+    Raises:
+        BadInput: There is no such set, split or corruption; an image has no mask, or a mask no
+            image; sizes differ; headers cannot be read.
+    """
+    if corruption is not None:
+        check_request([corruption], [severity])
+    shift = None if corruption is None else Shift(corruption, severity, seed)
+    if name == "builtin-scenes":
+        return _make_scenes(split or "test", n or N_SCENES, size, shift)
+    spec, base = find_set(name, data_root(root), path)
+    tree = list_tree(base, spec, classes)
+    chosen = _choose_split(tree, spec, split)
+    refuse(tree.faults[chosen])
+    differing = compare_counts(tree, spec)
+    if chosen in differing:
+        warnings.warn(differing[chosen], AcclimateWarning, stacklevel=2)
+    pairs = tree.splits[chosen]
+    kept = [pairs[index] for index in _spread(len(pairs), n)]
+    images = MaskedImages(
+        tree,
+        chosen,
+        kept,
+        spec.palette or make_palette(len(tree.classes)),
+        None if size is None else as_size(size),
+        shift,
+    )
+    images.description = {"name": spec.name if spec.splits else base.name, **images.description}
+    return images
+
+
+def _make_scenes(
+    split: str, n: int, size: int | Size | None, shift: Shift | None
+) -> ArrayPixels:
+    if size is not None:
+        raise BadInput("builtin-scenes are taken as they are, 48×64. Leave --size out.")
+    if split not in SCENE_SPLITS:
+        raise BadInput(f'builtin-scenes has no split "{split}". {did_you_mean(split, SCENE_SPLITS)}')
+    images, labels = render_scenes(n, SCENE_SPLITS[split])
+    about = {"name": "builtin-scenes", "split": split, "source": "made by code"}
+    about["sha256"] = array_sha256(images)
+    return ArrayPixels(images, labels, SCENE_CLASSES, SCENE_PALETTE, about, shift)
+
+
+def find_set(name: str, root: Path, path: str | Path | None = None) -> tuple[MaskSpec, Path]:
+    """Return what is known of a set, and its folder.
+
+    Raises:
+        BadInput: There is neither such a set nor such a folder.
+    """
+    if name not in MASK_SETS and path is None and Path(name).is_dir():
+        path, name = name, "mask-folder"
+    if name not in MASK_SETS:
+        raise BadInput(
+            f'"{name}" is neither a set with masks nor a folder. {did_you_mean(name, MASK_SETS)} '
+            "A folder has images/, masks/ and classes.txt, or such sub-folders for each split."
+        )
+    return MASK_SETS[name], find_base(MASK_SETS[name], root, path)
+
+
+def _choose_split(tree: MaskTree, spec: MaskSpec, split: str | None) -> str:
+    if split is None and len(tree.splits) == 1:
+        split = next(iter(tree.splits))
+    if not tree.splits:
+        raise BadInput(
+            f"there is neither {tree.base / 'images'} nor a folder images in any split of "
+            f"{tree.base}. Lay images and masks out as images/ and masks/, with the same names."
+        )
+    if split not in tree.splits:
+        near = did_you_mean(split or "", tree.splits)
+        raise BadInput(f'{spec.name} has no split "{split or ""}" with labels. {near}')
+    return split
+
+
+def _spread(total: int, n: int | None) -> list[int]:
+    if n is not None and not 1 <= n <= total:
+        raise BadInput(f"expected 1 to {total} images, as many as there are, found {n}.")
+    return list(range(total)) if n is None else [index * total // n for index in range(n)]

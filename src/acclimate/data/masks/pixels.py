@@ -1,0 +1,105 @@
+"""Reading one image and its mask, and saying what is wrong with them."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from acclimate.data.masks.specs import UNKNOWN, Table
+from acclimate.data.masks.tree import Pair
+from acclimate.errors import BadInput
+from acclimate.streams.images import Pixels, Size, common_size, show_size, try_read
+
+Mask = npt.NDArray[np.int64]
+
+_SHOWN = 8
+# What Pillow raises on damaged files of one channel.
+_DECODE_ERRORS = (
+    *(OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError),
+    *(struct.error, Image.DecompressionBombError),
+)
+
+
+def read_pair(pair: Pair, table: Table, size: Size | None = None) -> tuple[Pixels, Mask] | str:
+    """Return an image (height, width, 3) and its class numbers, or what is wrong with them.
+
+    Args:
+        pair: The files.
+        table: The class number of each value of the mask.
+        size: Height and width to bring both to: the image smoothly, the mask pixel by pixel.
+    """
+    own = find_size(pair)
+    if isinstance(own, str):
+        return own
+    shape = own if size is None else size
+    image = try_read(pair.image, shape, squash=True)
+    if isinstance(image, str):
+        return f"{pair.image} cannot be read ({image})."
+    mask = read_mask(pair.mask, table, shape)
+    return mask if isinstance(mask, str) else (image, mask)
+
+
+def find_size(pair: Pair) -> Size | str:
+    """Return height and width from the headers of both files, or what is wrong with them."""
+    sizes = []
+    for path in (pair.image, pair.mask):
+        try:
+            sizes.append(common_size([path]))
+        except BadInput:  # which speaks of a whole folder
+            return f"{path} cannot be read (its header is damaged). Copy it again."
+    image, mask = sizes
+    if image != mask:
+        return (
+            f"{pair.mask} is {show_size(mask)}, but its image {pair.image.name} is "
+            f"{show_size(image)}. Make the mask anew, from the image it belongs to."
+        )
+    return image
+
+
+def read_mask(path: Path, table: Table, size: Size) -> Mask | str:
+    """Return class numbers (height, width) of a mask file, or what is wrong with it."""
+    try:
+        with Image.open(path) as file:
+            if file.mode not in ("L", "P"):
+                return (
+                    f"{path} has pixels of kind {file.mode}; expected one number of 8 bits a "
+                    "pixel, the class. Colours must be turned into class numbers first."
+                )
+            nearest = file.resize((size[1], size[0]), Image.Resampling.NEAREST)
+            values = np.asarray(nearest, dtype=np.uint8)
+    except _DECODE_ERRORS as error:
+        return f"{path} cannot be read ({type(error).__name__}: {error})."
+    labels = table[values]
+    if (labels == UNKNOWN).any():
+        return _describe_unknown(path, values[labels == UNKNOWN], table)
+    return labels
+
+
+def _describe_unknown(path: Path, values: Pixels, table: Table) -> str:
+    unknown = np.unique(values).tolist()
+    known = np.flatnonzero(table != UNKNOWN).tolist()
+    more = " …" if len(unknown) > _SHOWN else ""
+    ids = ", ".join(map(str, unknown[:_SHOWN]))
+    return (
+        f"{path} has {len(values):,} pixels with ids that stand for no class: {ids}{more}. Known "
+        f"are {_show_ids(known)}. Correct the mask, or name the class."
+    )
+
+
+def _show_ids(known: list[int]) -> str:
+    """Return numbers for a message, rows of them as first and last.
+
+    >>> _show_ids([0, 1, 2, 255])
+    '0–2, 255'
+    """
+    rows: list[list[int]] = []
+    for number in known:
+        if rows and number == rows[-1][-1] + 1:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    return ", ".join(f"{row[0]}–{row[-1]}" if len(row) > 1 else str(row[0]) for row in rows)

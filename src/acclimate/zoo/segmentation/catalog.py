@@ -1,0 +1,247 @@
+"""The dense models that have a name here: how they are built, whitened, and what their head is."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from acclimate.builtin.scene_model import SceneNet
+from acclimate.errors import ArtifactMismatch, BadInput, MissingExtra, UnsuitableModel, did_you_mean
+from acclimate.storage import read_file
+from acclimate.zoo.external import NormalizedModel, build_external
+from acclimate.zoo.readers import fit
+from acclimate.zoo.segmentation.deeplab import DeepLab
+from acclimate.zoo.segmentation.efficientnet_lite import WIDTHS, load_imagenet
+from acclimate.zoo.segmentation.whitening import InstanceWhitening, whiten_stage, whiten_stem
+from acclimate.zoo.torchvision_door import import_torchvision
+
+#: What says that a file of ours holds a dense model.
+TASK = "segmentation"
+
+
+@dataclass(frozen=True)
+class DenseSpec:
+    """What is known of one dense model.
+
+    Attributes:
+        name: What it is called here.
+        text: One sentence for people.
+        build: Makes it from the number of classes and whether to begin with ImageNet's weights.
+        whiten: Puts instance whitening after its stem and into its first stages, in place.
+        head: Name of the module that makes the logits.
+    """
+
+    name: str
+    text: str
+    build: Callable[[int, bool], nn.Module]
+    whiten: Callable[[Any], None]
+    head: str = "head"
+
+
+class PaddedModel(NormalizedModel):
+    """A dense model of a library, for images in [0, 1] of any size.
+
+    Images are continued at the right and below to what the model takes; the logits of what was
+    added are cut off.
+
+    Args:
+        model: Takes normalised images whose sides are multiples of `multiple`.
+        mean: Mean of each input channel.
+        std: Standard deviation of each input channel.
+        multiple: See `model`.
+        stride: How many pixels a side one logit stands for.
+    """
+
+    def __init__(
+        self, model: nn.Module, mean: Any, std: Any, multiple: int = 16, stride: int = 4
+    ) -> None:
+        super().__init__(model, mean, std)
+        self._multiple, self._stride = multiple, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits of shape (n, classes, height / stride, width / stride)."""
+        height, width = x.shape[2:]
+        below, right = -height % self._multiple, -width % self._multiple
+        logits: Tensor = self.model(F.pad(self.normalize(x), (0, right, 0, below), "replicate"))
+        return logits[..., : -(-height // self._stride), : -(-width // self._stride)]
+
+
+class WhitenedBottleneck(nn.Module):
+    """A bottleneck of a ResNet that whitens the sum of both paths before it is rectified.
+
+    Args:
+        block: As torchvision has them; its layers are taken over.
+        n_channels: Of its output.
+    """
+
+    def __init__(self, block: Any, n_channels: int) -> None:
+        super().__init__()
+        self.block, self.whitening = block, InstanceWhitening(n_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the rectified features."""
+        block: Any = self.block
+        inner = block.relu(block.bn2(block.conv2(block.relu(block.bn1(block.conv1(x))))))
+        around = x if block.downsample is None else block.downsample(x)
+        return F.relu(self.whitening(block.bn3(block.conv3(inner)) + around))
+
+
+def _build_lite(n_classes: int, pretrained: bool) -> nn.Module:
+    model = DeepLab(n_classes)
+    if pretrained:
+        load_imagenet(model.encoder)
+    return model
+
+
+def _whiten_lite(model: DeepLab) -> None:
+    encoder = model.encoder
+    encoder.stem = whiten_stem(encoder.stem)
+    for place in (1, 2):  # what they give on is at a quarter and at an eighth of the size
+        encoder.stages[place] = whiten_stage(encoder.stages[place], WIDTHS[place])
+
+
+def _build_resnet50(n_classes: int, pretrained: bool) -> nn.Module:
+    import_torchvision()
+    try:
+        library = importlib.import_module("segmentation_models_pytorch")
+    except ModuleNotFoundError as error:
+        if error.name != "segmentation_models_pytorch":
+            raise
+        raise MissingExtra(
+            "segmentation-models-pytorch is not installed, and deeplabv3plus-resnet50 comes from "
+            "it. Install it: pip install 'acclimate[segmentation]'."
+        ) from error
+    try:
+        model = library.DeepLabV3Plus(
+            "resnet50",
+            encoder_weights="imagenet" if pretrained else None,
+            encoder_output_stride=16,
+            classes=n_classes,
+            upsampling=1,
+        )
+    except OSError as error:
+        raise BadInput(
+            f"the ImageNet weights of ResNet-50 cannot be downloaded ({error}). Try again with a "
+            "connection, or begin without --pretrained."
+        ) from error
+    return PaddedModel(model, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+def _whiten_resnet50(model: PaddedModel) -> None:
+    encoder: Any = model.model.encoder
+    encoder.bn1 = nn.Sequential(InstanceWhitening(64), encoder.bn1)
+    for stage, n_channels in ((encoder.layer1, 256), (encoder.layer2, 512)):
+        stage[-1] = WhitenedBottleneck(stage[-1], n_channels)
+
+
+def _build_scenes(n_classes: int, pretrained: bool) -> nn.Module:
+    if pretrained:
+        raise BadInput("builtin-scenes has no weights for ImageNet. Leave --pretrained out.")
+    return SceneNet(n_classes)
+
+
+def _whiten_scenes(model: SceneNet) -> None:
+    model.stem = whiten_stem(model.stem)
+
+
+_SPECS = (
+    DenseSpec(
+        "deeplabv3plus-efficientnet-lite0",
+        "DeepLabV3+ with EfficientNet-Lite0, small enough to be trained and adapted on a CPU",
+        _build_lite,
+        _whiten_lite,
+    ),
+    DenseSpec(
+        "deeplabv3plus-resnet50",
+        "DeepLabV3+ with ResNet-50, of segmentation-models-pytorch",
+        _build_resnet50,
+        _whiten_resnet50,
+        "model.segmentation_head.0",
+    ),
+    DenseSpec(
+        "builtin-scenes",
+        "a few convolutions for the built-in scenes",
+        _build_scenes,
+        _whiten_scenes,
+    ),
+)
+
+DENSE_MODELS: dict[str, DenseSpec] = {spec.name: spec for spec in _SPECS}
+
+
+def get_dense(name: str) -> DenseSpec:
+    """Return what is known of the dense model of that name.
+
+    Raises:
+        BadInput: There is none.
+    """
+    if name not in DENSE_MODELS:
+        raise BadInput(
+            f'no dense model "{name}". {did_you_mean(name, DENSE_MODELS)} Others are given as '
+            "package.module:function, which returns a model that gives logits (n, classes, h, w)."
+        )
+    return DENSE_MODELS[name]
+
+
+def build_dense(
+    name: str, n_classes: int, *, pretrained: bool = False, whitening: bool = False
+) -> nn.Module:
+    """Return a dense model with fresh weights, in training mode, for images in [0, 1].
+
+    Args:
+        name: A key of `DENSE_MODELS`, or `package.module:function`.
+        n_classes: Number of logits a pixel.
+        pretrained: Whether its encoder begins with weights for ImageNet.
+        whitening: Whether it has instance whitening in its first stages, as RobustNet.
+
+    Raises:
+        BadInput: There is no such model, or its weights cannot be had.
+        UnsuitableModel: Whitening is asked of a function, which must put it in itself.
+        MissingExtra: The library of the model is not installed.
+    """
+    if ":" in name:
+        if whitening or pretrained:
+            raise UnsuitableModel(
+                f"{name} is a function, which decides itself what it returns: put InstanceWhitening "
+                "and first weights in there, and leave both options out."
+            )
+        return build_external(name, None, pretrained=False).train()
+    spec = get_dense(name)
+    model = spec.build(n_classes, pretrained)
+    if whitening:
+        spec.whiten(model)
+    return model.train()
+
+
+def load_dense(path: str | Path) -> nn.Module:
+    """Return a dense model that was trained here, in evaluation mode, for images in [0, 1].
+
+    Args:
+        path: What `acclimate train --task segmentation` wrote.
+
+    Raises:
+        BadInput: There is no such file.
+        CorruptFile: It is damaged, or none of ours.
+        ArtifactMismatch: It holds no dense model.
+    """
+    path = Path(path)
+    tensors, card = read_file(path, "zoo")
+    training = card.get("training", {})
+    if training.get("task") != TASK:
+        raise ArtifactMismatch(
+            f"{path} holds no model for segmentation, but {card.get('name', 'something else')}. "
+            "Give what acclimate train --task segmentation wrote."
+        )
+    with torch.random.fork_rng(devices=[]):  # all that is drawn is overwritten
+        model = build_dense(
+            str(card["name"]), int(card["n_classes"]), whitening=bool(training["whitening"])
+        )
+    fit(model, tensors, None, path)
+    return model.eval()
