@@ -90,6 +90,7 @@ def write_zoo_file(
     model: str,
     training: Mapping[str, Any],
     device: torch.device,
+    architecture: str | None = None,
 ) -> None:
     """Write weights that `zoo.load` reads, with a card that says how they came about.
 
@@ -99,14 +100,15 @@ def write_zoo_file(
         model: Its name in the zoo, or one with a colon.
         training: What is told of the training; it has a list of `classes`.
         device: That computed it.
+        architecture: What kind of model it is, if it is none of the zoo's classifiers.
     """
-    name, architecture, n_classes = model, model, len(training["classes"])
-    if ":" not in name and name != "builtin":
+    name, n_classes = model, len(training["classes"])
+    if architecture is None and ":" not in name and name != "builtin":
         spec = zoo.get_spec(name, n_classes)
         name, architecture = spec.name, spec.architecture
     card = {
         "name": name,
-        "architecture": architecture,
+        "architecture": architecture or name,
         "n_classes": n_classes,
         "source_sha256": "",  # of a published file: there is none
         "address": "",

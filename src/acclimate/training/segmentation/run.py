@@ -1,0 +1,230 @@
+"""Train a model for segmentation: data, model, loop, checkpoints, the file in the end."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from acclimate.data.masks import LabelledPixels, load_masks
+from acclimate.data.places import Progress
+from acclimate.errors import BadInput, UnsuitableModel
+from acclimate.storage import read_file
+from acclimate.taps import try_forward
+from acclimate.training.checkpoint import (
+    Position,
+    check_place,
+    checkpoint_path,
+    load_checkpoint,
+    restore,
+    save_checkpoint,
+)
+from acclimate.training.loop import make_fabric, repeatable
+from acclimate.training.output import log_path, read_log, write_log, write_zoo_file
+from acclimate.training.segmentation.loop import measure, run_epochs
+from acclimate.training.segmentation.objective import PHOTOMETRIC, DenseTrained
+from acclimate.training.segmentation.settings import SegmentationSettings
+from acclimate.zoo.readers import sha256_of
+from acclimate.zoo.segmentation import build_dense
+from acclimate.zoo.segmentation.catalog import TASK
+
+
+@dataclass(frozen=True)
+class SegmentationResult:
+    """What a training run for segmentation gave.
+
+    Attributes:
+        path: Of the weights.
+        sha256: Of that file.
+        miou: Mean intersection over union on the validation images, in percent.
+        ious: By class, in percent; None for a class that is in no validation image.
+        losses: On the training images, the mean of each epoch.
+        minutes: Time spent, over all calls.
+        was_done: Whether the run had ended before, and nothing was done.
+    """
+
+    path: Path
+    sha256: str
+    miou: float
+    ious: dict[str, float | None]
+    losses: tuple[float, ...]
+    minutes: float
+    was_done: bool = field(default=False)
+
+
+def train_segmentation(
+    settings: SegmentationSettings,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    device: str = "auto",
+    save_every: int = 200,
+    root: str | Path | None = None,
+    progress: Progress | None = None,
+) -> SegmentationResult:
+    """Train a model for segmentation and write its weights after the last step.
+
+    The order of the images and all draws depend on the seed and the place in the run alone: a run
+    that was cut, and resumed, ends at the same weights to the last bit on the same machine. Every
+    mask is looked at before the first step.
+
+    Args:
+        settings: What to train, on what, and how.
+        out: A safetensors file, which `acclimate.zoo.segmentation.load_dense` reads. A log and,
+            while the run is under way, a checkpoint lie beside it.
+        resume: Go on where an interrupted run stopped.
+        force: Start anew, and overwrite.
+        device: `auto`, `cpu`, `cuda` or `mps`.
+        save_every: Steps between two checkpoints; there is also one at every epoch's end.
+        root: Of all data; see `acclimate.data.data_root`.
+        progress: Called with the stage, the count done and the count to do.
+
+    Raises:
+        BadInput: The data is not there or not as it must be, or the file is there and neither
+            `resume` nor `force` is given.
+        InvalidConfig: The loss became infinite.
+        UnsuitableModel: The model does not give a logit a class and pixel.
+        ArtifactMismatch: What is there to be resumed is of another run.
+        MissingExtra: lightning-fabric, or the library of the model, is not installed.
+    """
+    out = Path(out)
+    check_place(out, resume, force)
+    if save_every < 1:
+        raise BadInput(f"expected save_every of at least 1, found {save_every}.")
+    data = load_masks(settings.data, "train", root, n=settings.images)
+    held = load_masks(settings.data, "val", root)
+    run = _identify(settings, data, held)
+    if resume and out.exists() and not checkpoint_path(out).exists():
+        return _read_result(out, run)
+    for images in (data, held):
+        images.verify(progress)
+    fabric = make_fabric(settings, device)
+    with repeatable(settings.seed):
+        model = _build(settings, data)
+        few, _ = next(data.batches([torch.arange(1)]))
+        trained = DenseTrained(model, settings, (few.shape[2], few.shape[3]))
+        trained.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        plain = torch.optim.AdamW(
+            trained.parameters(), settings.lr, weight_decay=settings.weight_decay
+        )
+        wrapped, optimizer = fabric.setup(trained, plain)
+        position, log = Position(), []
+        if force and fabric.is_global_zero:  # or else a later --resume might take them up
+            checkpoint_path(out).unlink(missing_ok=True)
+            log_path(out).unlink(missing_ok=True)
+        if resume and checkpoint_path(out).exists():
+            tensors, position = load_checkpoint(checkpoint_path(out), run)
+            restore(tensors, trained, plain)
+            fabric.strategy.precision.load_state_dict(position.scaler)
+            log = read_log(log_path(out), position.epoch)
+
+        def keep() -> None:
+            position.scaler = fabric.strategy.precision.state_dict()
+            if fabric.is_global_zero:
+                save_checkpoint(checkpoint_path(out), trained, plain, position, run)
+
+        def note(figures: dict[str, Any]) -> None:
+            is_last = figures["epoch"] == settings.epochs
+            if is_last or figures["epoch"] % settings.check_every == 0:
+                figures |= _name_ious(measure(fabric, model, held, progress), held)
+            log.append(figures)
+            if fabric.is_global_zero:
+                write_log(log_path(out), log)
+
+        run_epochs(
+            *(fabric, wrapped, trained, optimizer, data, settings, position),
+            keep=keep,
+            log=note,
+            save_every=save_every,
+            progress=progress,
+        )
+    if fabric.is_global_zero:
+        training = {
+            **run,
+            "command": settings.command,
+            "miou": log[-1]["miou"],
+            "ious": log[-1]["ious"],
+            "loss": [figures["loss"] for figures in log],
+            "minutes": round(position.seconds / 60, 2),
+        }
+        write_zoo_file(out, model.state_dict(), settings.model, training, fabric.device, TASK)
+        checkpoint_path(out).unlink(missing_ok=True)
+    fabric.barrier()
+    return _read_result(out, run, was_done=False)
+
+
+def _identify(
+    settings: SegmentationSettings, data: LabelledPixels, held: LabelledPixels
+) -> dict[str, Any]:
+    """Return what must be the same for a run to be gone on with."""
+    return {
+        "task": TASK,
+        "settings": settings.to_dict(),
+        "whitening": settings.isw,
+        "data": data.description,
+        "validation": held.description,
+        "classes": list(data.classes),
+        "photometric": PHOTOMETRIC.to_dict(),
+    }
+
+
+def _build(settings: SegmentationSettings, data: LabelledPixels) -> nn.Module:
+    """Return the model with its first weights, when it gives a logit a class and pixel."""
+    n_classes = len(data.classes)
+    model = build_dense(
+        settings.model,
+        n_classes,
+        pretrained=settings.pretrained,
+        whitening=settings.isw and ":" not in settings.model,
+    )
+    # Functions may return what was used before, in evaluation mode or partly frozen.
+    model.requires_grad_(True).train()
+    x, _ = next(data.batches([torch.arange(min(2, len(data)))]))
+    logits = try_forward(model, x.float() / 255)
+    shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+    if not isinstance(shape, tuple) or len(shape) != 4 or shape[:2] != (len(x), n_classes):
+        raise UnsuitableModel(
+            f"expected {settings.model} to give logits of shape ({len(x)}, {n_classes}, height, "
+            f"width) for {len(x)} images of {n_classes} classes, found {shape}. Give a model with "
+            "one logit a class and pixel."
+        )
+    return model
+
+
+def _name_ious(ious: torch.Tensor, held: LabelledPixels) -> dict[str, Any]:
+    values = [round(100 * value, 4) for value in ious.tolist()]
+    named = {
+        name: None if math.isnan(value) else value
+        for name, value in zip(held.classes, values, strict=True)
+    }
+    found = [value for value in named.values() if value is not None]
+    return {"miou": round(sum(found) / len(found), 4), "ious": named}
+
+
+def _read_result(out: Path, run: dict[str, Any], was_done: bool = True) -> SegmentationResult:
+    """Return the result of this very run, which has ended.
+
+    Raises:
+        BadInput: The file is the result of another run.
+    """
+    _, card = read_file(out, "zoo")
+    done = card.get("training", {})
+    if any(done.get(name) != value for name, value in run.items()):
+        raise BadInput(
+            f"{out} is the result of another run ({done.get('command', 'not of training')}). Give "
+            "another --out, or --force to overwrite it."
+        )
+    return SegmentationResult(
+        path=out,
+        sha256=sha256_of(out),
+        miou=done["miou"],
+        ious=done["ious"],
+        losses=tuple(done["loss"]),
+        minutes=done["minutes"],
+        was_done=was_done,
+    )
