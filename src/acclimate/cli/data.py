@@ -137,7 +137,8 @@ def corrupt(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="SET_OR_DIR", help="cifar10, cifar100 or imagenet; or a folder of images."
+            metavar="SET_OR_DIR",
+            help="cifar10, cifar100, imagenet, camvid or cityscapes; or a folder of images.",
         ),
     ],
     name: Annotated[
@@ -169,6 +170,9 @@ def corrupt(
             "imagenet without --size: 256."
         ),
     ] = None,
+    split: Annotated[
+        str, typer.Option(help="Of a set with masks: which images are corrupted.")
+    ] = "val",
     seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,
     workers: Annotated[
         int | None, typer.Option(help="Processes; default: one for each processor.")
@@ -194,6 +198,9 @@ def corrupt(
     root = data_root(data_dir)
     names, severities = choose_corruptions(name or None), severity or [5]
     n_workers = workers if workers is not None else os.cpu_count() or 1
+    if what in SETS and SETS[what].kind == "masks":
+        _corrupt_masks(what, names, severities, out, split, seed, n_workers, root)
+        return
     if what in SETS and SETS[what].kind != "folder":
         if size is not None or resize is not None:
             option = "--resize" if size is None else "--size"
@@ -226,6 +233,32 @@ def corrupt(
         "unreadable": f"{len(counts.unreadable):,}",
     }
     get_console().print(make_facts(what, facts))
+
+
+def _corrupt_masks(
+    what: str,
+    names: list[str],
+    severities: list[int],
+    out: Path | None,
+    split: str,
+    seed: int,
+    workers: int,
+    root: Path,
+) -> None:
+    from acclimate.data.masks.copies import corrupt_masks
+
+    if out is None:
+        raise BadInput("give the folder to write the copies to by --out.")
+    with show_warnings(), show_progress() as progress:
+        n = corrupt_masks(
+            *(what, out, names, severities, split),
+            root=root,
+            seed=seed,
+            workers=workers,
+            progress=progress,
+            notify=_note,
+        )
+    get_console().print(make_facts(what, {"place": str(out), "written": f"{n:,}"}))
 
 
 def _find_source(what: str, root: Path) -> Path:

@@ -24,6 +24,21 @@ from acclimate.cli.train_domains import (
     refuse_options,
     train_on_domains,
 )
+from acclimate.cli.train_segmentation import (
+    CropHeightOption,
+    CropWidthOption,
+    IswClustersOption,
+    IswOption,
+    IswWarmupOption,
+    IswWeightOption,
+    JitterOption,
+    LargestScaleOption,
+    PowerOption,
+    SmallestScaleOption,
+    TaskOption,
+    refuse_dense_options,
+    train_dense,
+)
 
 
 def train(
@@ -34,7 +49,9 @@ def train(
             metavar="NAME",
             help="An architecture: a name of `acclimate zoo list`, `timm:NAME`, "
             "`torchvision:NAME`, or a function `package.module:function`. With --algorithm also "
-            "resnet50, that of DomainBed, and builtin.",
+            "resnet50, that of DomainBed, and builtin. With --task segmentation: "
+            "deeplabv3plus-efficientnet-lite0, deeplabv3plus-resnet50, builtin-scenes or a "
+            "function.",
         ),
     ],
     data: Annotated[
@@ -44,12 +61,14 @@ def train(
             help="cifar10, cifar100 or builtin; or a folder, one sub-folder of images a class, or "
             "with such folders in its `train` and `test`. With --algorithm: pacs, vlcs, "
             "office_home, terra_incognita, builtin-domains; or a folder "
-            "`DIR/<domain>/<class>/<image>`.",
+            "`DIR/<domain>/<class>/<image>`. With --task segmentation: camvid, cityscapes, "
+            "builtin-scenes; or a folder with `train` and `val`, each with `images` and `masks`.",
         ),
     ],
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="Weights to write: a name in .safetensors.")
     ],
+    task: TaskOption = "classification",
     algorithm: AlgorithmOption = None,
     test_domain: TestDomainOption = None,
     pretrained: PretrainedOption = False,
@@ -60,6 +79,16 @@ def train(
     trial_seed: TrialSeedOption = 0,
     gamma: GammaOption = 1.0,
     dropout: DropoutOption = 0.0,
+    isw: IswOption = False,
+    isw_weight: IswWeightOption = 0.6,
+    isw_clusters: IswClustersOption = 3,
+    isw_warmup_epochs: IswWarmupOption = 5,
+    power: PowerOption = 0.9,
+    crop_height: CropHeightOption = None,
+    crop_width: CropWidthOption = None,
+    smallest_scale: SmallestScaleOption = 0.75,
+    largest_scale: LargestScaleOption = 1.5,
+    jitter: JitterOption = 0.4,
     epochs: Annotated[int, typer.Option(help="Passes over the training images.")] = 100,
     batch_size: Annotated[int, typer.Option(help="Images a step, on all devices.")] = 128,
     lr: Annotated[float, typer.Option(help="The largest learning rate.")] = 0.1,
@@ -115,6 +144,10 @@ def train(
     5e-5, 32 images of each domain, no weight decay; or draw number K of its random search:
     **--hparams-seed K**.
 
+    With **--task segmentation**, train a model that gives a class to every pixel: AdamW with a
+    polynomial schedule, random crops, flips, scales and colours; with **--isw** as RobustNet, by
+    instance selective whitening. Defaults are then 50 epochs, batches of 8, lr 1e-3.
+
     The error on the test split is measured once, at the end. Weights, settings and figures are in
     one file, which goes where weights are asked for: `--model NAME --weights FILE`.
 
@@ -126,7 +159,14 @@ def train(
 
     Example: `acclimate train --algorithm coral --model resnet50 --pretrained --data pacs
     --test-domain sketch --out coral-sketch.safetensors`
+
+    Example: `acclimate train --task segmentation --model deeplabv3plus-efficientnet-lite0
+    --pretrained --data camvid --isw --out camvid-isw.safetensors`
     """
+    refuse_dense_options(context, task)
+    if task == "segmentation":
+        train_dense(context, out, resume, force, device, save_every, data_dir)
+        return
     refuse_options(context, algorithm)
     if algorithm is not None:
         train_on_domains(context, out, resume, force, device, save_every, data_dir)

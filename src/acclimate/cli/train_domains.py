@@ -93,18 +93,18 @@ def refuse_options(context: typer.Context, algorithm: str | None) -> None:
     Raises:
         BadInput: An option of one kind of training was given with the other.
     """
-    given = _given(context)
+    given = find_given(context)
     if algorithm is None:
         for name in _ONLY_DOMAINS:
             if name in given:
                 raise BadInput(
-                    f"{_flag(name)} is for training on several domains: say --algorithm erm or "
+                    f"{to_flag(name)} is for training on several domains: say --algorithm erm or "
                     "coral with it."
                 )
         return
     for name, hint in _NOT_DOMAINS.items():
         if name in given:
-            raise BadInput(f"{_flag(name)} does not go with --algorithm {algorithm}: {hint}.")
+            raise BadInput(f"{to_flag(name)} does not go with --algorithm {algorithm}: {hint}.")
     if "test_domain" not in given:
         raise BadInput("--algorithm needs the domain to hold out: --test-domain NAME.")
 
@@ -135,7 +135,7 @@ def train_on_domains(
     here = str(Path.cwd())
     if here not in sys.path:  # for package.module:function
         sys.path.insert(0, here)
-    settings = _make_settings(_given(context))
+    settings = _make_settings(find_given(context))
     with show_warnings(), show_progress() as progress:
         try:
             result = domains.train_domains(
@@ -154,7 +154,7 @@ def train_on_domains(
     get_console().print(make_facts("Trained", _list_facts(result, settings)))
 
 
-def _given(context: typer.Context) -> dict[str, Any]:
+def find_given(context: typer.Context) -> dict[str, Any]:
     """Return the options that were given on the command line."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {
@@ -164,7 +164,8 @@ def _given(context: typer.Context) -> dict[str, Any]:
     }
 
 
-def _flag(name: str) -> str:
+def to_flag(name: str) -> str:
+    """Return an option as it is written on the command line."""
     return f"--{name.replace('_', '-')}"
 
 

@@ -86,6 +86,15 @@ def iter_paths(source: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
                     yield PurePosixPath(entry.name), content
 
 
+def is_plain(name: str) -> bool:
+    """Say whether a name of an archive can be a file's without leading anywhere else.
+
+    >>> is_plain("cat.jpg"), is_plain(".."), is_plain("C:cat.jpg")
+    (True, False, False)
+    """
+    return not name.startswith(".") and not set(name) & set('/\\:\0<>|"?*')
+
+
 @contextmanager
 def _open_tar(source: Path) -> Iterator[tarfile.TarFile]:
     if not source.is_file():

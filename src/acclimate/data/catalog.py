@@ -10,11 +10,12 @@ from acclimate.data.checksums import CIFAR10C_MD5, CIFAR100C_MD5, FROST_SHA256
 from acclimate.data.classes import CIFAR10, CIFAR100
 from acclimate.data.domain_sets import DOMAIN_SETS, DomainSpec
 from acclimate.data.download import RemoteFile
+from acclimate.data.masks.specs import MASK_SETS, MaskSpec
 from acclimate.errors import BadInput, did_you_mean
 
 #: What a set is on disk: arrays; arrays in the layout of CIFAR-10-C; folders; folders of several
-#: domains; made by code; files that another set is made with.
-Kind = Literal["cifar", "cifar_c", "cifar10_1", "folder", "domains", "made", "ingredient"]
+#: domains; folders of images and masks; made by code; files that another set is made with.
+Kind = Literal["cifar", "cifar_c", "cifar10_1", "folder", "domains", "masks", "made", "ingredient"]
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,18 @@ def _domains(spec: DomainSpec) -> DataSet:
         classes=spec.classes,
         placing=spec.placing,
         size=spec.size,
+    )
+
+
+def _masks(spec: MaskSpec) -> DataSet:
+    return DataSet(
+        spec.name,
+        "masks",
+        spec.text,
+        spec.licence,
+        spec.page,
+        classes=spec.classes,
+        placing=spec.placing,
     )
 
 
@@ -235,6 +248,7 @@ _SETS = (
         sha256=FROST_SHA256,
     ),
     *map(_domains, DOMAIN_SETS.values()),
+    *map(_masks, MASK_SETS.values()),
 )
 
 SETS: dict[str, DataSet] = {entry.name: entry for entry in _SETS}

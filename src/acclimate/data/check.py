@@ -20,6 +20,7 @@ from acclimate.data.download import file_digest
 from acclimate.data.folders import find_base, list_corrupted
 from acclimate.data.ingredients import find_faults
 from acclimate.data.ledger import find_origin, read_ledger
+from acclimate.data.masks.check import check_masks
 from acclimate.data.places import Progress, data_root
 from acclimate.errors import BadInput, CorruptFile
 from acclimate.streams.images import list_images, read_ahead
@@ -66,6 +67,8 @@ def check(
         return _check_folder(entry, place, path, progress)
     if entry.kind == "domains":
         return Report(*check_domains(name, place, path, progress))
+    if entry.kind == "masks":
+        return Report(*check_masks(name, place, path, progress))
     if entry.kind == "cifar_c":
         with frost_from(place):
             return Report(*_check_cifar_c(entry, place, progress))

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from acclimate._version import __version__
-from acclimate.data.archives import guard_reading, iter_paths
+from acclimate.data.archives import guard_reading, is_plain, iter_paths
 from acclimate.data.arrays import write_card
 from acclimate.data.domain_sets import DOMAIN_SETS, DomainSpec, normalize_name
 from acclimate.data.domain_tree import find_faults, find_place, list_tree, warn_counts
@@ -92,14 +92,9 @@ def _find_place(path: PurePosixPath, known: dict[str, str]) -> Place | None:
     if len(parts) < 3 or path.suffix.lower() not in SUFFIXES or "__MACOSX" in parts:
         return None
     domain = known.get(normalize_name(parts[-3]))
-    if domain is None or not (_is_plain(parts[-2]) and _is_plain(parts[-1])):
+    if domain is None or not (is_plain(parts[-2]) and is_plain(parts[-1])):
         return None
     return domain, parts[-2], parts[-1]
-
-
-def _is_plain(name: str) -> bool:
-    """Say whether a name of an archive can be a file's without leading anywhere else."""
-    return not name.startswith(".") and not set(name) & set('/\\:\0<>|"?*')
 
 
 def _store(
@@ -201,5 +196,5 @@ def _sort_annotations(
             continue
         domain, name = images[entry["image_id"]]
         kind = kinds[entry["category_id"]]
-        if domain in spec.domains and kind in spec.classes and _is_plain(name):
+        if domain in spec.domains and kind in spec.classes and is_plain(name):
             places.setdefault(name, set()).add((domain, kind, name))

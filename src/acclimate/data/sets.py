@@ -69,6 +69,10 @@ def get(
         from acclimate.data.domain_import import get_domains
 
         return get_domains(name, place, given, force, progress, notify)
+    if entry.kind == "masks":
+        from acclimate.data.masks.importing import get_masks
+
+        return get_masks(name, place, given, force, progress, notify)
     raise BadInput(f"{name} is not fetched. {entry.placing.replace('{root}', str(place))}")
 
 
@@ -99,6 +103,11 @@ def load(
         raise BadInput(
             f'{name} has several domains: use acclimate.data.domains.load_domains("{name}"). On '
             "the command line, train with --algorithm, and evaluate on its folder: --data DIR."
+        )
+    if entry.kind == "masks":
+        raise BadInput(
+            f"{name} has a class for every pixel: use acclimate.data.masks.load_masks"
+            f'("{name}"). On the command line, train with --task segmentation.'
         )
     if entry.kind == "ingredient":
         raise BadInput(f"{name} has no labels, it is what other sets are made with: {entry.text}.")
@@ -185,7 +194,7 @@ def find_state(name: str, root: str | Path | None = None) -> str:
     if entry.kind == "ingredient":
         there = all((place / name / file).is_file() for file in entry.sha256)
         return f"{len(entry.sha256)} files" if there else ""
-    if entry.kind == "made" or name == "builtin-domains":
+    if entry.kind == "made" or name in ("builtin-domains", "builtin-scenes"):
         return "made by code"
     if entry.kind == "cifar_c":
         return _find_corrupted(entry, place)
@@ -197,6 +206,8 @@ def find_state(name: str, root: str | Path | None = None) -> str:
         from acclimate.data.domain_tree import describe_place
 
         return describe_place(name, place)
+    if entry.kind == "masks" and not card.is_file():
+        return "folder" if (place / name).is_dir() else ""
     return (
         str(read_card(card, make_remedy(entry, place), "source")["source"])
         if card.is_file()

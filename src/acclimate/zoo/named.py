@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 from acclimate import builtin, zoo
+from acclimate.builtin.scene_model import load_scene_model
 from acclimate.errors import BadInput, did_you_mean
+from acclimate.zoo.segmentation import DENSE_MODELS, load_dense
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
@@ -20,8 +22,8 @@ def load_named(
     """Return the model of a name, with its weights, on the processor.
 
     Args:
-        spec: `package.module:function`, a name of the zoo, `timm:NAME`, `torchvision:NAME`, or
-            `builtin`. Modules are also looked for in the current folder.
+        spec: `package.module:function`, a name of the zoo, `timm:NAME`, `torchvision:NAME`,
+            `builtin`, or a dense model. Modules are also looked for in the current folder.
         weights: A safetensors file or a PyTorch state dict; None keeps those of the function.
         n_classes: Of the data, if known: chooses the entry of the zoo that an architecture alone,
             such as `resnet20`, stands for.
@@ -32,6 +34,8 @@ def load_named(
         if file is not None:
             zoo.fit(model, zoo.read_tensors(file), None, file)
         return model
+    if spec in DENSE_MODELS:
+        return _load_dense(spec, file)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -40,6 +44,17 @@ def load_named(
         n_classes = known if known == n_classes else None
         return zoo.load(spec, file, n_classes)
     return zoo.load(spec, file)
+
+
+def _load_dense(name: str, file: Path | None) -> nn.Module:
+    if file is not None:
+        return load_dense(file)
+    if name == "builtin-scenes":
+        return load_scene_model()
+    raise BadInput(
+        f"no weights of {name} are published. Give a file of your own, or train it: acclimate "
+        f"train --task segmentation --model {name} --data camvid --out FILE."
+    )
 
 
 def get_device(name: str) -> torch.device:

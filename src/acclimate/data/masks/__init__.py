@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from acclimate.data.masks.images import LabelledPixels, MaskedImages, Shift
+from acclimate.data.masks.images import LabelledPixels, MaskedImages
 from acclimate.data.masks.loading import load_masks
+from acclimate.data.masks.shift import Shift
 from acclimate.data.masks.specs import IGNORE, MASK_SETS, MaskSpec, make_palette
 
 __all__ = [

@@ -8,17 +8,16 @@ foggy = load_masks("camvid", "test", corruption="fog", severity=5).to_domain()
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from acclimate.corruptions import apply, provenance
 from acclimate.data.masks.pixels import Mask, find_size, read_pair
+from acclimate.data.masks.shift import Shift, corrupt_image, describe, name_of
 from acclimate.data.masks.specs import IGNORE, Colour, make_table
 from acclimate.data.masks.tree import MaskTree, Pair
 from acclimate.data.places import Progress
@@ -66,21 +65,6 @@ class LabelledPixels(Protocol):
         Raises:
             BadInput: Files cannot be used; the first are named, and how many more.
         """
-
-
-@dataclass(frozen=True)
-class Shift:
-    """A corruption of images.
-
-    Attributes:
-        corruption: One of `acclimate.corruptions.CORRUPTIONS`.
-        severity: 1 to 5.
-        seed: Of the random draws, which depend on it and the name of the image alone.
-    """
-
-    corruption: str
-    severity: int = 5
-    seed: int = 0
 
 
 class MaskedImages:
@@ -148,9 +132,9 @@ class MaskedImages:
             for batch in picks:
                 waiting.append([pool.submit(self.read, index) for index in batch.tolist()])
                 if len(waiting) > 1:
-                    yield _stack([task.result() for task in waiting.pop(0)])
+                    yield stack_pairs([task.result() for task in waiting.pop(0)])
             for tasks in waiting:
-                yield _stack([task.result() for task in tasks])
+                yield stack_pairs([task.result() for task in tasks])
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -188,84 +172,6 @@ class MaskedImages:
         return corrupt_image(found[0], pair.name, self.shift), found[1]
 
 
-class ArrayPixels:
-    """Images and labels in arrays; see `LabelledPixels` for what they can do.
-
-    Args:
-        images: (n, height, width, 3).
-        labels: (n, height, width).
-        classes: Names in the order of the class numbers.
-        palette: The colour of each class.
-        description: What a result must say of them.
-        shift: What is done to the images.
-    """
-
-    def __init__(
-        self,
-        images: Pixels,
-        labels: Mask,
-        classes: tuple[str, ...],
-        palette: tuple[Colour, ...],
-        description: Mapping[str, Any],
-        shift: Shift | None = None,
-    ) -> None:
-        if shift is not None:
-            spoiled = [corrupt_image(image, str(i), shift) for i, image in enumerate(images)]
-            images = np.stack(spoiled)
-        self._images, self._labels, self._shift = images, labels, shift
-        self.classes, self.palette = classes, palette
-        self.description = {**description, "n": len(images), **describe(shift)}
-
-    def __len__(self) -> int:
-        """Return the number of images."""
-        return len(self._images)
-
-    def batches(self, picks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield images and labels for each row of positions."""
-        for batch in picks:
-            yield _stack([(self._images[index], self._labels[index]) for index in batch.tolist()])
-
-    def verify(self, progress: Progress | None = None) -> None:
-        """Do nothing: what is made by code has no faults."""
-
-    def to_domain(self, name: str | None = None) -> Domain:
-        """Return all images and labels; see `LabelledPixels`."""
-        return Domain(name or name_of(self._shift), self._images, self._labels)
-
-
-def name_of(shift: Shift | None) -> str:
-    """Return what tables call images under a shift."""
-    return "clean" if shift is None else shift.corruption
-
-
-def describe(shift: Shift | None) -> dict[str, Any]:
-    """Return what a result must say of a shift."""
-    if shift is None:
-        return {}
-    return {
-        "corruption": shift.corruption,
-        "severity": shift.severity,
-        "corruption_seed": shift.seed,
-        "made_from": provenance(shift.corruption),
-    }
-
-
-def corrupt_image(image: Pixels, name: str, shift: Shift) -> Pixels:
-    """Return a corrupted copy; lengths in pixels follow the size of the image.
-
-    Args:
-        image: (height, width, 3).
-        name: Of the image in its set, which its random draws depend on.
-        shift: What is done.
-    """
-    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
-    place = int.from_bytes(digest[:8], "little") >> 1
-    spoiled: Pixels = apply(
-        image[None], shift.corruption, shift.severity, shift.seed, place, scale=True
-    )[0]
-    return spoiled
-
-
 def refuse(faults: Sequence[str]) -> None:
     """Raise the first faults, and say how many more there are.
 
@@ -292,6 +198,7 @@ def _find_common_size(pairs: Sequence[Pair], size: Size | None) -> Size:
     return good[0]
 
 
-def _stack(pairs: Sequence[tuple[Pixels, Mask]]) -> tuple[Tensor, Tensor]:
+def stack_pairs(pairs: Sequence[tuple[Pixels, Mask]]) -> tuple[Tensor, Tensor]:
+    """Return images (n, 3, height, width) and labels (n, height, width)."""
     x = torch.from_numpy(np.stack([image for image, _ in pairs])).permute(0, 3, 1, 2)
     return x, torch.from_numpy(np.stack([mask for _, mask in pairs]))

@@ -9,7 +9,9 @@ from pathlib import Path
 from acclimate.builtin.scenes import SCENE_CLASSES, SCENE_PALETTE, SCENE_SPLITS, render_scenes
 from acclimate.data.arrays import array_sha256
 from acclimate.data.corruptor import check_request
-from acclimate.data.masks.images import ArrayPixels, LabelledPixels, MaskedImages, Shift, refuse
+from acclimate.data.masks.arrays import ArrayPixels
+from acclimate.data.masks.images import LabelledPixels, MaskedImages, refuse
+from acclimate.data.masks.shift import Shift
 from acclimate.data.masks.specs import MASK_SETS, MaskSpec, make_palette
 from acclimate.data.masks.tree import MaskTree, compare_counts, find_base, list_tree
 from acclimate.data.places import data_root

@@ -34,8 +34,9 @@ def find_covariances(features: Tensor) -> Tensor:
         features: Standardised image by image, (n, channels, height, width).
     """
     # In full precision: sums over all pixels lose too many digits in 16 bits.
-    flat = features.float().flatten(2)
-    return flat @ flat.transpose(1, 2) / (flat.shape[2] - 1)
+    with torch.autocast(features.device.type, enabled=False):
+        flat = (features.float() if features.dtype.itemsize < 4 else features).flatten(2)
+        return flat @ flat.transpose(1, 2) / (flat.shape[2] - 1)
 
 
 def find_variances(features: Tensor, jittered: Tensor) -> Tensor:

@@ -1,0 +1,169 @@
+"""`acclimate train --task segmentation`: train a model that gives a class to every pixel."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from acclimate.cli.terminal import get_console, make_facts, show_progress, show_warnings
+from acclimate.cli.train_domains import find_given, to_flag
+from acclimate.errors import BadInput, did_you_mean
+
+if TYPE_CHECKING:
+    from acclimate.training.segmentation import SegmentationResult, SegmentationSettings
+
+_PANEL = "Segmentation (with --task segmentation)"
+_TASKS = ("classification", "segmentation")
+
+TaskOption = Annotated[
+    str, typer.Option(metavar="NAME", help="classification, or segmentation: a class a pixel.")
+]
+IswOption = Annotated[
+    bool,
+    typer.Option(
+        "--isw",
+        help="Train as RobustNet: instance whitening in the first stages, and a loss on the "
+        "covariances of features that change with the colours.",
+        rich_help_panel=_PANEL,
+    ),
+]
+IswWeightOption = Annotated[
+    float, typer.Option(help="Weight of that loss.", rich_help_panel=_PANEL)
+]
+IswClustersOption = Annotated[
+    int,
+    typer.Option(
+        help="Clusters of covariances by how much they change; all but the lowest are whitened.",
+        rich_help_panel=_PANEL,
+    ),
+]
+IswWarmupOption = Annotated[
+    int, typer.Option(help="Passes before that loss begins.", rich_help_panel=_PANEL)
+]
+PowerOption = Annotated[
+    float, typer.Option(help="The rate falls as (1 − t) to this power.", rich_help_panel=_PANEL)
+]
+CropHeightOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Height of the parts trained on; default: that of the images.", rich_help_panel=_PANEL
+    ),
+]
+CropWidthOption = Annotated[int | None, typer.Option(help="Their width.", rich_help_panel=_PANEL)]
+SmallestScaleOption = Annotated[
+    float, typer.Option(help="Images are enlarged at least so much.", rich_help_panel=_PANEL)
+]
+LargestScaleOption = Annotated[float, typer.Option(help="At most so much.", rich_help_panel=_PANEL)]
+JitterOption = Annotated[
+    float, typer.Option(help="How much colours change at random.", rich_help_panel=_PANEL)
+]
+
+_ONLY_DENSE = (
+    *("isw", "isw_weight", "isw_clusters", "isw_warmup_epochs", "power", "crop_height"),
+    *("crop_width", "smallest_scale", "largest_scale", "jitter"),
+)
+_NOT_DENSE = {
+    "algorithm": "it is for classification",
+    "test_domain": "leave it out",
+    "weights": "say --pretrained to begin with weights for ImageNet",
+    "steps": "give --epochs",
+    "hparams_seed": "leave it out",
+    "trial_seed": "leave it out",
+    "gamma": "leave it out",
+    "dropout": "it is the model's",
+    "momentum": "AdamW has its own",
+    "warmup_epochs": "the learning rate falls from the beginning",
+    "label_smoothing": "leave it out",
+    "augmentation": "it is crops, flips, scales and colours",
+    "joint": "leave it out",
+    "joint_weight": "leave it out",
+    "size": "give --crop-height and --crop-width",
+}
+
+
+def refuse_dense_options(context: typer.Context, task: str) -> None:
+    """Refuse a task that does not exist, and options that would have no effect.
+
+    Raises:
+        BadInput: There is such an option, or no such task.
+    """
+    if task not in _TASKS:
+        raise BadInput(f'there is no task "{task}". {did_you_mean(task, _TASKS)}')
+    given = find_given(context)
+    if task != "segmentation":
+        for name in _ONLY_DENSE:
+            if name in given:
+                raise BadInput(f"{to_flag(name)} is for segmentation: say --task segmentation.")
+        return
+    for name, hint in _NOT_DENSE.items():
+        if name in given:
+            raise BadInput(f"{to_flag(name)} does not go with --task segmentation: {hint}.")
+
+
+def train_dense(
+    context: typer.Context,
+    out: Path,
+    resume: bool,
+    force: bool,
+    device: str,
+    save_every: int,
+    data_dir: Path | None,
+) -> None:
+    """Train, and say what came out.
+
+    Args:
+        context: Of the command; what was given on the command line becomes the settings.
+        out: Weights to write.
+        resume: Go on where an interrupted call stopped.
+        force: Overwrite, or start anew.
+        device: `auto`, `cpu`, `cuda` or `mps`.
+        save_every: Steps between two checkpoints.
+        data_dir: Of all data.
+    """
+    from acclimate.training.segmentation import train_segmentation
+
+    here = str(Path.cwd())
+    if here not in sys.path:  # for package.module:function
+        sys.path.insert(0, here)
+    settings = _make_settings(find_given(context))
+    with show_warnings(), show_progress() as progress:
+        try:
+            result = train_segmentation(
+                settings,
+                out,
+                resume=resume,
+                force=force,
+                device=device,
+                save_every=save_every,
+                root=data_dir,
+                progress=progress,
+            )
+        except KeyboardInterrupt:
+            get_console(stderr=True).print("interrupted; say the same again with --resume to go on")
+            raise
+    get_console().print(make_facts("Trained", _list_facts(result, settings)))
+
+
+def _make_settings(given: dict[str, Any]) -> SegmentationSettings:
+    from dataclasses import fields
+
+    from acclimate.training.segmentation import SegmentationSettings
+
+    known = {option.name for option in fields(SegmentationSettings)}
+    return SegmentationSettings(**{name: given[name] for name in known & given.keys()})
+
+
+def _list_facts(result: SegmentationResult, settings: SegmentationSettings) -> dict[str, str]:
+    facts = {
+        "weights": str(result.path),
+        "SHA-256": result.sha256,
+        "": "this run had ended before; nothing was done" if result.was_done else "",
+        "training loss": f"{result.losses[0]:.3f} → {result.losses[-1]:.3f}",
+    }
+    for name, iou in result.ious.items():
+        facts[f"IoU, {name}"] = "in no image" if iou is None else f"{iou:.2f} %"
+    facts |= {"mean IoU": f"{result.miou:.2f} %", "time": f"{result.minutes:.1f} min"}
+    return {name: value for name, value in {**facts, "again": settings.command}.items() if value}

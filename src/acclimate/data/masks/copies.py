@@ -1,0 +1,144 @@
+"""Corrupted copies of sets with masks, in the layout of the set itself, resumable.
+
+`out/fog/5` is then such a set: `load_masks("camvid", "test", path="out/fog/5")`. Images are spoiled
+as `load_masks(..., corruption="fog")` does it on the fly; masks are copied as they are.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import as_completed
+from pathlib import Path
+
+from PIL import Image
+
+from acclimate._version import __version__
+from acclimate.corruptions import provenance
+from acclimate.corruptions.frost import frost_from
+from acclimate.data.arrays import CARD, read_card, write_card
+from acclimate.data.corruptor import check_request
+from acclimate.data.generate import open_pool
+from acclimate.data.masks.images import MaskedImages
+from acclimate.data.masks.loading import find_set, load_masks
+from acclimate.data.masks.shift import Shift, corrupt_image
+from acclimate.data.masks.tree import Pair
+from acclimate.data.places import Notify, Progress, data_root, hold_lock, make_folder
+from acclimate.errors import BadInput
+from acclimate.storage import write_atomically
+from acclimate.streams.images import Size, read_image
+
+
+def corrupt_masks(
+    name: str,
+    out: str | Path,
+    names: Sequence[str],
+    severities: Sequence[int] = (5,),
+    split: str | None = None,
+    *,
+    root: str | Path | None = None,
+    path: str | Path | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    progress: Progress | None = None,
+    notify: Notify | None = None,
+) -> int:
+    """Write corrupted copies of a split to `out/<corruption>/<severity>`; return how many are new.
+
+    What is there already is kept, so that a cut run goes on where it was. Every file is looked at
+    first.
+
+    Args:
+        name: A set with masks, or a folder; see `load_masks`.
+        out: Not inside the set.
+        names: Corruptions.
+        severities: From 1 to 5.
+        split: Such as `val`; None if there is only one.
+        root: Of all data.
+        path: Where the set is, if not under the root.
+        seed: Of the random draws, which depend on the name of the image besides.
+        workers: Processes; 1 computes in this one.
+        progress: Is told of images.
+        notify: Is told when another process works on the same folder.
+
+    Raises:
+        BadInput: A name, severity or split is unknown; files of the set cannot be used; `out` holds
+            copies of something else.
+    """
+    check_request(names, severities)
+    data, out, place = load_masks(name, split, root, path), Path(out), data_root(root)
+    if not isinstance(data, MaskedImages):
+        raise BadInput(f"{name} is made by code: corrupt it when it is loaded, by corruption=.")
+    base = find_set(name, place, path)[1]
+    if out.resolve().is_relative_to(base.resolve()):
+        raise BadInput(f"{out} is inside {base}: give a folder elsewhere by --out.")
+    data.verify(progress)
+    make_folder(out)
+    n_written = 0
+    with hold_lock(out, "generate", notify), open_pool(workers) as pool, frost_from(place):
+        for corruption in names:
+            for severity in severities:
+                folder = out / corruption / str(severity)
+                shift = Shift(corruption, severity, seed)
+                _claim(folder, data, shift)
+                jobs = [
+                    (pair, target, shift, data.size)
+                    for pair in data.pairs
+                    if not (target := _target(folder, base, pair)).is_file()
+                ]
+                for pair in data.pairs:
+                    _copy_mask(pair.mask, folder / pair.mask.relative_to(base))
+                if pool is None:
+                    done = map(_write_job, jobs)
+                else:
+                    tasks = [pool.submit(_write_job, job) for job in jobs]
+                    done = (task.result() for task in as_completed(tasks))
+                for _ in done:
+                    n_written += 1
+                    if progress is not None:
+                        progress(f"{corruption}, severity {severity}", n_written, None)
+                if (base / "classes.txt").is_file():
+                    _copy_mask(base / "classes.txt", folder / "classes.txt")
+    return n_written
+
+
+def _target(folder: Path, base: Path, pair: Pair) -> Path:
+    return folder / pair.image.relative_to(base).with_suffix(".png")
+
+
+def _write_job(job: tuple[Pair, Path, Shift, Size]) -> None:
+    pair, target, shift, size = job
+    spoiled = corrupt_image(read_image(pair.image, size, squash=True), pair.name, shift)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    buffer = io.BytesIO()
+    Image.fromarray(spoiled).save(buffer, "PNG")
+    write_atomically(target, buffer.getvalue())
+
+
+def _copy_mask(source: Path, target: Path) -> None:
+    if not target.is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+
+
+def _claim(folder: Path, data: MaskedImages, shift: Shift) -> None:
+    """Record what the copies are of, or refuse if the folder holds copies of something else."""
+    claim = {
+        "seed": shift.seed,
+        "source": "generated",
+        "of": data.description["listing_sha256"],
+        "split": data.description["split"],
+        "made_from": provenance(shift.corruption),
+    }
+    if folder.is_dir() and any(folder.iterdir()):
+        held = read_card(folder / CARD, f"Remove {folder}.", *claim)
+        differing = [key for key, value in claim.items() if held[key] != value]
+        if differing:
+            raise BadInput(
+                f"{folder} holds copies made with another {', '.join(differing)}. Give another "
+                "--out, or remove that folder."
+            )
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    write_card(folder, {**claim, "version": __version__})

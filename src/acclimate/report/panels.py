@@ -1,0 +1,127 @@
+"""Pictures of segmentations side by side: image, truth, and what models say, in one PNG.
+
+write_panels("fig.png", rows, palette, titles=("image", "truth", "before", "after"))
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+from acclimate.errors import BadInput
+from acclimate.storage import write_atomically
+
+Pixels = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int64]
+Colour = tuple[int, int, int]
+
+_IGNORED: Colour = (0, 0, 0)
+_GAP, _BAR, _KEY = 4, 16, 12
+_PAPER, _INK = (255, 255, 255), (30, 30, 30)
+
+
+def paint(labels: Labels, palette: Sequence[Colour]) -> Pixels:
+    """Return class numbers as colours, (height, width, 3); what is no class is black.
+
+    Args:
+        labels: Class numbers, (height, width).
+        palette: The colour of each class.
+
+    Raises:
+        BadInput: A number is neither a class nor 255.
+    """
+    table = np.full((256, 3), _IGNORED, np.uint8)
+    table[: len(palette)] = palette
+    known = (labels >= 0) & ((labels < len(palette)) | (labels == 255))
+    if not known.all():
+        found = sorted({int(value) for value in labels[~known]})[:5]
+        raise BadInput(
+            f"expected class numbers below {len(palette)}, the number of colours, or 255; found "
+            f"{found}. Give the palette of the data set."
+        )
+    painted: Pixels = table[labels]
+    return painted
+
+
+def draw_panels(
+    rows: Sequence[Sequence[npt.NDArray[np.generic]]],
+    palette: Sequence[Colour],
+    titles: Sequence[str],
+    classes: Sequence[str] = (),
+) -> Image.Image:
+    """Return a picture with one row for each image and one column for each title.
+
+    Args:
+        rows: Of each image its panels: photographs, uint8 (height, width, 3), or class numbers
+            (height, width) of the same size.
+        palette: The colour of each class.
+        titles: Written above the columns.
+        classes: Names for a key below; none without.
+
+    Raises:
+        BadInput: There is nothing to draw, or panels differ in number or size.
+    """
+    pictures = [[_to_picture(panel, palette) for panel in row] for row in rows]
+    shapes = {picture.shape for row in pictures for picture in row}
+    if len(shapes) != 1 or any(len(row) != len(titles) for row in pictures):
+        raise BadInput(
+            f"expected rows of {len(titles)} panels of one size, found rows of "
+            f"{sorted({len(row) for row in rows})} and sizes {sorted(shapes)}. Enlarge predictions "
+            "to the size of the image first."
+        )
+    height, width = shapes.pop()[:2]
+    full_width = len(titles) * (width + _GAP) + _GAP
+    top = _BAR + _GAP
+    key = _lay_out(classes, full_width)
+    bottom = top + len(rows) * (height + _GAP)
+    n_lines = key[-1][1] + 1 if key else 0
+    canvas = Image.new("RGB", (full_width, bottom + n_lines * (_KEY + _GAP)), _PAPER)
+    draw, font = ImageDraw.Draw(canvas), ImageFont.load_default(11)
+    for column, title in enumerate(titles):
+        draw.text((_GAP + column * (width + _GAP), 2), title, _INK, font)
+    for line, row in enumerate(pictures):
+        for column, picture in enumerate(row):
+            place = (_GAP + column * (width + _GAP), top + line * (height + _GAP))
+            canvas.paste(Image.fromarray(picture), place)
+    for name, (left, line), colour in zip(classes, key, palette, strict=False):
+        y = bottom + line * (_KEY + _GAP)
+        draw.rectangle((left, y, left + _KEY, y + _KEY - 1), colour, _INK)
+        draw.text((left + _KEY + _GAP, y - 1), name, _INK, font)
+    return canvas
+
+
+def write_panels(
+    path: str | Path,
+    rows: Sequence[Sequence[npt.NDArray[np.generic]]],
+    palette: Sequence[Colour],
+    titles: Sequence[str],
+    classes: Sequence[str] = (),
+) -> None:
+    """Write what `draw_panels` draws as PNG, in one step; the same panels give the same bytes."""
+    buffer = io.BytesIO()
+    draw_panels(rows, palette, titles, classes).save(buffer, "PNG")
+    write_atomically(path, buffer.getvalue())
+
+
+def _to_picture(panel: npt.NDArray[np.generic], palette: Sequence[Colour]) -> Pixels:
+    if panel.ndim == 3:
+        return np.ascontiguousarray(panel, dtype=np.uint8)
+    return paint(panel.astype(np.int64), palette)
+
+
+def _lay_out(classes: Sequence[str], width: int) -> list[tuple[int, int]]:
+    """Return the place of each name of the key: pixels from the left, and the line."""
+    font = ImageFont.load_default(11)
+    places, left, line = [], _GAP, 0
+    for name in classes:
+        length = round(font.getlength(name)) + _KEY + 3 * _GAP
+        if left + length > width and left > _GAP:
+            left, line = _GAP, line + 1
+        places.append((left, line))
+        left += length
+    return places
