@@ -1,0 +1,1 @@
+"""Segmentation: sets with masks, dense models, training, selective whitening."""

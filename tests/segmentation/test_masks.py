@@ -1,0 +1,180 @@
+"""Sets with masks: layouts, ids, and what is wrong with them."""
+
+from __future__ import annotations
+
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from acclimate import data
+from acclimate.data.check import check
+from acclimate.data.masks import IGNORE, MASK_SETS, MaskedImages, load_masks
+from acclimate.errors import AcclimateWarning, BadInput
+from tests.segmentation.samples import COUNTS, SIZE, make_camvid, make_cityscapes, make_folder
+
+CAMVID, CITYSCAPES = MASK_SETS["camvid"], MASK_SETS["cityscapes"]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MASK_SETS, "camvid", replace(CAMVID, splits=COUNTS))
+    monkeypatch.setitem(
+        MASK_SETS, "cityscapes", replace(CITYSCAPES, splits={"train": 2, "val": 1})
+    )
+
+
+def all_of(images: object) -> tuple[torch.Tensor, torch.Tensor]:
+    assert isinstance(images, MaskedImages)
+    return next(images.batches([torch.arange(len(images))]))
+
+
+def test_camvid_is_read_and_its_void_is_ignored(tmp_path: Path) -> None:
+    base = make_camvid(tmp_path / "camvid")
+    images = load_masks("camvid", "val", root=tmp_path)
+    x, y = all_of(images)
+    assert x.shape == (2, 3, *SIZE)
+    assert x.dtype == torch.uint8
+    for index, name in enumerate(("0000", "0001")):
+        values = np.array(Image.open(base / "valannot" / f"{name}.png"))
+        expected = np.where(values == 11, 255, values)
+        assert np.array_equal(y[index].numpy(), expected)
+        pixels = np.array(Image.open(base / "val" / f"{name}.png"))
+        assert np.array_equal(x[index].permute(1, 2, 0).numpy(), pixels)
+    assert (y == IGNORE).any()
+    assert images.classes[0] == "sky"
+    assert len(images.palette) == len(images.classes) == 11
+
+
+def test_cityscapes_has_nineteen_train_ids(tmp_path: Path) -> None:
+    """The pairs are those of the evaluation in the data set's paper, written out once more."""
+    base = make_cityscapes(tmp_path / "cityscapes")
+    evaluated = [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33]
+    images = load_masks("cityscapes", "val", root=tmp_path)
+    _, y = all_of(images)
+    values = np.array(Image.open(next(base.glob("gtFine/val/*/*.png"))))
+    for value, label in zip(values.flatten().tolist(), y.flatten().tolist(), strict=True):
+        assert label == (evaluated.index(value) if value in evaluated else 255)
+    assert images.classes[13] == "car"
+
+
+def test_train_ids_are_read_where_there_are_no_label_ids(tmp_path: Path) -> None:
+    base = make_cityscapes(tmp_path / "cityscapes", "labelTrainIds", range(19))
+    _, y = all_of(load_masks("cityscapes", "train", root=tmp_path))
+    values = [np.array(Image.open(path)) for path in sorted(base.glob("gtFine/train/*/*.png"))]
+    assert np.array_equal(y.numpy(), np.stack(values))
+
+
+def test_a_folder_of_ones_own(tmp_path: Path) -> None:
+    base = make_folder(tmp_path / "mine", ("train", "val"))
+    images = load_masks(str(base), "val")
+    _, y = all_of(images)
+    assert set(y.unique().tolist()) == {0, 1, 2, 255}
+    assert images.classes == ("one", "two", "three")
+    with pytest.raises(BadInput, match='no split "test"'):
+        load_masks(str(base), "test")
+    (base / "classes.txt").unlink()
+    with pytest.raises(BadInput, match=r"classes\.txt is missing"):
+        load_masks(str(base), "val")
+    assert len(load_masks(str(base), "val", classes=("a", "b", "c"))) == 3
+
+
+def test_a_size_is_brought_about_without_new_labels(tmp_path: Path) -> None:
+    base = make_folder(tmp_path / "mine")
+    x, y = all_of(load_masks(str(base), size=(8, 12)))
+    assert x.shape[2:] == y.shape[1:] == (8, 12)
+    assert set(y.unique().tolist()) <= {0, 1, 2, 255}
+
+
+@pytest.mark.parametrize("lacking", ["train", "trainannot"])
+def test_a_missing_pair_is_refused_by_name(tmp_path: Path, lacking: str) -> None:
+    base = make_camvid(tmp_path / "camvid")
+    (base / lacking / "0001.png").unlink()
+    left = base / ("trainannot" if lacking == "train" else "train") / "0001.png"
+    with pytest.raises(BadInput, match=str(left)):
+        load_masks("camvid", "train", root=tmp_path)
+    report = check("camvid", tmp_path)
+    assert any(str(left) in problem for problem in report.problems)
+    assert any("2 pairs here, 3 as published" in problem for problem in report.problems)
+
+
+def test_a_whole_pair_that_is_missing_is_warned_of(tmp_path: Path) -> None:
+    base = make_camvid(tmp_path / "camvid")
+    for folder in ("val", "valannot"):
+        (base / folder / "0001.png").unlink()
+    with pytest.warns(AcclimateWarning, match="1 pairs here, 2 as published"):
+        assert len(load_masks("camvid", "val", root=tmp_path)) == 1
+
+
+def test_all_faults_of_the_files_are_listed(tmp_path: Path) -> None:
+    base = make_camvid(tmp_path / "camvid")
+    masks = base / "trainannot"
+    values = np.array(Image.open(masks / "0000.png"))
+    values[3, 4:6] = (77, 200)
+    Image.fromarray(values).save(masks / "0000.png")
+    whole = (masks / "0001.png").read_bytes()
+    (masks / "0001.png").write_bytes(whole[: len(whole) - 40])
+    Image.fromarray(np.full(SIZE, 11, np.uint8)).save(masks / "0002.png")
+    images = load_masks("camvid", "train", root=tmp_path)
+    with pytest.raises(BadInput) as caught:
+        images.verify()
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    assert "2 pixels with ids that stand for no class: 77, 200" in lines[0]
+    assert "Known are 0–11" in lines[0]
+    for number, line in enumerate(lines):
+        assert f"000{number}.png" in line
+    assert "cannot be read" in lines[1]
+    assert "no pixel of any class" in lines[2]
+    with pytest.raises(BadInput, match="77, 200"):
+        images.to_domain()
+    problems = check("camvid", tmp_path).problems
+    assert [line.strip() for line in lines] == problems
+
+
+def test_sizes_that_differ_are_found_from_headers(tmp_path: Path) -> None:
+    base = make_camvid(tmp_path / "camvid")
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(base / "valannot" / "0000.png")
+    (base / "valannot" / "0001.png").write_bytes(b"no image")
+    with pytest.raises(BadInput) as caught:
+        load_masks("camvid", "val", root=tmp_path)
+    assert "0000.png is 8×8, but its image 0000.png is 16×24" in str(caught.value)
+    assert "0001.png cannot be read" in str(caught.value)
+    assert len(check("camvid", tmp_path).problems) == 2
+
+
+def test_coloured_masks_are_refused(tmp_path: Path) -> None:
+    base = make_camvid(tmp_path / "camvid")
+    Image.new("RGB", SIZE[::-1]).save(base / "valannot" / "0000.png")
+    with pytest.raises(BadInput, match="pixels of kind RGB"):
+        load_masks("camvid", "val", root=tmp_path).verify()
+
+
+def test_it_is_put_in_place_from_an_archive_or_not_at_all(tmp_path: Path) -> None:
+    base = make_camvid(tmp_path / "source" / "CamVid")
+    archive = tmp_path / "camvid.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(base, "SegNet/CamVid")
+    root = tmp_path / "root"
+    place = data.get("camvid", root, archive)
+    assert check("camvid", root).problems == []
+    assert data.find_state("camvid", root) == "imported from camvid.tar"
+    copied = {path.relative_to(place).as_posix() for path in place.rglob("*.png")}
+    assert copied == {path.relative_to(base).as_posix() for path in base.rglob("*.png")}
+    (base / "train" / "0000.png").unlink()
+    with pytest.raises(BadInput, match=r"0000\.png has no image"):
+        data.get("camvid", tmp_path / "other", base)
+    assert not (tmp_path / "other" / "camvid").exists()
+    with pytest.raises(BadInput, match="acclimate data get camvid --from"):
+        data.get("camvid", tmp_path / "other")
+
+
+def test_every_set_with_masks_is_in_the_catalog() -> None:
+    for name in MASK_SETS:
+        assert data.SETS[name].kind == "masks"
+    with pytest.raises(BadInput, match="load_masks"):
+        data.load("camvid")

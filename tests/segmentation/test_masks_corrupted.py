@@ -1,0 +1,94 @@
+"""Corrupted versions of sets with masks: on the fly and on disk, the same pixels."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from acclimate.corruptions import apply
+from acclimate.data.masks import MASK_SETS, MaskedImages, load_masks
+from acclimate.data.masks.copies import corrupt_masks
+from acclimate.errors import BadInput
+from tests.segmentation.samples import COUNTS, make_camvid, make_folder
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MASK_SETS, "camvid", replace(MASK_SETS["camvid"], splits=COUNTS))
+
+
+def read_all(images: object) -> tuple[torch.Tensor, torch.Tensor]:
+    assert isinstance(images, MaskedImages)
+    return next(images.batches([torch.arange(len(images))]))
+
+
+def test_draws_depend_on_name_and_seed_alone(tmp_path: Path) -> None:
+    make_camvid(tmp_path / "camvid")
+    clean, labels = read_all(load_masks("camvid", "train", root=tmp_path))
+    noisy, same = read_all(
+        load_masks("camvid", "train", root=tmp_path, corruption="gaussian_noise", severity=3)
+    )
+    assert torch.equal(labels, same)
+    one = load_masks(
+        "camvid", "train", root=tmp_path, n=1, corruption="gaussian_noise", severity=3
+    )
+    assert torch.equal(read_all(one)[0][0], noisy[0])
+    other = load_masks(
+        "camvid", "train", root=tmp_path, corruption="gaussian_noise", severity=3, seed=1
+    )
+    assert not torch.equal(read_all(other)[0], noisy)
+    place = int.from_bytes(hashlib.sha256(b"train/0002").digest()[:8], "little") // 2
+    pixels = clean[2].permute(1, 2, 0).numpy()[None]
+    expected = apply(pixels, "gaussian_noise", 3, 0, place, scale=True)[0]
+    assert np.array_equal(noisy[2].permute(1, 2, 0).numpy(), expected)
+
+
+def test_lengths_follow_the_size_of_the_image() -> None:
+    """A blur of an image twice as large reaches twice as far."""
+    scenes = load_masks("builtin-scenes", "test", n=1, corruption="defocus_blur")
+    domain, clean = scenes.to_domain(), load_masks("builtin-scenes", "test", n=1).to_domain()
+    assert domain.name == "defocus_blur"
+    unscaled = apply(clean.x, "defocus_blur", 5, scale=False)
+    assert not np.array_equal(domain.x, unscaled)
+    assert np.array_equal(domain.x, apply(clean.x, "defocus_blur", 5, scale=True))
+    assert np.array_equal(domain.y, clean.y)
+
+
+def test_copies_on_disk_are_what_is_made_on_the_fly(tmp_path: Path) -> None:
+    make_camvid(tmp_path / "camvid")
+    out = tmp_path / "camvid-c"
+    n = corrupt_masks("camvid", out, ["fog", "contrast"], [2], "test", root=tmp_path)
+    assert n == 4
+    for name in ("fog", "contrast"):
+        x, y = read_all(load_masks("camvid", "test", path=out / name / "2"))
+        spoiled, labels = read_all(
+            load_masks("camvid", "test", root=tmp_path, corruption=name, severity=2)
+        )
+        assert torch.equal(x, spoiled)
+        assert torch.equal(y, labels)
+    (out / "fog" / "2" / "test" / "0001.png").unlink()
+    assert corrupt_masks("camvid", out, ["fog"], [2], "test", root=tmp_path) == 1
+    with pytest.raises(BadInput, match="another seed"):
+        corrupt_masks("camvid", out, ["fog"], [2], "test", root=tmp_path, seed=1)
+
+
+def test_copies_of_a_folder_of_ones_own_know_their_classes(tmp_path: Path) -> None:
+    base = make_folder(tmp_path / "mine")
+    corrupt_masks(str(base), tmp_path / "spoiled", ["contrast"])
+    images = load_masks(str(tmp_path / "spoiled" / "contrast" / "5"))
+    assert images.classes == ("one", "two", "three")
+    with pytest.raises(BadInput, match="is inside"):
+        corrupt_masks(str(base), base / "spoiled", ["contrast"])
+
+
+def test_what_does_not_exist_is_refused(tmp_path: Path) -> None:
+    make_camvid(tmp_path / "camvid")
+    with pytest.raises(BadInput, match="Did you mean"):
+        load_masks("camvid", "val", root=tmp_path, corruption="fogg")
+    with pytest.raises(BadInput, match="1 to 5"):
+        load_masks("camvid", "val", root=tmp_path, corruption="fog", severity=6)

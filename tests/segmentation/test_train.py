@@ -1,0 +1,230 @@
+"""Training for segmentation: what is written, resumed, measured and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from typer.testing import CliRunner
+
+from acclimate.cli.main import app
+from acclimate.data.masks import load_masks
+from acclimate.errors import BadInput, InvalidConfig, UnsuitableModel
+from acclimate.storage import read_file
+from acclimate.training.checkpoint import checkpoint_path
+from acclimate.training.output import log_path
+from acclimate.training.segmentation import SegmentationSettings, train_segmentation
+from acclimate.training.segmentation.augment import crop_and_flip
+from acclimate.training.segmentation.confusion import count_pixels, find_ious
+from acclimate.training.segmentation.objective import pixel_cross_entropy
+from acclimate.zoo.named import load_named
+from acclimate.zoo.segmentation import load_dense, whitening_layers
+from tests.segmentation.samples import make_folder
+
+CPU: dict[str, Any] = {"device": "cpu"}
+
+
+def make_settings(**options: Any) -> SegmentationSettings:
+    usual: dict[str, Any] = {
+        "model": "builtin-scenes",
+        "data": "builtin-scenes",
+        "images": 16,
+        "epochs": 3,
+        "batch_size": 8,
+        "crop_height": 32,
+        "crop_width": 32,
+    }
+    return SegmentationSettings(**{**usual, **options})
+
+
+class Cut(Exception):
+    """Ends a run as a crash would."""
+
+
+def cut_after(n_steps: int) -> Any:
+    def progress(stage: str, done: int, total: int | None) -> None:
+        if stage == "train" and done == n_steps:
+            raise Cut
+
+    return progress
+
+
+def slow_miou(predicted: np.ndarray, labels: np.ndarray, n_classes: int) -> list[float]:
+    """Intersection over union of each class by counting pixels with sets."""
+    ious = []
+    counted = labels != 255
+    for number in range(n_classes):
+        given = set(np.flatnonzero((predicted == number) & counted).tolist())
+        true = set(np.flatnonzero((labels == number) & counted).tolist())
+        ious.append(len(given & true) / len(given | true) if given | true else float("nan"))
+    return ious
+
+
+def test_ious_equal_the_oracle() -> None:
+    draws = np.random.default_rng(0)
+    labels = draws.choice([0, 1, 3, 255], (4, 9, 7))
+    predicted = draws.integers(0, 4, (4, 9, 7))
+    total = sum(
+        count_pixels(torch.tensor(predicted[part]), torch.tensor(labels[part]), 5)
+        for part in ([0], [1, 2, 3])
+    )
+    expected = slow_miou(predicted.ravel(), labels.ravel(), 5)
+    assert isinstance(total, torch.Tensor)
+    assert np.allclose(find_ious(total).numpy(), expected, rtol=1e-12, equal_nan=True)
+    assert np.isnan(expected[4])
+    assert int(total.sum()) == int((labels != 255).sum())
+
+
+def test_cross_entropy_skips_what_is_ignored() -> None:
+    draws = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 3, 4, 4, generator=draws)
+    y = torch.randint(3, (2, 8, 8), generator=draws)
+    y[0, :5] = 255
+    large = F.interpolate(logits, (8, 8), mode="bilinear", align_corners=False)
+    losses = [
+        -float(large[n, :, row, column].log_softmax(0)[int(y[n, row, column])])
+        for n in range(2)
+        for row in range(8)
+        for column in range(8)
+        if y[n, row, column] != 255
+    ]
+    assert float(pixel_cross_entropy(logits, y)) == pytest.approx(sum(losses) / len(losses))
+    nothing = torch.full_like(y, 255)
+    assert float(pixel_cross_entropy(logits.requires_grad_(), nothing)) == 0
+
+
+def test_crops_keep_images_and_labels_together() -> None:
+    """Each pixel's colour says where it is; so does its label."""
+    height, width = 20, 30
+    labels = torch.arange(height * width).view(1, height, width) % 251
+    x = (labels.float() / 255)[:, None].expand(6, 3, height, width)
+    y = labels.expand(6, height, width)
+    draws = torch.Generator().manual_seed(0)
+    images, found = crop_and_flip(x, y, (20, 30), (1.0, 1.0), draws)
+    flipped = 0
+    for image, own in zip(images, found, strict=True):
+        assert torch.equal((image[0] * 255).round().long(), own)
+        assert torch.equal(own, labels[0]) or torch.equal(own, labels[0].flip(1))
+        flipped += torch.equal(own, labels[0].flip(1))
+    assert 0 < flipped < 6
+    images, found = crop_and_flip(x, y, (20, 30), (0.5, 0.5), draws)
+    for image, own in zip(images, found, strict=True):
+        outside = own == 255
+        assert 0.7 < float(outside.float().mean()) < 0.8
+        assert (image[0][outside].mean() - 0).abs() < 0.02
+    _, found = crop_and_flip(x, y, (10, 16), (2.0, 2.0), draws)
+    assert (found != 255).all()
+    assert all(len(own.unique()) <= (5 + 1) * (8 + 1) for own in found)
+
+
+def test_it_learns_and_the_file_says_how(tmp_path: Path) -> None:
+    out = tmp_path / "scenes.safetensors"
+    settings = make_settings(images=64, epochs=6, lr=0.01, check_every=4)
+    result = train_segmentation(settings, out, **CPU)
+    assert result.losses[-1] < 0.6 * result.losses[0]
+    model, held = load_dense(out), load_masks("builtin-scenes", "val")
+    x, y = next(held.batches([torch.arange(len(held))]))
+    with torch.no_grad():
+        logits = F.interpolate(model(x.float() / 255), y.shape[1:], mode="bilinear")
+    expected = slow_miou(logits.argmax(1).numpy().ravel(), y.numpy().ravel(), 5)
+    assert result.miou == pytest.approx(100 * float(np.mean(expected)), abs=0.02)
+    assert result.ious["table"] == pytest.approx(100 * expected[0], abs=0.02)
+    _, card = read_file(out, "zoo")
+    assert card["training"]["command"] == settings.command
+    assert card["training"]["classes"] == list(held.classes)
+    lines = [json.loads(line) for line in log_path(out).read_text().splitlines()]
+    assert [("miou" in line) for line in lines] == [False, False, False, True, False, True]
+    named = load_named("builtin-scenes", out)
+    assert torch.equal(named(x[:1].float() / 255), model(x[:1].float() / 255))
+    again = train_segmentation(settings, out, resume=True, **CPU)
+    assert again.was_done
+    assert again.sha256 == result.sha256
+
+
+@pytest.mark.parametrize("n_steps", [1, 3, 5])
+def test_a_run_that_was_cut_ends_at_the_same_bytes(tmp_path: Path, n_steps: int) -> None:
+    """Also when it is cut before, at and after the choice of the pairs, in the second epoch."""
+    settings = make_settings(isw=True, isw_warmup_epochs=1)
+    whole = tmp_path / "whole.safetensors"
+    train_segmentation(settings, whole, **CPU)
+    out = tmp_path / "cut.safetensors"
+    with pytest.raises(Cut):
+        train_segmentation(settings, out, save_every=1, progress=cut_after(n_steps), **CPU)
+    assert checkpoint_path(out).exists()
+    train_segmentation(settings, out, resume=True, **CPU)
+    assert not checkpoint_path(out).exists()
+    expected, _ = read_file(whole, "zoo")
+    found, _ = read_file(out, "zoo")
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_whitening_begins_after_its_warmup(tmp_path: Path) -> None:
+    out = tmp_path / "isw.safetensors"
+    settings = make_settings(isw=True, isw_warmup_epochs=1, isw_weight=5.0, lr=0.01)
+    train_segmentation(settings, out, **CPU)
+    penalties = [
+        json.loads(line)["penalty"] for line in log_path(out).read_text().splitlines()
+    ]
+    assert penalties[0] == 0
+    assert 0 < penalties[2] < penalties[1]
+    assert list(whitening_layers(load_dense(out))) == ["stem.1"]
+
+
+def test_bad_masks_are_found_before_the_first_step(tmp_path: Path) -> None:
+    base = make_folder(tmp_path / "mine", ("train", "val"))
+    mask = base / "train" / "masks" / "a" / "1.png"
+    values = np.array(Image.open(mask))
+    values[0, 0] = 9
+    Image.fromarray(values).save(mask)
+    out = tmp_path / "out.safetensors"
+    with pytest.raises(BadInput, match=r"1\.png has 1 pixels with ids that stand for no class: 9"):
+        train_segmentation(make_settings(data=str(base), images=None), out, **CPU)
+    assert list(tmp_path.glob("out*")) == []
+
+
+def test_settings_are_checked() -> None:
+    for options, reason in (
+        ({"epochs": 0}, "epochs"),
+        ({"lr": 0.0}, "lr"),
+        ({"isw": True, "isw_warmup_epochs": 3}, "never begin"),
+        ({"isw_clusters": 1}, "isw_clusters"),
+        ({"largest_scale": 0.5}, "largest_scale"),
+        ({"precision": "64"}, "precision"),
+    ):
+        with pytest.raises(InvalidConfig, match=reason):
+            make_settings(**options)
+    with pytest.raises(BadInput, match="neither a set with masks nor a folder"):
+        make_settings(data="camvit")
+
+
+def test_models_without_a_logit_a_pixel_are_refused(tmp_path: Path) -> None:
+    settings = make_settings(model="tests.cli_models:tiny_cnn")
+    with pytest.raises(UnsuitableModel, match="one logit a class and pixel"):
+        train_segmentation(settings, tmp_path / "out.safetensors", **CPU)
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    out = tmp_path / "out.safetensors"
+    words = ["train", *make_settings(epochs=1).command.split()[2:], "--out", str(out)]
+    result = CliRunner().invoke(app, [*words, "--device", "cpu"])
+    assert result.exit_code == 0, result.output
+    _, card = read_file(out, "zoo")
+    assert f"{card['training']['miou']:.2f} %" in result.stdout
+    assert "SHA-256" in result.stdout
+    for extra, reason in (
+        (["--momentum", "0.5"], "AdamW has its own"),
+        (["--task", "segmentaton"], "Did you mean"),
+    ):
+        refused = CliRunner().invoke(app, [*words, *extra, "--force"])
+        assert isinstance(refused.exception, BadInput)
+        assert reason in str(refused.exception)
+    alone = ["train", "--model", "resnet20", "--data", "cifar10", "--isw", "--out", str(out)]
+    refused = CliRunner().invoke(app, alone)
+    assert "say --task segmentation" in str(refused.exception)
