@@ -36,7 +36,7 @@ def test_logits_are_at_a_quarter_of_any_size() -> None:
     for height, width in ((64, 96), (45, 60)):
         with torch.no_grad():
             logits = model(torch.rand(1, 3, height, width))
-        assert logits.shape == (1, 11, -(-height // 4), -(-width // 4))
+        assert logits.shape == (1, 11, height // 4, width // 4)
 
 
 def test_the_head_makes_the_logits() -> None:
@@ -184,7 +184,7 @@ def test_models_that_are_not_there() -> None:
     with pytest.raises(BadInput, match="Did you mean"):
         build_dense("deeplabv3plus-resnet5", 3)
     with pytest.raises(UnsuitableModel, match="is a function"):
-        build_dense("tests.segmentation.test_models:make_pixels", 3, whitening=True)
+        build_dense("tests.segmentation.test_models:make_pixels", 3, pretrained=True)
     assert len(DENSE_MODELS) == 3
     with pytest.raises(BadInput, match="acclimate train --task segmentation"):
         load_named(LITE)

@@ -117,7 +117,7 @@ def test_crops_keep_images_and_labels_together() -> None:
     for image, own in zip(images, found, strict=True):
         outside = own == 255
         assert 0.7 < float(outside.float().mean()) < 0.8
-        assert (image[0][outside].mean() - 0).abs() < 0.02
+        assert (image[0][outside] < 0.5).all()
     _, found = crop_and_flip(x, y, (10, 16), (2.0, 2.0), draws)
     assert (found != 255).all()
     assert all(len(own.unique()) <= (5 + 1) * (8 + 1) for own in found)

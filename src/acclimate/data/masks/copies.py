@@ -15,14 +15,12 @@ from pathlib import Path
 from PIL import Image
 
 from acclimate._version import __version__
-from acclimate.corruptions import provenance
-from acclimate.corruptions.frost import frost_from
 from acclimate.data.arrays import CARD, read_card, write_card
 from acclimate.data.corruptor import check_request
 from acclimate.data.generate import open_pool
 from acclimate.data.masks.images import MaskedImages
 from acclimate.data.masks.loading import find_set, load_masks
-from acclimate.data.masks.shift import Shift, corrupt_image
+from acclimate.data.masks.shift import Shift, corrupt_image, describe
 from acclimate.data.masks.tree import Pair
 from acclimate.data.places import Notify, Progress, data_root, hold_lock, make_folder
 from acclimate.errors import BadInput
@@ -76,11 +74,11 @@ def corrupt_masks(
     data.verify(progress)
     make_folder(out)
     n_written = 0
-    with hold_lock(out, "generate", notify), open_pool(workers) as pool, frost_from(place):
+    with hold_lock(out, "generate", notify), open_pool(workers) as pool:
         for corruption in names:
             for severity in severities:
                 folder = out / corruption / str(severity)
-                shift = Shift(corruption, severity, seed)
+                shift = Shift(corruption, severity, seed, place)
                 _claim(folder, data, shift)
                 jobs = [
                     (pair, target, shift, data.size)
@@ -129,7 +127,7 @@ def _claim(folder: Path, data: MaskedImages, shift: Shift) -> None:
         "source": "generated",
         "of": data.description["listing_sha256"],
         "split": data.description["split"],
-        "made_from": provenance(shift.corruption),
+        "made_from": describe(shift)["made_from"],
     }
     if folder.is_dir() and any(folder.iterdir()):
         held = read_card(folder / CARD, f"Remove {folder}.", *claim)

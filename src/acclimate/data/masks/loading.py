@@ -55,7 +55,7 @@ def load_masks(
     """
     if corruption is not None:
         check_request([corruption], [severity])
-    shift = None if corruption is None else Shift(corruption, severity, seed)
+    shift = None if corruption is None else Shift(corruption, severity, seed, data_root(root))
     if name == "builtin-scenes":
         return _make_scenes(split or "test", n or N_SCENES, size, shift)
     spec, base = find_set(name, data_root(root), path)

@@ -24,7 +24,7 @@ _DECODE_ERRORS = (
 )
 
 
-def read_pair(pair: Pair, table: Table, size: Size | None = None) -> tuple[Pixels, Mask] | str:
+def read_pair(pair: Pair, table: Table, size: Size) -> tuple[Pixels, Mask] | str:
     """Return an image (height, width, 3) and its class numbers, or what is wrong with them.
 
     Args:
@@ -32,14 +32,10 @@ def read_pair(pair: Pair, table: Table, size: Size | None = None) -> tuple[Pixel
         table: The class number of each value of the mask.
         size: Height and width to bring both to: the image smoothly, the mask pixel by pixel.
     """
-    own = find_size(pair)
-    if isinstance(own, str):
-        return own
-    shape = own if size is None else size
-    image = try_read(pair.image, shape, squash=True)
+    image = try_read(pair.image, size, squash=True)
     if isinstance(image, str):
         return f"{pair.image} cannot be read ({image})."
-    mask = read_mask(pair.mask, table, shape)
+    mask = read_mask(pair.mask, table, size)
     return mask if isinstance(mask, str) else (image, mask)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from acclimate.corruptions import apply, provenance
+from acclimate.corruptions.frost import frost_from
 from acclimate.streams.images import Pixels
 
 
@@ -18,11 +20,13 @@ class Shift:
         corruption: One of `acclimate.corruptions.CORRUPTIONS`.
         severity: 1 to 5.
         seed: Of the random draws, which depend on it and the name of the image alone.
+        root: Of all data, where photographs of frost are looked for besides the usual places.
     """
 
     corruption: str
     severity: int = 5
     seed: int = 0
+    root: Path | None = None
 
 
 def name_of(shift: Shift | None) -> str:
@@ -34,11 +38,13 @@ def describe(shift: Shift | None) -> dict[str, Any]:
     """Return what a result must say of a shift."""
     if shift is None:
         return {}
+    with frost_from(shift.root):
+        made_from = provenance(shift.corruption)
     return {
         "corruption": shift.corruption,
         "severity": shift.severity,
         "corruption_seed": shift.seed,
-        "made_from": provenance(shift.corruption),
+        "made_from": made_from,
     }
 
 
@@ -52,7 +58,8 @@ def corrupt_image(image: Pixels, name: str, shift: Shift) -> Pixels:
     """
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
     place = int.from_bytes(digest[:8], "little") >> 1
-    spoiled: Pixels = apply(
-        image[None], shift.corruption, shift.severity, shift.seed, place, scale=True
-    )[0]
-    return spoiled
+    # Here, for what is set around a thread or a process is not set in it.
+    with frost_from(shift.root):
+        return apply(image[None], shift.corruption, shift.severity, shift.seed, place, scale=True)[
+            0
+        ]

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import torch
@@ -83,6 +84,10 @@ def whitening_loss(features: Tensor, mask: Tensor, margin: float = 0.0) -> Tenso
     return (sizes - margin).clamp_min(0).mean() / mask.sum().clamp_min(1)
 
 
+def _keep(taken: dict[str, Tensor], name: str, _: nn.Module, __: object, output: Tensor) -> None:
+    taken[name] = output
+
+
 class SelectiveWhitening(nn.Module):
     """The loss on all whitening layers of a model, and what it has learned of the pairs.
 
@@ -117,12 +122,10 @@ class SelectiveWhitening(nn.Module):
     def watch(self, model: nn.Module) -> Iterator[dict[str, Tensor]]:
         """Give a dictionary that the features of each whitening layer are put into."""
         taken: dict[str, Tensor] = {}
-        modules = dict(model.named_modules())
-
-        def keep(name: str) -> object:
-            return lambda _, __, output: taken.__setitem__(name, output)
-
-        hooks = [modules[name].register_forward_hook(keep(name)) for name in self._names]  # type: ignore[arg-type]
+        layers = whitening_layers(model)
+        hooks = [
+            layers[name].register_forward_hook(partial(_keep, taken, name)) for name in self._names
+        ]
         try:
             yield taken
         finally:

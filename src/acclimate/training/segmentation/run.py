@@ -177,10 +177,7 @@ def _build(settings: SegmentationSettings, data: LabelledPixels) -> nn.Module:
     """Return the model with its first weights, when it gives a logit a class and pixel."""
     n_classes = len(data.classes)
     model = build_dense(
-        settings.model,
-        n_classes,
-        pretrained=settings.pretrained,
-        whitening=settings.isw and ":" not in settings.model,
+        settings.model, n_classes, pretrained=settings.pretrained, whitening=settings.isw
     )
     # Functions may return what was used before, in evaluation mode or partly frozen.
     model.requires_grad_(True).train()

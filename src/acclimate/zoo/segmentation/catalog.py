@@ -199,18 +199,19 @@ def build_dense(
         name: A key of `DENSE_MODELS`, or `package.module:function`.
         n_classes: Number of logits a pixel.
         pretrained: Whether its encoder begins with weights for ImageNet.
-        whitening: Whether it has instance whitening in its first stages, as RobustNet.
+        whitening: Whether it has instance whitening in its first stages, as RobustNet; a function
+            decides that itself.
 
     Raises:
         BadInput: There is no such model, or its weights cannot be had.
-        UnsuitableModel: Whitening is asked of a function, which must put it in itself.
+        UnsuitableModel: First weights are asked of a function, which must load them itself.
         MissingExtra: The library of the model is not installed.
     """
     if ":" in name:
-        if whitening or pretrained:
+        if pretrained:
             raise UnsuitableModel(
-                f"{name} is a function, which decides itself what it returns: put InstanceWhitening "
-                "and first weights in there, and leave both options out."
+                f"{name} is a function, which decides itself what weights it begins with: load "
+                "them there, and leave --pretrained out."
             )
         return build_external(name, None, pretrained=False).train()
     spec = get_dense(name)

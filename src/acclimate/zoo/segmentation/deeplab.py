@@ -87,7 +87,7 @@ class DeepLab(ImageModel):
         self.head = nn.Conv2d(width, n_classes, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits of shape (n, n_classes, height / 4, width / 4)."""
+        """Return logits of shape (n, n_classes, height // 4, width // 4)."""
         fine, coarse = self.encoder(self.normalize(x))
         wide = F.interpolate(self.pyramid(coarse), fine.shape[2:], mode="bilinear")
         merged = self.merge(torch.cat([wide, self.skip(fine)], dim=1))
