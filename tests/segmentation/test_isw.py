@@ -158,8 +158,7 @@ def test_all_layers_are_observed_over_several_batches() -> None:
     every, others = (torch.cat(each) for each in zip(*batches, strict=True))
     with torch.no_grad():
         masks = [
-            select_pairs(find_variances(part(every), part(others)))
-            for part in (model.first, model)
+            select_pairs(find_variances(part(every), part(others))) for part in (model.first, model)
         ]
     assert counts == [int(mask.sum()) for mask in masks]
     for number, mask in enumerate(masks):

@@ -23,9 +23,7 @@ CAMVID, CITYSCAPES = MASK_SETS["camvid"], MASK_SETS["cityscapes"]
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MASK_SETS, "camvid", replace(CAMVID, splits=COUNTS))
-    monkeypatch.setitem(
-        MASK_SETS, "cityscapes", replace(CITYSCAPES, splits={"train": 2, "val": 1})
-    )
+    monkeypatch.setitem(MASK_SETS, "cityscapes", replace(CITYSCAPES, splits={"train": 2, "val": 1}))
 
 
 def all_of(images: object) -> tuple[torch.Tensor, torch.Tensor]:

@@ -34,9 +34,7 @@ def test_draws_depend_on_name_and_seed_alone(tmp_path: Path) -> None:
         load_masks("camvid", "train", root=tmp_path, corruption="gaussian_noise", severity=3)
     )
     assert torch.equal(labels, same)
-    one = load_masks(
-        "camvid", "train", root=tmp_path, n=1, corruption="gaussian_noise", severity=3
-    )
+    one = load_masks("camvid", "train", root=tmp_path, n=1, corruption="gaussian_noise", severity=3)
     assert torch.equal(read_all(one)[0][0], noisy[0])
     other = load_masks(
         "camvid", "train", root=tmp_path, corruption="gaussian_noise", severity=3, seed=1

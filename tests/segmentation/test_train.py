@@ -147,7 +147,7 @@ def test_it_learns_and_the_file_says_how(tmp_path: Path) -> None:
     assert again.sha256 == result.sha256
 
 
-@pytest.mark.parametrize("n_steps", [1, 3, 5])
+@pytest.mark.parametrize("n_steps", [2, 3, 5])
 def test_a_run_that_was_cut_ends_at_the_same_bytes(tmp_path: Path, n_steps: int) -> None:
     """Also when it is cut before, at and after the choice of the pairs, in the second epoch."""
     settings = make_settings(isw=True, isw_warmup_epochs=1)
@@ -169,9 +169,7 @@ def test_whitening_begins_after_its_warmup(tmp_path: Path) -> None:
     out = tmp_path / "isw.safetensors"
     settings = make_settings(isw=True, isw_warmup_epochs=1, isw_weight=5.0, lr=0.01)
     train_segmentation(settings, out, **CPU)
-    penalties = [
-        json.loads(line)["penalty"] for line in log_path(out).read_text().splitlines()
-    ]
+    penalties = [json.loads(line)["penalty"] for line in log_path(out).read_text().splitlines()]
     assert penalties[0] == 0
     assert 0 < penalties[2] < penalties[1]
     assert list(whitening_layers(load_dense(out))) == ["stem.1"]

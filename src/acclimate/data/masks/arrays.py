@@ -52,7 +52,9 @@ class ArrayPixels:
     def batches(self, picks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield images and labels for each row of positions."""
         for batch in picks:
-            yield stack_pairs([(self._images[index], self._labels[index]) for index in batch.tolist()])
+            yield stack_pairs(
+                [(self._images[index], self._labels[index]) for index in batch.tolist()]
+            )
 
     def verify(self, progress: Progress | None = None) -> None:
         """Do nothing: what is made by code has no faults."""

@@ -113,6 +113,8 @@ def _find_place(path: PurePosixPath, depth: dict[str, int]) -> Path | None:
 
 # Top folders of the published layouts, and how many names deep their files lie.
 _LAYOUTS: dict[str, dict[str, int]] = {
-    "camvid": {f"{split}{kind}": 1 for split in MASK_SETS["camvid"].splits for kind in ("", "annot")},
+    "camvid": {
+        f"{split}{kind}": 1 for split in MASK_SETS["camvid"].splits for kind in ("", "annot")
+    },
     "cityscapes": {"leftImg8bit": 3, "gtFine": 3},
 }

@@ -37,8 +37,9 @@ def load_masks(
     """Return a split of a set; its files are read when they are asked for.
 
     Args:
-        name: `camvid`, `cityscapes` or `builtin-scenes`; or a folder `DIR/images` with `DIR/masks`, or with such
-            folders in `DIR/<split>`, which may also be given as `mask-folder` and `path`.
+        name: `camvid`, `cityscapes` or `builtin-scenes`; or a folder `DIR/images` with
+            `DIR/masks`, or with such folders in `DIR/<split>`, which may also be given as
+            `mask-folder` and `path`.
         split: Such as `train` or `val`; None if there is only one.
         root: Of all data; see `acclimate.data.data_root`.
         path: Where the set is, if not under the root.
@@ -79,13 +80,13 @@ def load_masks(
     return images
 
 
-def _make_scenes(
-    split: str, n: int, size: int | Size | None, shift: Shift | None
-) -> ArrayPixels:
+def _make_scenes(split: str, n: int, size: int | Size | None, shift: Shift | None) -> ArrayPixels:
     if size is not None:
         raise BadInput("builtin-scenes are taken as they are, 48×64. Leave --size out.")
     if split not in SCENE_SPLITS:
-        raise BadInput(f'builtin-scenes has no split "{split}". {did_you_mean(split, SCENE_SPLITS)}')
+        raise BadInput(
+            f'builtin-scenes has no split "{split}". {did_you_mean(split, SCENE_SPLITS)}'
+        )
     images, labels = render_scenes(n, SCENE_SPLITS[split])
     about = {"name": "builtin-scenes", "split": split, "source": "made by code"}
     about["sha256"] = array_sha256(images)

@@ -17,9 +17,7 @@ from acclimate.zoo.segmentation.efficientnet_lite import MEAN, STD, WIDTHS, Effi
 
 
 def _pointwise(n_in: int, n_out: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(n_in, n_out, 1, bias=False), nn.BatchNorm2d(n_out), nn.ReLU()
-    )
+    return nn.Sequential(nn.Conv2d(n_in, n_out, 1, bias=False), nn.BatchNorm2d(n_out), nn.ReLU())
 
 
 def _separable(n_in: int, n_out: int, dilation: int = 1) -> nn.Sequential:

