@@ -11,12 +11,12 @@ from PIL import Image
 
 from acclimate.data.masks.specs import UNKNOWN, Table
 from acclimate.data.masks.tree import Pair
-from acclimate.errors import BadInput
-from acclimate.streams.images import Pixels, Size, common_size, show_size, try_read
+from acclimate.streams.images import Pixels, Size, show_size, try_read
 
 Mask = npt.NDArray[np.int64]
 
 _SHOWN = 8
+_ORIENTATION = 0x0112  # the EXIF tag
 # What Pillow raises on damaged files of one channel.
 _DECODE_ERRORS = (
     *(OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError),
@@ -44,9 +44,9 @@ def find_size(pair: Pair) -> Size | str:
     sizes = []
     for path in (pair.image, pair.mask):
         try:
-            sizes.append(common_size([path]))
-        except BadInput:  # which speaks of a whole folder
-            return f"{path} cannot be read (its header is damaged). Copy it again."
+            sizes.append(_read_header(path))
+        except _DECODE_ERRORS as error:
+            return f"{path} cannot be read ({type(error).__name__}: {error})."
     image, mask = sizes
     if image != mask:
         return (
@@ -54,6 +54,14 @@ def find_size(pair: Pair) -> Size | str:
             f"{show_size(image)}. Make the mask anew, from the image it belongs to."
         )
     return image
+
+
+def _read_header(path: Path) -> Size:
+    with Image.open(path) as image:
+        # Of a PNG file without orientation, Pillow would decode all pixels to look for one.
+        is_plain = image.format == "PNG" and "exif" not in image.info
+        turned = not is_plain and image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
+        return (image.width, image.height) if turned else (image.height, image.width)
 
 
 def read_mask(path: Path, table: Table, size: Size) -> Mask | str:
