@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from acclimate.cli.main import app
 from acclimate.corruptions import apply
 from acclimate.data.masks import MASK_SETS, MaskedImages, load_masks
 from acclimate.data.masks.copies import corrupt_masks
@@ -90,3 +92,18 @@ def test_what_does_not_exist_is_refused(tmp_path: Path) -> None:
         load_masks("camvid", "val", root=tmp_path, corruption="fogg")
     with pytest.raises(BadInput, match="1 to 5"):
         load_masks("camvid", "val", root=tmp_path, corruption="fog", severity=6)
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    make_camvid(tmp_path / "camvid")
+    words = ["data", "corrupt", "camvid", "--name", "contrast", "--split", "test", "--workers", "1"]
+    place = ["--data-dir", str(tmp_path)]
+    out = tmp_path / "spoiled"
+    result = CliRunner().invoke(app, [*words, *place, "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert len(list(out.glob("contrast/5/test/*.png"))) == COUNTS["test"]
+    refused = CliRunner().invoke(app, [*words, *place])
+    assert "--out" in str(refused.exception)
+    checked = CliRunner().invoke(app, ["data", "check", "camvid", *place])
+    assert checked.exit_code == 0, checked.output
+    assert "Nothing is wrong" in checked.stdout

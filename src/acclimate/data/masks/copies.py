@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Sequence
-from concurrent.futures import as_completed
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from PIL import Image
@@ -21,11 +21,13 @@ from acclimate.data.generate import open_pool
 from acclimate.data.masks.images import MaskedImages
 from acclimate.data.masks.loading import find_set, load_masks
 from acclimate.data.masks.shift import Shift, corrupt_image, describe
-from acclimate.data.masks.tree import Pair
+from acclimate.data.masks.tree import CLASSES, Pair
 from acclimate.data.places import Notify, Progress, data_root, hold_lock, make_folder
 from acclimate.errors import BadInput
 from acclimate.storage import write_atomically
 from acclimate.streams.images import Size, read_image
+
+_Job = tuple[Pair, Path, Shift, Size]
 
 
 def corrupt_masks(
@@ -80,32 +82,37 @@ def corrupt_masks(
                 folder = out / corruption / str(severity)
                 shift = Shift(corruption, severity, seed, place)
                 _claim(folder, data, shift)
+                if (base / CLASSES).is_file():
+                    _copy(base / CLASSES, folder / CLASSES)
+                for pair in data.pairs:
+                    _copy(pair.mask, folder / pair.mask.relative_to(base))
+                targets = {pair: _target(folder, base, pair) for pair in data.pairs}
                 jobs = [
                     (pair, target, shift, data.size)
-                    for pair in data.pairs
-                    if not (target := _target(folder, base, pair)).is_file()
+                    for pair, target in targets.items()
+                    if not target.is_file()
                 ]
-                for pair in data.pairs:
-                    _copy_mask(pair.mask, folder / pair.mask.relative_to(base))
-                if pool is None:
-                    done = map(_write_job, jobs)
-                else:
-                    tasks = [pool.submit(_write_job, job) for job in jobs]
-                    done = (task.result() for task in as_completed(tasks))
-                for _ in done:
-                    n_written += 1
+                for number, _ in enumerate(_run(jobs, pool), start=1):
                     if progress is not None:
-                        progress(f"{corruption}, severity {severity}", n_written, None)
-                if (base / "classes.txt").is_file():
-                    _copy_mask(base / "classes.txt", folder / "classes.txt")
+                        progress(f"{corruption}, severity {severity}", number, len(jobs))
+                n_written += len(jobs)
     return n_written
+
+
+def _run(jobs: Sequence[_Job], pool: ProcessPoolExecutor | None) -> Iterator[None]:
+    """Yield when a copy is written."""
+    if pool is None:
+        yield from map(_write, jobs)
+        return
+    for task in as_completed([pool.submit(_write, job) for job in jobs]):
+        yield task.result()
 
 
 def _target(folder: Path, base: Path, pair: Pair) -> Path:
     return folder / pair.image.relative_to(base).with_suffix(".png")
 
 
-def _write_job(job: tuple[Pair, Path, Shift, Size]) -> None:
+def _write(job: _Job) -> None:
     pair, target, shift, size = job
     spoiled = corrupt_image(read_image(pair.image, size, squash=True), pair.name, shift)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +121,7 @@ def _write_job(job: tuple[Pair, Path, Shift, Size]) -> None:
     write_atomically(target, buffer.getvalue())
 
 
-def _copy_mask(source: Path, target: Path) -> None:
+def _copy(source: Path, target: Path) -> None:
     if not target.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)

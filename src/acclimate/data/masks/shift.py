@@ -60,6 +60,7 @@ def corrupt_image(image: Pixels, name: str, shift: Shift) -> Pixels:
     place = int.from_bytes(digest[:8], "little") >> 1
     # Here, for what is set around a thread or a process is not set in it.
     with frost_from(shift.root):
-        return apply(image[None], shift.corruption, shift.severity, shift.seed, place, scale=True)[
-            0
-        ]
+        spoiled = apply(
+            image[None], shift.corruption, shift.severity, shift.seed, place, scale=True
+        )
+    return spoiled.reshape(image.shape)

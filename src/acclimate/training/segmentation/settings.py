@@ -134,7 +134,7 @@ class SegmentationSettings:
         >>> settings.rate(0, 100), round(settings.rate(50, 100), 4)
         (0.1, 0.0536)
         """
-        return self.lr * (1 - step / n_steps) ** self.power
+        return self.lr * math.pow(1 - step / n_steps, self.power)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all settings as plain values."""

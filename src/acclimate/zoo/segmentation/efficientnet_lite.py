@@ -139,15 +139,14 @@ def load_imagenet(encoder: EfficientNetLite0) -> None:
 def rename(encoder: EfficientNetLite0, published: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the published tensors by our names; those of the classifier's end are left out."""
     names = {"_conv_stem": "stem.1", "_bn0": "stem.2"}
-    places = [
-        (f"stages.{stage}.{number}", block)
-        for stage, blocks in enumerate(encoder.stages)
-        for number, block in enumerate(blocks)  # type: ignore[arg-type]
+    blocks = [
+        (place, block)
+        for place, block in encoder.named_modules()
+        if isinstance(block, InvertedResidual)
     ]
-    for index, (place, block) in enumerate(places):
+    for index, (place, block) in enumerate(blocks):
         theirs = f"_blocks.{index}"
-        shift = len(block.filter) - 3  # one where there is padding of its own
-        # Where a step was replaced by holes there is no padding, and the filter comes first.
+        shift = len(block.filter) - 3  # one where there is padding before the filter
         names |= {
             f"{theirs}._expand_conv": f"{place}.expand.0",
             f"{theirs}._bn0": f"{place}.expand.1",

@@ -42,12 +42,14 @@ def whiten_stem(stem: nn.Sequential) -> nn.Sequential:
     The BatchNorm that follows is kept: of standardised features it changes but scale and shift,
     which the published weights were trained with.
     """
-    layers = list(stem)
-    place = next(index for index, layer in enumerate(layers) if isinstance(layer, nn.BatchNorm2d))
-    n_channels = layers[place].num_features
-    return nn.Sequential(*layers[:place], InstanceWhitening(n_channels), *layers[place:])
+    layers: list[nn.Module] = []
+    for layer in stem:
+        if isinstance(layer, nn.BatchNorm2d):
+            layers.append(InstanceWhitening(layer.num_features))
+        layers.append(layer)
+    return nn.Sequential(*layers)
 
 
-def whiten_stage(stage: nn.Sequential, n_channels: int) -> nn.Sequential:
-    """Return a stage that whitens what it gives on."""
-    return nn.Sequential(*stage, InstanceWhitening(n_channels))
+def whiten_stage(stage: nn.Module, n_channels: int) -> nn.Sequential:
+    """Return a stage, a sequence of blocks, that whitens what it gives on."""
+    return nn.Sequential(*stage.children(), InstanceWhitening(n_channels))
