@@ -102,8 +102,8 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
-#: What is other where the small scale runs all images: without a projector, which ten classes do not
-#: need, to prepare from all source images takes a minute or two, so it is done as in the paper.
+#: What is other where the small scale runs all images: without a projector, which ten classes do
+#: not need, to prepare from all source images takes minutes, so it is done as in the paper.
 SMALL_WHOLE: dict[str, dict[str, Any]] = {"CIFAR-10-C": {"prepare": {}}}
 
 # What the small scale's own backbone is compared with: the one most alike in the paper.
