@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-#: The subset of the small scale, with corruptions of each kind (noise, blur, weather, digital). With
+#: The subset of the small scale, with corruptions of each kind: noise, blur, weather, digital. With
 #: one seed they are the pairs that a claim is judged by: four could not show more than 94 %.
 SMALL_CORRUPTIONS = ("gaussian_noise", "defocus_blur", "snow", "fog", "contrast", "pixelate")
 
