@@ -12,6 +12,7 @@ import importlib
 import logging
 import math
 import os
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ from acclimate.errors import BadInput, MissingExtra
 _CONCURRENCY = 4
 # Seconds between two looks at which nodes there are, and to wait if there are none.
 _LOOK_AT_NODES_EVERY, _WAIT_FOR_NODES = 2.0, 120.0
+# Seconds in which an address must answer.
+_ANSWER = 10.0
 
 
 def run_ray(
@@ -138,6 +141,7 @@ def connect(
             f"expected the address of a cluster that this machine is part of, found {address}. "
             "Run the command on a node, with --address auto, or by ray job submit."
         )
+    _check_there(address)
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         if address is None:
@@ -146,10 +150,7 @@ def connect(
         else:
             ray.init(address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise BadInput(
-            f"cannot connect to Ray at {address or 'this machine'} ({error}). Start a cluster "
-            "by ray start --head, or leave --address out to use this machine alone."
-        ) from error
+        raise BadInput(_explain(address, error)) from error
     try:
         yield
     finally:
@@ -187,6 +188,24 @@ class Slots:
 
     def _fit(self, has: Mapping[str, float]) -> int:
         return min(int(has.get(name, 0) // n) for name, n in self._needs.items())
+
+
+def _check_there(address: str | None) -> None:
+    """Refuse an address where nobody listens: Ray itself would try for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER).close()
+    except OSError as error:
+        raise BadInput(_explain(address, error)) from error
+
+
+def _explain(address: str | None, error: Exception) -> str:
+    return (
+        f"cannot connect to Ray at {address or 'this machine'} ({error}). Start a cluster by ray "
+        "start --head, or leave --address out to use this machine alone."
+    )
 
 
 def _tell_environment() -> dict[str, str]:
