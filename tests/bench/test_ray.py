@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -80,8 +81,10 @@ class Watcher:
 @pytest.fixture(scope="module")
 def ray_environment() -> Iterator[None]:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'acclimate[ray]'")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment().items():
+    # What killed processes leave behind goes here; a short path, as it is that of sockets, too.
+    folder = TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True)
+    with folder as place, pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(TMPDIR=place, RAY_TMPDIR=place).items():
             patch.setenv(name, value)
         patch.delenv("RAY_ADDRESS", raising=False)
         # Else Ray would make a token in the home of whoever runs the tests.
