@@ -33,11 +33,14 @@ ELSEWHERE = {
     "dense-restores_snapshots",
     "dense-ignores_train_and_eval",
 }
+#: Checks that take long, and these methods they are made on: the others run the same code.
+LONG = {"dense-takes_any_statistics", "dense-composes_with_swr_and_nsp"}
+LONG_ON = ("alpha_bn", "tent", "cotta", "swr")
 CHECKS = [
     pytest.param(check, id=f"{method}-{name}")
     for method in METHODS
     for name, check in yield_checks(method, models=["dense"])
-    if name not in ELSEWHERE
+    if name not in ELSEWHERE and (name not in LONG or method in LONG_ON)
 ]
 
 
