@@ -47,7 +47,7 @@ class Materials:
 
     def load_data(self, spec: JobSpec) -> Data:
         """Return the data of a job."""
-        key = (spec.data, spec.corruptions, spec.severities, spec.images)
+        key = (spec.data, spec.corruptions, spec.severities, spec.images, spec.domains)
         if self._find("data", key) is None:
             self._kept["data"] = key, self.read_data(spec)
         found: Data = self._find("data", key)
@@ -59,6 +59,7 @@ class Materials:
             corruptions=spec.corruptions,
             severities=spec.severities,
             n=spec.images,
+            domains=spec.domains,
             progress=self.progress,
         )
         return load_data(spec.data, request)
@@ -107,15 +108,20 @@ class Materials:
     def open_source(self, spec: JobSpec, data: Data) -> tuple[Labelled, Sequence[str]]:
         """Return the labelled batches that an artifact is prepared from, and their classes."""
         how = spec.prepare
-        source = how.source or data.source
+        source = how.source or (data.source if how.domains is None else spec.data)
         if source is None:
             raise ArtifactMissing(
                 f"{spec.method} needs an artifact, and nobody knows what to prepare it from: "
                 f"{data.name} says nothing of the training images. Name them: prepare = {{ source "
-                '= "cifar10" }, or a folder.'
+                '= "cifar10" }, or a folder; of several domains, those that were trained on: '
+                'prepare = { domains = { names = ["photo"], part = "train" } }.'
             )
         preparation = Preparation(
-            source=source, n=how.images, classes=data.classes, seed=_seed(spec)
+            source=source,
+            n=how.images,
+            classes=data.classes,
+            seed=_seed(spec),
+            domains=how.domains,
         )
         return preparation.open()
 

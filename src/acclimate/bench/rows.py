@@ -18,7 +18,7 @@ Flat = dict[tuple[str, ...], Any]
 _JOB_FIELDS = tuple(spec.name for spec in dataclasses.fields(JobSpec))
 _ROW_FIELDS = ("label", "group", *_JOB_FIELDS)
 # Of these a list is one value, and a list of lists stands for several.
-_LISTS = ("corruptions", "severities")
+_LISTS = ("corruptions", "severities", "names")
 _FILES = (("weights",), ("prepare", "contrast_head"))
 _SWITCHES = ("regularizer", "auxiliary")
 # What rows are compared under rather than by: it goes to the group, not to the label.

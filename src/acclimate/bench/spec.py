@@ -7,12 +7,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, get_args
 
+from acclimate.bench.hashes import file_sha256
 from acclimate.comparison import Protocol, Request
 from acclimate.data import SETS
+from acclimate.data.domain_pool import DomainChoice
 from acclimate.errors import BadInput, InvalidConfig, did_you_mean
 from acclimate.functional.precision import SpeedName
 from acclimate.methods import get_method
@@ -25,7 +26,6 @@ from acclimate.parts.options import (
     PenaltyOptions,
     PrototypeOptions,
 )
-from acclimate.zoo.readers import sha256_of
 
 #: Characters of a key: enough for a hundred thousand jobs in a folder, short enough for a path.
 _KEY_LENGTH = 12
@@ -52,6 +52,7 @@ class Preparing:
             paper's value.
         contrast_head: A file with the projection head of a model that was trained jointly, which
             `ttt_pp` needs.
+        domains: Which images of a set of several domains, pooled: those the model was trained on.
     """
 
     source: str | None = None
@@ -60,6 +61,7 @@ class Preparing:
     speed: str = "exact"
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     contrast_head: str | None = None
+    domains: DomainChoice | None = None
 
     def __post_init__(self) -> None:
         if self.speed not in get_args(SpeedName):
@@ -89,6 +91,7 @@ class JobSpec:
         corruptions: Names; None for the fifteen of the benchmark.
         severities: From 1 to 5.
         images: Of each domain; None for all.
+        domains: Which images of a set of several domains; None for all of all domains.
         protocol: Fields of `acclimate.comparison.Protocol` other than the defaults. The files of a
             folder come class after class, so that the default of its order is `"shuffled"`.
         method: Name of the method.
@@ -111,6 +114,7 @@ class JobSpec:
     corruptions: tuple[str, ...] | None = None
     severities: tuple[int, ...] = (5,)
     images: int | None = None
+    domains: DomainChoice | None = None
     protocol: Mapping[str, Any] = field(default_factory=dict)
     method: str = "source"
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -144,7 +148,7 @@ class JobSpec:
 
     def get_protocol(self) -> Protocol:
         """Return how the stream is run."""
-        is_folder = self.data not in SETS or SETS[self.data].kind == "folder"
+        is_folder = self.data not in SETS or SETS[self.data].kind in ("folder", "domains")
         usual = {"order": "shuffled"} if is_folder else {}
         protocol: Protocol = _build(Protocol, {**usual, **self.protocol}, "protocol")
         return protocol
@@ -180,11 +184,12 @@ class JobSpec:
         how = self.prepare
         given = how.options()
         parts = {name: dataclasses.asdict(given.get(name, _PARTS[name]())) for name in _PARTS}
-        head = {} if how.contrast_head is None else {"head": _file_sha256(how.contrast_head)}
+        head = {} if how.contrast_head is None else {"head": file_sha256(how.contrast_head)}
         return _hash(
             {
                 **self._model_identity(),
                 **head,
+                **_describe_domains(how.domains),
                 "source": how.source or self.data,
                 "images": how.images,
                 "seed": self.seed if how.seed is None else how.seed,
@@ -219,8 +224,8 @@ class JobSpec:
             if made.get(name) is not None:
                 made[name] = tuple(made[name])
         if isinstance(made.get("prepare"), Mapping):
-            made["prepare"] = _build(Preparing, made["prepare"], "prepare")
-        return cls(**made)
+            made["prepare"] = _build(Preparing, _with_domains(made["prepare"]), "prepare")
+        return cls(**_with_domains(made))
 
     def _identity(self) -> dict[str, Any]:
         how = Speed.of(self.speed)
@@ -229,6 +234,7 @@ class JobSpec:
             # The name, not the place: a folder may be moved. Checksums of the images are in the
             # result.
             "data": Path(self.data).name,
+            **_describe_domains(self.domains),
             "corruptions": self.corruptions,
             "severities": sorted(self.severities),
             "images": self.images,
@@ -246,12 +252,24 @@ class JobSpec:
     def _model_identity(self) -> dict[str, Any]:
         return {
             "model": self.model,
-            "weights": None if self.weights is None else _file_sha256(self.weights),
+            "weights": None if self.weights is None else file_sha256(self.weights),
         }
 
 
 def _to_dict(values: Any) -> dict[str, Any] | None:
     return None if values is None else dataclasses.asdict(values)
+
+
+def _describe_domains(choice: DomainChoice | None) -> dict[str, Any]:
+    """Return nothing for no choice, so that the names of other jobs are what they were."""
+    return {} if choice is None else {"domains": dataclasses.asdict(choice)}
+
+
+def _with_domains(values: Mapping[str, Any]) -> dict[str, Any]:
+    given = values.get("domains")
+    if not isinstance(given, Mapping):
+        return dict(values)
+    return {**values, "domains": _build(DomainChoice, given, "domains")}
 
 
 def _hash(content: Mapping[str, Any]) -> str:
@@ -265,19 +283,3 @@ def _build(kind: type, values: Mapping[str, Any], where: str) -> Any:
         if name not in known:
             raise InvalidConfig(f'{where} has no "{name}". {did_you_mean(name, known)}')
     return kind(**values)
-
-
-def _file_sha256(path: str) -> str:
-    try:
-        found = Path(path).stat()
-    except OSError as error:
-        raise BadInput(
-            f"expected a file of weights at {path}, but it cannot be read ({error.strerror}). Give "
-            "the right path, or put the file there."
-        ) from error
-    return _known_sha256(str(Path(path).resolve()), found.st_size, found.st_mtime_ns)
-
-
-@lru_cache(maxsize=64)
-def _known_sha256(path: str, size: int, changed: int) -> str:
-    return sha256_of(Path(path))

@@ -54,7 +54,9 @@ def reproduce(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(help="How many; default: 3 on the subset of small, else 1."),
+        typer.Option(
+            help="How many; default: 3 on the subset of small and for table-6 in full, else 1."
+        ),
     ] = None,
     weights: Annotated[
         list[str] | None,
@@ -104,6 +106,21 @@ def reproduce(
         list[str] | None,
         typer.Option(metavar="MODEL=FILE", help="The projection head of a model, for TTT++."),
     ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            help="Draws of training's hyper-parameters, of several domains (table-6); default: 5 "
+            "for full, else 1.",
+        ),
+    ] = None,
+    selection: Annotated[
+        str,
+        typer.Option(
+            metavar="RULE",
+            help="How hyper-parameters of table-6 are chosen: leave-one-domain-out (default), "
+            "training-domain or oracle.",
+        ),
+    ] = "",
     device: DeviceOption = "auto",
     address: AddressOption = None,
     cpus: CpusOption = None,
@@ -143,6 +160,8 @@ def reproduce(
         corruptions=None if corruptions is None else split_names(corruptions),
         images=images,
         only=only,
+        trials=trials,
+        selection=selection,
     )
     root = out if out is not None else Path(f"reproduce-{name}-{scale}")
     is_one = len(experiments) == 1
@@ -177,29 +196,31 @@ def _run(
     **how: Any,
 ) -> bool:
     """Run one experiment and print what came out; say whether all of its jobs did."""
-    from acclimate.bench import Store
     from acclimate.paper import reproduce as run_again
 
     with show_warnings():
-        suite = experiment.suite(scale, seeds, settings)
         try:
-            with show_events(Store(store, suite).jobs()) as on_event:
-                found = run_again(
-                    experiment,
-                    scale,
-                    folder,
-                    seeds=seeds,
-                    settings=settings,
-                    store=store,
-                    on_event=on_event,
-                    command=shlex.join(["acclimate", *sys.argv[1:]]),
-                    **how,
-                )
+            found = run_again(
+                experiment,
+                scale,
+                folder,
+                seeds=seeds,
+                settings=settings,
+                store=store,
+                show=show_events,
+                notify=_say,
+                command=shlex.join(["acclimate", *sys.argv[1:]]),
+                **how,
+            )
         except KeyboardInterrupt:
             get_console(stderr=True).print("interrupted; say the same again to go on")
             raise
     _show(found, folder)
     return not found.failed
+
+
+def _say(text: str) -> None:
+    get_console(stderr=True).print(printable(text), soft_wrap=True)
 
 
 def _show(found: Reproduction, folder: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from acclimate.corruptions import BENCHMARK
 from acclimate.data.corruptor import check_request
+from acclimate.data.domain_pool import DomainChoice
 from acclimate.data.places import Progress
 from acclimate.errors import BadInput
 from acclimate.streams import Domain
@@ -69,6 +70,7 @@ class Request:
         size: Of the images of a folder; None if all have one.
         classes: Names in the order of the model's logits, for folders.
         root: Of all data; see `acclimate.data.data_root`.
+        domains: Which images of a set of several domains; None for all.
         progress: Is told of images that are made or read.
     """
 
@@ -78,6 +80,7 @@ class Request:
     size: int | Size | None = None
     classes: Sequence[str] | None = None
     root: str | Path | None = None
+    domains: DomainChoice | None = None
     progress: Progress | None = None
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from acclimate.comparison.data import Data, Request
 from acclimate.comparison.images import find_corrupted, find_domains, list_classes, open_files
+from acclimate.comparison.several import load_several
 from acclimate.corruptions import BENCHMARK, apply, provenance
 from acclimate.corruptions.frost import frost_from
 from acclimate.data import SETS, LabelledImages, data_root, load, load_folder
@@ -32,13 +33,17 @@ def load_data(name: str, request: Request | None = None) -> Data:
     Args:
         name: A key of `acclimate.data.SETS`; or a folder: `DIR/<class>/<image>` for one domain,
             `DIR/<domain>/<class>/<image>` for several, or what `acclimate data corrupt` made of
-            one, `DIR/<corruption>/<severity>/<class>/<image>`.
+            one, `DIR/<corruption>/<severity>/<class>/<image>`. Sets of several domains, such as
+            `pacs`, and folders if domains are asked for, are as `load_domains` gives them: brought
+            to their size whatever their shape.
         request: What of it.
 
     Raises:
         BadInput: There is no such set or folder, or it cannot give what is asked for.
     """
     asked = request if request is not None else Request()
+    if asked.domains is not None or (name in SETS and SETS[name].kind == "domains"):
+        return load_several(name, asked)
     if name not in SETS:
         if Path(name).is_dir():
             return _load_own(Path(name), asked)

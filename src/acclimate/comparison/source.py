@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
 from acclimate.comparison.run import Wrapping
+from acclimate.comparison.several import open_several
 from acclimate.data import SETS, load
+from acclimate.data.domain_pool import DomainChoice
 from acclimate.errors import ArtifactMissing, BadInput
 from acclimate.functional.normalization import Normalization
 from acclimate.methods import get_method
@@ -80,12 +82,15 @@ class Preparation:
     """Where an artifact is prepared from, if none is given.
 
     Attributes:
-        source: A key of `acclimate.data.SETS`, or a folder `DIR/<class>/<image>`.
-        n: Only so many images, the first ones, of a set; None for all, as of a folder.
+        source: A key of `acclimate.data.SETS`, or a folder `DIR/<class>/<image>`; with `domains`, a
+            set of several domains, or a folder of them.
+        n: Only so many images, the first ones, of a set, or drawn by the seed, of several domains;
+            None for all, as of a folder.
         size: Of the images of a folder; None if all have one.
         classes: Names in the order of the logits, if they are known.
         root: Of all data; see `acclimate.data.data_root`.
         seed: Of the order and of all draws.
+        domains: Which images of several domains, pooled.
 
     Raises:
         BadInput: There is no such source, or it cannot give so many images.
@@ -97,16 +102,17 @@ class Preparation:
     classes: Sequence[str] | None = None
     root: str | Path | None = None
     seed: int = 0
+    domains: DomainChoice | None = None
 
     def __post_init__(self) -> None:
-        if not self._is_set and not Path(self.source).is_dir():
+        if self.domains is None and not self._is_set and not Path(self.source).is_dir():
             raise BadInput(
                 f'cannot prepare from "{self.source}": expected cifar10, cifar100, builtin, or a '
                 "folder with a sub-folder for each class."
             )
         if self.n is not None and self.n < 1:
             raise BadInput(f"expected at least 1 source image, found {self.n}.")
-        if self.n is not None and not self._is_set:
+        if self.n is not None and self.domains is None and not self._is_set:
             raise BadInput(
                 f"a number of source images is for named sets; of the folder {self.source} all are "
                 "taken. Leave --source-images out."
@@ -121,7 +127,9 @@ class Preparation:
             "seed": self.seed,
             "parts": parts,
         }
-        if not self._is_set:
+        if self.domains is not None:
+            about["domains"] = asdict(self.domains)
+        elif not self._is_set:
             about["size"] = list(self.size) if isinstance(self.size, tuple) else self.size
         return about
 
@@ -164,6 +172,9 @@ class Preparation:
         self, normal: Normalization | None = None
     ) -> tuple[Iterable[tuple[Tensor, Tensor]], Sequence[str]]:
         """Return the labelled batches, normalised, and the names of the classes."""
+        if self.domains is not None:
+            pooled, names = open_several(self.source, self.domains, self.n, self.seed, self.root)
+            return ArraySource(pooled, self.seed, normal), names
         if self._is_set:
             made = SETS[self.source].kind == "made"
             options = {"n": self.n or N_BUILTIN} if made else {}

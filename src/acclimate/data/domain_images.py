@@ -15,9 +15,11 @@ from torch import Tensor
 
 from acclimate.data.arrays import array_sha256
 from acclimate.errors import AcclimateWarning, BadInput
-from acclimate.streams.images import Size, read_ahead
+from acclimate.streams.images import Pixels, Size, read_ahead
 
 Labels = npt.NDArray[np.int64]
+
+_TOGETHER = 256  # files that are listed at a time, where all are read
 
 
 class Domain(Protocol):
@@ -40,6 +42,9 @@ class Domain(Protocol):
 
     def batches(self, picks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield uint8 images (batch, 3, height, width) and labels for each row of positions."""
+
+    def readable(self) -> list[int]:
+        """Return the positions of the images that can be read; each is read once for that."""
 
 
 class ArrayDomain:
@@ -67,6 +72,10 @@ class ArrayDomain:
             pixels = torch.from_numpy(np.ascontiguousarray(self._images[rows]))
             yield pixels.permute(0, 3, 1, 2), torch.from_numpy(self.labels[rows])
 
+    def readable(self) -> list[int]:
+        """Return all positions: an array was read already."""
+        return list(range(len(self)))
+
 
 class FolderDomain:
     """A domain of image files, which threads read one batch ahead and bring to one size.
@@ -92,6 +101,7 @@ class FolderDomain:
     ) -> None:
         self._paths, self.labels, self.classes, self._size = paths, labels, tuple(classes), size
         self.unreadable: dict[Path, str] = {}
+        self._readable: list[int] | None = None
         listing = "\n".join(
             f"{path.relative_to(base).as_posix()}\t{path.stat().st_size}" for path in paths
         )
@@ -110,29 +120,41 @@ class FolderDomain:
 
     def batches(self, picks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield images and labels for each row of positions; unreadable images are left out."""
+        for batch, (kept, pixels) in zip(picks, self._read(picks), strict=True):
+            if not kept:
+                raise BadInput(
+                    f"none of the {len(batch)} images of a batch can be read; the first is "
+                    f"{self._paths[int(batch[0])]}. Check that the files are complete images."
+                )
+            x = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
+            yield x, torch.from_numpy(self.labels[kept])
+
+    def readable(self) -> list[int]:
+        """Return the positions of the images that can be read; each is read once for that."""
+        if self._readable is None:
+            picks = torch.arange(len(self)).split(_TOGETHER)
+            self._readable = [index for kept, _ in self._read(picks) for index in kept]
+        return self._readable
+
+    def _read(self, picks: Sequence[Tensor]) -> Iterator[tuple[list[int], list[Pixels]]]:
+        """Yield the positions of each row that can be read, and their pixels; note the others."""
         groups = [[self._paths[index] for index in batch.tolist()] for batch in picks]
         read = read_ahead(groups, self._size, squash=True)
         for batch, group, results in zip(picks, groups, read, strict=True):
-            pixels, kept = [], []
+            kept, pixels = [], []
             for index, path, result in zip(batch.tolist(), group, results, strict=True):
                 if isinstance(result, str):
                     self._note(path, result)
                 else:
-                    pixels.append(result)
                     kept.append(index)
-            if not kept:
-                raise BadInput(
-                    f"none of the {len(group)} images of a batch can be read; the first is "
-                    f"{group[0]}. Check that the files are complete images."
-                )
-            x = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
-            yield x, torch.from_numpy(self.labels[kept])
+                    pixels.append(result)
+            yield kept, pixels
 
     def _note(self, path: Path, reason: str) -> None:
         if path not in self.unreadable:
             self.unreadable[path] = reason
             text = f"{path} is left out: it cannot be read ({reason})."
-            warnings.warn(text, AcclimateWarning, stacklevel=3)
+            warnings.warn(text, AcclimateWarning, stacklevel=4)
 
 
 class Part:
@@ -156,3 +178,8 @@ class Part:
     def batches(self, picks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield images and labels for each row of positions."""
         return self._domain.batches([self._keys[batch] for batch in picks])
+
+    def readable(self) -> list[int]:
+        """Return the positions of the images that can be read."""
+        good = set(self._domain.readable())
+        return [place for place, key in enumerate(self._keys.tolist()) if key in good]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from acclimate.data.domain_split import HELD_OUT, split_keys
 from acclimate.data.domain_tree import DomainTree, find_base, find_faults, list_tree, warn_counts
 from acclimate.data.places import data_root
 from acclimate.errors import BadInput, did_you_mean
-from acclimate.streams.images import Size, as_size, common_size
+from acclimate.streams.images import Pixels, Size, as_size, common_size
 
 __all__ = ["Domain", "DomainSet", "Part", "load_domains"]
 
@@ -147,10 +148,17 @@ def _make_builtin(size: int | Size | None, n: int | None) -> DomainSet:
     if size is not None:
         raise BadInput("builtin-domains are taken as they are, 32×32. Leave --size out.")
     domains: dict[str, Domain] = {
-        name: ArrayDomain(*render_style(name, n or N_BUILTIN), CLASSES, {"source": "made by code"})
+        name: ArrayDomain(*_render(name, n or N_BUILTIN), CLASSES, {"source": "made by code"})
         for name in STYLES
     }
     return _describe("builtin-domains", CLASSES, domains)
+
+
+@lru_cache(maxsize=2 * len(STYLES))
+def _render(name: str, n: int) -> tuple[Pixels, Labels]:
+    images, labels = render_style(name, n)
+    images.flags.writeable = labels.flags.writeable = False  # whoever asks again gets the same
+    return images, labels
 
 
 def _describe(name: str, classes: Sequence[str], domains: dict[str, Domain]) -> DomainSet:

@@ -7,6 +7,7 @@ from acclimate.paper.experiment import Experiment
 from acclimate.paper.experiments import (
     ablation,
     comparison,
+    domains,
     features,
     imagenet,
     later,
@@ -15,7 +16,7 @@ from acclimate.paper.experiments import (
 )
 from acclimate.paper.published import load_published
 
-_MODULES = (ablation, comparison, features, imagenet, later, projector, regulariser)
+_MODULES = (ablation, comparison, domains, features, imagenet, later, projector, regulariser)
 _MADE = {own.id: own for module in _MODULES for own in module.EXPERIMENTS}
 
 #: The experiments in the order of the paper.

@@ -16,10 +16,12 @@ Cell = tuple[str, str]
 Errors = Mapping[int, Mapping[str, float]]
 
 #: What the columns of a table are: the jobs'; the mean and every corruption of one job; severities,
-#: each a job, and their mean; the passes of one job.
-Kind = Literal["jobs", "corruptions", "severities", "passes"]
+#: each a job, and their mean; the passes of one job; sets of domains, each domain a job.
+Kind = Literal["jobs", "corruptions", "severities", "passes", "domains"]
 
 MEAN = "mean"
+#: Over sets of domains.
+AVERAGE = "average"
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,9 @@ def _read(outcome: Outcome, kind: Kind) -> dict[str, dict[str, float]]:
     if kind == "severities":
         named = {f"{domain}, severity {column}": error for domain, error in errors.items()}
         return {MEAN: named, column: errors}
+    if kind == "domains":
+        named = {f"{column}, {domain}": error for domain, error in errors.items()}
+        return {AVERAGE: named, column: errors, **dict.fromkeys(named, errors)}
     return {column: errors}
 
 

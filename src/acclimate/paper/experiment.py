@@ -12,8 +12,9 @@ from acclimate.bench.spec import JobSpec
 from acclimate.bench.suite import Suite
 from acclimate.errors import BadInput
 from acclimate.methods import get_method
-from acclimate.paper.cells import MEAN, Kind, read_grids
+from acclimate.paper.cells import AVERAGE, MEAN, Grid, Kind, read_grids
 from acclimate.paper.claims import Claim, Verdict, judge
+from acclimate.paper.plan import Planner
 from acclimate.paper.published import Published, load_published
 from acclimate.paper.scales import SCALES, Settings, Setup, check_scale, describe_setup, find_setups
 from acclimate.paper.tables import PaperTable, make_table, published_cells
@@ -88,6 +89,7 @@ class Experiment:
         notes: What a reader must know of our run.
         figure: Draws it, if it is a figure.
         check: Raises what would make the figure fail, before anything is run.
+        plan: Makes the jobs, where they depend on what is trained and tried before.
         missing: Why it cannot be run yet; empty if it can.
     """
 
@@ -101,6 +103,7 @@ class Experiment:
     notes: tuple[str, ...] = ()
     figure: Callable[[Scene], Drawing] | None = None
     check: Callable[[], None] | None = None
+    plan: Planner | None = None
     missing: str = ""
 
     @property
@@ -142,8 +145,14 @@ class Experiment:
             settings: What is to be changed of the scale.
 
         Raises:
-            BadInput: The experiment cannot be run yet, or not in this way.
+            BadInput: The experiment cannot be run yet, or not in this way; or its jobs depend on
+                models that are trained first.
         """
+        if self.plan is not None:
+            raise BadInput(
+                f"the jobs of {self.id} depend on models that are trained first: reproduce() makes "
+                "both."
+            )
         setups = self.setups(scale, settings)
         chosen = self.default_seeds(scale) if seeds is None else tuple(seeds)
         entries = [
@@ -193,10 +202,20 @@ class Experiment:
             asked = {str(entry.axes["row"]) for entry in entries if entry.group == grid.name}
             known = {*grid.rows, *asked, *self.published.rows.get(grid.paper, ())}
             numbers = published_cells(self.published, grid.paper)
-            for claim in self.claims:
+            for claim in self._claims_of(grid, entries):
                 if grid.paper.startswith(claim.where) and {row for row, _ in claim.cells} <= known:
                     found.append(judge(claim, grid, numbers))
         return tuple(found)
+
+    def _claims_of(self, grid: Grid, entries: Sequence[Entry]) -> list[Claim]:
+        """Return the claims; of several sets of domains, those on sets that were to be run."""
+        if self.kind != "domains":
+            return list(self.claims)
+        columns = {str(entry.axes["column"]) for entry in entries if entry.group == grid.name}
+        columns |= {column for _, column in grid.cells}
+        if not set(self.published.columns) <= columns:
+            columns.discard(AVERAGE)  # over fewer sets than the paper's
+        return [own for own in self.claims if {column for _, column in own.cells} <= columns]
 
 
 def make_spec(setup: Setup, variant: Variant, seed: int = 0) -> JobSpec:

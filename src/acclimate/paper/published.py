@@ -23,6 +23,11 @@ _KEYS = {"title", "place", "tex", "unit", "columns", "rows", "spread", "gains", 
 _NEEDED = ("title", "place", "tex", "unit", "columns", "rows")
 
 
+def is_accuracy(unit: str) -> bool:
+    """Return whether numbers of this unit are the better the higher they are."""
+    return unit.startswith("accuracy")
+
+
 @dataclass(frozen=True)
 class Published:
     """One table or figure of the paper.
@@ -50,6 +55,11 @@ class Published:
     spread: Rows = field(default_factory=dict)
     gains: Mapping[str, Values] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_accuracy(self) -> bool:
+        """Whether its numbers are accuracies; errors otherwise."""
+        return is_accuracy(self.unit)
 
     def get(self, setting: str, row: str, column: str) -> float | None:
         """Return a number, or None if the text has none there."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,17 +14,23 @@ from typing import Any
 from acclimate import zoo
 from acclimate.artifact import versions
 from acclimate.bench.engine import run_suite
+from acclimate.bench.events import OnEvent
 from acclimate.bench.outcome import Entry, Outcome
 from acclimate.bench.selection import get_rule
-from acclimate.bench.store import ARTIFACTS
+from acclimate.bench.store import ARTIFACTS, Store
 from acclimate.bench.suite import Suite
+from acclimate.data.places import Notify, Progress
 from acclimate.errors import BadInput
 from acclimate.paper.claims import ENOUGH, RESAMPLES, Verdict
 from acclimate.paper.experiment import Drawing, Experiment, Scene
+from acclimate.paper.plan import Workshop
 from acclimate.paper.render import render_latex, render_markdown
 from acclimate.paper.scales import Settings
 from acclimate.paper.tables import PaperTable
 from acclimate.storage import write_atomically
+
+#: Gives a function that is told what happens to the jobs of a suite, by the names of their folders.
+Show = Callable[[Mapping[str, Entry]], AbstractContextManager[OnEvent]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,10 @@ def reproduce(
     settings: Settings | None = None,
     store: str | Path | None = None,
     artifacts: str | Path | None = None,
-    on_event: Callable[[Any], None] | None = None,
+    on_event: OnEvent | None = None,
+    show: Show | None = None,
+    progress: Progress | None = None,
+    notify: Notify | None = None,
     command: str = "",
     **how: Any,
 ) -> Reproduction:
@@ -74,6 +84,9 @@ def reproduce(
             the jobs they have in common.
         artifacts: Folder of what is prepared; in `store` if None.
         on_event: Is told what happens to the jobs.
+        show: Gives such a function for the jobs of one suite: an experiment may have several.
+        progress: Is told of models that are trained.
+        notify: Is told what was done besides the jobs.
         command: What was typed, for the record.
         **how: Of `acclimate.bench.run_suite`: engine, n_workers, retries, device.
 
@@ -82,14 +95,27 @@ def reproduce(
     """
     folder = Path(out)
     place = folder if store is None else Path(store)
-    suite = experiment.suite(scale, seeds, settings)
-    check_weights(suite)
     if experiment.check is not None:
         experiment.check()
     prepared = place / ARTIFACTS if artifacts is None else Path(artifacts)
-    outcomes = run_suite(
-        suite, place, on_event=on_event, artifacts=prepared, command=command or None, **how
-    )
+
+    def run(suite: Suite, where: Path) -> list[Outcome]:
+        jobs = Store(where, suite).jobs()
+        with nullcontext(on_event) if show is None else show(jobs) as watch:
+            return run_suite(
+                suite, where, on_event=watch, artifacts=prepared, command=command or None, **how
+            )
+
+    record: Mapping[str, Any] = {}
+    if experiment.plan is None:
+        suite = experiment.suite(scale, seeds, settings)
+        check_weights(suite)
+    else:
+        device = str(how.get("device", "auto"))
+        workshop = Workshop(place, run, device, progress, notify)
+        plan = experiment.plan(scale, seeds, settings or Settings(), workshop)
+        suite, record = plan.suite, plan.record
+    outcomes = run(suite, place)
     done = {outcome.entry.spec.key for outcome in outcomes}
     failed = tuple(entry for entry in suite.entries if entry.spec.key not in done)
     if not outcomes:
@@ -97,7 +123,7 @@ def reproduce(
             f"none of the {len(suite.entries)} jobs of {experiment.id} reached its end. Why: "
             f"acclimate bench status {place}"
         )
-    notes = (*experiment.describe(scale, settings), *describe_protocols(outcomes))
+    notes = (*suite.notes.splitlines(), *describe_protocols(outcomes))
     notes = (*notes, f"Selection: {get_rule(suite.selection).sentence}.")
     if failed:
         names = "; ".join(dict.fromkeys(f"{own.label}, {own.group}" for own in failed))
@@ -119,6 +145,7 @@ def reproduce(
         "selection": suite.selection,
         "settings": dataclasses.asdict(settings or Settings()),
         "bootstrap": {"resamples": RESAMPLES, "enough": ENOUGH},
+        **record,
     }
     texts = {
         "table.md": render_markdown(table, verdicts, [f"Scale: {scale}."]),

@@ -40,6 +40,10 @@ class Settings:
         corruptions: Instead of those of the scale.
         images: Of each corruption, instead of those of the scale.
         only: Leave out settings whose name does not contain this.
+        trials: Draws of training's hyper-parameters, instead of those of the scale; for several
+            domains.
+        selection: Rule that hyper-parameters are chosen by, instead of the paper's; for several
+            domains.
     """
 
     weights: Mapping[str, str] = field(default_factory=dict)
@@ -50,6 +54,8 @@ class Settings:
     corruptions: tuple[str, ...] | None = None
     images: int | None = None
     only: str = ""
+    trials: int | None = None
+    selection: str = ""
 
     def __post_init__(self) -> None:
         models = [*_list("model"), *self.models.values()]

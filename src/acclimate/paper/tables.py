@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acclimate.paper.cells import MEAN, Cell, Grid, Kind, Measure
-from acclimate.paper.published import NOT_IN_TEXT, Published
+from acclimate.paper.cells import AVERAGE, MEAN, Cell, Grid, Kind, Measure
+from acclimate.paper.published import NOT_IN_TEXT, Published, is_accuracy
 
 #: What stands where a row of ours has no counterpart.
 NOT_IN_PAPER = "not in the paper"
@@ -82,9 +83,10 @@ class PaperTable:
         return {name: tuple(row for row in self.rows if row.setup == name) for name in names}
 
     def find_best(self, setup: str) -> dict[tuple[str, int], bool]:
-        """Return the cells of ours that are the lowest of their column, by label and column.
+        """Return the cells of ours that are the best of their column, by label and column.
 
-        In a table with one row the lowest of the row are meant, as the paper marks them. Oracles
+        Errors are best where they are lowest, accuracies where they are highest. In a table with
+        one row the best of the row are meant, as the paper marks them. Oracles
         do not compete.
         """
         rows = [row for row in self.setups[setup] if "oracle" not in row.mark]
@@ -95,10 +97,11 @@ class PaperTable:
             if value is not None
         }
         across = len({label for label, _ in found}) == 1
+        pick = max if is_accuracy(self.unit) else min
         best = {}
         for (label, index), value in found.items():
             rivals = [own for (_, other), own in found.items() if across or other == index]
-            best[label, index] = len(rivals) > 1 and value == min(rivals)
+            best[label, index] = len(rivals) > 1 and value == pick(rivals)
         return best
 
     def to_dict(self) -> dict[str, Any]:
@@ -125,9 +128,9 @@ class PaperTable:
 
 
 def published_cells(published: Published, setting: str) -> dict[Cell, float]:
-    """Return the numbers that the text has of a setting, by cell."""
+    """Return the numbers that the text has of a setting, by cell, as errors."""
     return {
-        (row, column): value
+        (row, column): 100 - value if published.is_accuracy else value
         for row, values in published.rows.get(setting, {}).items()
         for column, value in zip(published.columns, values, strict=True)
         if value is not None
@@ -176,10 +179,22 @@ def _columns(published: Published, grids: Sequence[Grid], kind: Kind) -> tuple[s
         came = dict.fromkeys(domain for grid in grids for domain in grid.domains)
         known = [name for name in published.columns if name in came]
         return (MEAN, *known, *(name for name in came if name not in known))
+    if kind == "domains":
+        return _domain_columns(published, grids)
     came = dict.fromkeys(column for grid in grids for _, column in grid.cells)
     known = [name for name in published.columns if name in came]
     others = [name for name in came if name not in known and name != MEAN]
     return (*known, *others)
+
+
+def _domain_columns(published: Published, grids: Sequence[Grid]) -> tuple[str, ...]:
+    """Return the sets that came, and their average if all did; of one alone, its domains, too."""
+    came = dict.fromkeys(column for grid in grids for _, column in grid.cells)
+    sets = [name for name in published.columns if name in came and name != AVERAGE]
+    if len(sets) == len(published.columns) - 1:
+        return published.columns
+    single = [name for name in came if name.startswith(f"{sets[0]}, ")] if len(sets) == 1 else []
+    return (*sets, *single)
 
 
 def _rows(
@@ -200,7 +215,7 @@ def _rows(
             ours=tuple(
                 grid.measure_domain(label, column)
                 if kind == "corruptions" and column != MEAN
-                else grid.measure(label, column)
+                else _as_published(grid.measure(label, column), published)
                 for column in columns
             ),
             mark=marks.get(label, ""),
@@ -208,6 +223,14 @@ def _rows(
         )
         for label in labels
     ]
+
+
+def _as_published(own: Measure | None, published: Published) -> Measure | None:
+    """Return an error as the paper would print it: tables of accuracy have standard errors."""
+    if own is None or not published.is_accuracy:
+        return own
+    spread = None if own.deviation is None else own.deviation / math.sqrt(own.n_seeds)
+    return Measure(100 - own.mean, spread, own.n_seeds)
 
 
 def _published(

@@ -31,6 +31,7 @@ __all__ = [
     "fit",
     "get_spec",
     "import_checkpoint",
+    "is_ours",
     "list_models",
     "load",
     "read_tensors",
@@ -201,7 +202,7 @@ def _list_addresses(spec: ModelSpec) -> tuple[str, ...]:
 
 def _find_n_classes(name: str, path: Path) -> int | None:
     """Return how many classes a model of a library was trained with, if the file says so."""
-    if not name.startswith(("timm:", "torchvision:")) or not _is_ours(path):
+    if not name.startswith(("timm:", "torchvision:")) or not is_ours(path):
         return None
     n_classes: int = read_file(path, _KIND)[1]["n_classes"]
     return n_classes
@@ -209,7 +210,7 @@ def _find_n_classes(name: str, path: Path) -> int | None:
 
 def _read(spec: ModelSpec, path: Path) -> tuple[dict[str, Tensor], str, dict[str, Any]]:
     """Return tensors, the SHA-256 of the published file, and the card if it is a file of ours."""
-    if not _is_ours(path):
+    if not is_ours(path):
         return read_tensors(path), sha256_of(path), {}
     tensors, card = read_file(path, _KIND)
     if card["name"] != spec.name:
@@ -220,7 +221,7 @@ def _read(spec: ModelSpec, path: Path) -> tuple[dict[str, Tensor], str, dict[str
     return tensors, card["source_sha256"], card
 
 
-def _is_ours(path: Path) -> bool:
+def is_ours(path: Path) -> bool:
     """Return whether `import_checkpoint`, `acclimate train` or another part of ours wrote it."""
     if path.suffix != ".safetensors" or not path.is_file():
         return False

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from torch import nn
 
 from acclimate import builtin, zoo
 from acclimate.builtin.scene_model import load_scene_model
-from acclimate.errors import BadInput, did_you_mean
+from acclimate.errors import ArtifactMismatch, BadInput, UnsuitableModel, did_you_mean
+from acclimate.storage import read_file
+from acclimate.taps import get_head
+from acclimate.zoo.external import NormalizedModel
 from acclimate.zoo.segmentation import DENSE_MODELS, load_dense
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -27,8 +32,13 @@ def load_named(
         weights: A safetensors file or a PyTorch state dict; None keeps those of the function.
         n_classes: Of the data, if known: chooses the entry of the zoo that an architecture alone,
             such as `resnet20`, stands for.
+
+    Weights that `acclimate train --algorithm` wrote have the head they were trained with, whatever
+    that of the model was before.
     """
     file = None if weights is None else Path(weights)
+    if file is not None and _find_trained(file) == spec:
+        return load_trained(file)
     if spec == "builtin":
         model: nn.Module = builtin.load_model()
         if file is not None:
@@ -71,3 +81,78 @@ def get_device(name: str) -> torch.device:
     if not there[name]:
         raise BadInput(f'this machine has no device "{name}". Use --device auto or cpu.')
     return torch.device(name)
+
+
+def is_own(name: str) -> bool:
+    """Return whether a model comes with the number of classes that it has, and no other.
+
+    >>> is_own("builtin"), is_own("package.module:function"), is_own("timm:resnet18")
+    (True, True, False)
+    """
+    is_function = ":" in name and not name.startswith(("timm:", "torchvision:"))
+    return name == "builtin" or is_function
+
+
+def replace_head(model: nn.Module, name: str, n_classes: int) -> None:
+    """Put a fresh linear layer with that many logits in the place of the head.
+
+    Its weights are drawn from the global generator, as those of all fresh layers are.
+
+    Args:
+        model: Changed in place.
+        name: Of the head.
+        n_classes: Number of logits.
+
+    Raises:
+        UnsuitableModel: The head is no linear layer.
+    """
+    head = get_head(model, name)
+    if not isinstance(head, nn.Linear):
+        raise UnsuitableModel(
+            f'expected the head "{name}" to be a linear layer, found {type(head).__name__}. Give '
+            f"a model with {n_classes} classes, or one with a linear head."
+        )
+    parent, _, own = name.rpartition(".")
+    fresh = nn.Linear(head.in_features, n_classes, head.bias is not None)
+    setattr(model.get_submodule(parent), own, fresh.to(head.weight))
+
+
+def load_trained(path: str | Path) -> nn.Module:
+    """Return a model that `train_domains` wrote, in evaluation mode, for images in [0, 1].
+
+    Raises:
+        BadInput: There is no such file.
+        CorruptFile: It is damaged, or none of ours.
+        ArtifactMismatch: It is no model that was trained on several domains, or its model is
+            another now.
+    """
+    path = Path(path)
+    tensors, card = read_file(path, "zoo")
+    training = card.get("training", {})
+    if "head" not in training:
+        raise ArtifactMismatch(
+            f"{path} was not written by acclimate train --algorithm. Load it as any other weights: "
+            f'zoo.load("{card.get("name", "NAME")}", "{path}").'
+        )
+    name, n_classes = str(card["name"]), int(card["n_classes"])
+    with torch.random.fork_rng(devices=[]):  # all that is drawn is overwritten
+        model = load_named(name) if is_own(name) else zoo.build(name, n_classes)
+        head = get_head(model, training["head"])
+        if getattr(head, "out_features", n_classes) != n_classes:
+            replace_head(model, training["head"], n_classes)
+    inner = model.model if isinstance(model, NormalizedModel) else model
+    zoo.fit(inner, tensors, None, path)
+    return model.eval()
+
+
+def _find_trained(path: Path) -> str:
+    """Return the name of the model that was trained on several domains; empty if none was."""
+    if not zoo.is_ours(path):
+        return ""
+    with safe_open(path, framework="pt") as file:
+        text = file.metadata()["acclimate"]
+    try:
+        card = json.loads(text)
+    except ValueError:
+        return ""  # whoever reads the file says what is wrong with it
+    return str(card["name"]) if "head" in card.get("training", {}) else ""

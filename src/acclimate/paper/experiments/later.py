@@ -10,12 +10,6 @@ _SEGMENTATION = (
 )
 
 EXPERIMENTS = (
-    Experiment(
-        id="table-6",
-        shows="domain generalization",
-        missing="the sets VLCS, PACS, OfficeHome and TerraIncognita with leave-one-domain-out "
-        "selection, and source models trained with ERM and CORAL, are missing.",
-    ),
     Experiment(id="table-s7", shows="Cityscapes-C with SWR", missing=_SEGMENTATION),
     Experiment(id="table-s8", shows="Cityscapes-C: learning rates with SWR", missing=_SEGMENTATION),
     Experiment(id="fig-s3", shows="segmented streets in snow", missing=_SEGMENTATION),

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from acclimate.training.domains.coral import coral_penalty
 from acclimate.training.domains.hparams import Hyperparameters, draw_hparams, get_hparams
-from acclimate.training.domains.model import load_trained
 from acclimate.training.domains.output import DomainResult
 from acclimate.training.domains.run import train_domains
 from acclimate.training.domains.settings import ALGORITHMS, DomainSettings
+from acclimate.zoo.named import load_trained
 
 __all__ = [
     "ALGORITHMS",

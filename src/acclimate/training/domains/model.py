@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import torch
 from torch import Tensor, nn
 
 from acclimate import zoo
-from acclimate.errors import ArtifactMismatch, BadInput, UnsuitableModel
+from acclimate.errors import BadInput, UnsuitableModel
 from acclimate.functional.norm import batch_norm_layers
-from acclimate.storage import read_file
-from acclimate.taps import find_anatomy, get_head
+from acclimate.taps import find_anatomy
 from acclimate.training.domains.settings import DomainSettings
 from acclimate.zoo.external import NormalizedModel
-from acclimate.zoo.named import load_named
+from acclimate.zoo.named import is_own, load_named, replace_head
 from acclimate.zoo.torchvision_door import import_torchvision
 
 #: Names that stand for the models of DomainBed: torchvision's, with the first of the weights it
@@ -64,17 +60,13 @@ def _begin(settings: DomainSettings, n_classes: int) -> nn.Module:
     name = full_name(settings.model)
     if settings.weights is not None:
         return load_named(name, settings.weights)
-    if name == "builtin" or _is_function(name):
+    if is_own(name):
         return load_named(name)
     if not settings.pretrained:
         return zoo.build(name, n_classes)
     if settings.model in DOMAINBED_MODELS:
         return _load_domainbed(settings.model)
     return load_named(name)
-
-
-def _is_function(name: str) -> bool:
-    return ":" in name and not name.startswith(("timm:", "torchvision:"))
 
 
 def _load_domainbed(name: str) -> nn.Module:
@@ -91,30 +83,6 @@ def _load_domainbed(name: str) -> nn.Module:
     return NormalizedModel(model, transforms.mean, transforms.std)
 
 
-def replace_head(model: nn.Module, name: str, n_classes: int) -> None:
-    """Put a fresh linear layer with that many logits in the place of the head.
-
-    Its weights are drawn from the global generator, as those of all fresh layers are.
-
-    Args:
-        model: Changed in place.
-        name: Of the head.
-        n_classes: Number of logits.
-
-    Raises:
-        UnsuitableModel: The head is no linear layer.
-    """
-    head = get_head(model, name)
-    if not isinstance(head, nn.Linear):
-        raise UnsuitableModel(
-            f'expected the head "{name}" to be a linear layer, found {type(head).__name__}. Give '
-            f"a model with {n_classes} classes, or one with a linear head."
-        )
-    parent, _, own = name.rpartition(".")
-    fresh = nn.Linear(head.in_features, n_classes, head.bias is not None)
-    setattr(model.get_submodule(parent), own, fresh.to(head.weight))
-
-
 def freeze_statistics(model: nn.Module) -> None:
     """Let BatchNorm normalise by the statistics it has, and keep them; weights stay trainable.
 
@@ -122,32 +90,3 @@ def freeze_statistics(model: nn.Module) -> None:
     """
     for layer in batch_norm_layers(model).values():
         layer.eval()
-
-
-def load_trained(path: str | Path) -> nn.Module:
-    """Return a model that `train_domains` wrote, in evaluation mode, for images in [0, 1].
-
-    Raises:
-        BadInput: There is no such file.
-        CorruptFile: It is damaged, or none of ours.
-        ArtifactMismatch: It is no model that was trained on several domains, or its model is
-            another now.
-    """
-    path = Path(path)
-    tensors, card = read_file(path, "zoo")
-    training = card.get("training", {})
-    if "head" not in training:
-        raise ArtifactMismatch(
-            f"{path} was not written by acclimate train --algorithm. Load it as any other weights: "
-            f'zoo.load("{card.get("name", "NAME")}", "{path}").'
-        )
-    name, n_classes = str(card["name"]), int(card["n_classes"])
-    is_own = name == "builtin" or _is_function(name)
-    with torch.random.fork_rng(devices=[]):  # all that is drawn is overwritten
-        model = load_named(name) if is_own else zoo.build(name, n_classes)
-        head = get_head(model, training["head"])
-        if getattr(head, "out_features", n_classes) != n_classes:
-            replace_head(model, training["head"], n_classes)
-    inner = model.model if isinstance(model, NormalizedModel) else model
-    zoo.fit(inner, tensors, None, path)
-    return model.eval()

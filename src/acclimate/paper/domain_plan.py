@@ -1,0 +1,188 @@
+"""The stages of table 6: train, try on domains that were left out, choose, deploy.
+
+1. Every model that any choice or any test needs is trained once: without each domain, and for
+   leave-one-domain-out without each two of them.
+2. Candidates are tried where the rule of selection looks, and nowhere else.
+3. For each test domain the best candidate of each row becomes a job of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from acclimate.bench.outcome import Entry
+from acclimate.bench.suite import Suite
+from acclimate.data.domains import load_domains
+from acclimate.data.places import Notify
+from acclimate.errors import BadInput
+from acclimate.paper.domain_jobs import (
+    Arena,
+    Choice,
+    list_options,
+    make_final,
+    make_trial,
+    record_choice,
+)
+from acclimate.paper.domain_notes import describe_plan, record_model
+from acclimate.paper.domain_setups import N_TRIALS, SEEDS, DomainSetup, find_domain_setups
+from acclimate.paper.plan import Plan, Workshop
+from acclimate.paper.published import load_published
+from acclimate.paper.scales import Settings
+from acclimate.training.domains import DomainResult, DomainSettings
+from acclimate.training.domains.search import SearchRun, list_runs, train_all
+from acclimate.training.domains.selection import (
+    DOMAIN_RULES,
+    DomainRule,
+    Look,
+    choose,
+    get_domain_rule,
+)
+
+MODELS, TRIALS = "models", "trials"
+
+
+def plan_domains(
+    scale: str, seeds: Sequence[int] | None, settings: Settings, workshop: Workshop
+) -> Plan:
+    """Train, try and choose; return the jobs of the table.
+
+    Raises:
+        BadInput: Data or rule cannot be had, or a trial failed.
+    """
+    rule = get_domain_rule(settings.selection or next(iter(DOMAIN_RULES)))
+    setups = find_domain_setups(scale, settings)
+    chosen_seeds = SEEDS[scale] if seeds is None else tuple(seeds)
+    n_trials = N_TRIALS[scale] if settings.trials is None else settings.trials
+    arenas = [
+        arena for setup in setups for arena in _train(setup, rule, n_trials, chosen_seeds, workshop)
+    ]
+    choices = _choose_all(arenas, rule, n_trials, chosen_seeds, workshop)
+    entries = [make_final(choice, rule) for choice in choices]
+    notes = describe_plan(scale, arenas, choices, entries)
+    suite = Suite(
+        title=f"table-6, {scale}: {load_published()['table-6'].title}",
+        entries=tuple(entries),
+        notes="\n".join(notes),
+        selection=rule.name,
+    )
+    models = [record_model(run, own) for arena in arenas for run, own in arena.models.values()]
+    return Plan(suite, {"models": models, "choices": [record_choice(own) for own in choices]})
+
+
+def _train(
+    setup: DomainSetup,
+    rule: DomainRule,
+    n_trials: int,
+    seeds: Sequence[int],
+    workshop: Workshop,
+) -> list[Arena]:
+    """Return the set of a setup with the models of each algorithm, trained now or before."""
+    data = load_domains(setup.data, size=setup.size, n=setup.images)
+    tests = tuple(data.find(name) for name in setup.tests or data.domains)
+    held_out: list[Sequence[str]] = [(name,) for name in tests]
+    if any(len(options) > 1 for options in list_options(setup, n_trials).values()):
+        held_out += [
+            look.without
+            for name in tests
+            for look in rule.list_looks(name, [own for own in data.domains if own != name])
+        ]
+    made = []
+    for algorithm in setup.algorithms:
+        base = DomainSettings(
+            algorithm=algorithm,
+            model=setup.model,
+            data=setup.data,
+            test_domain=tests[:1],
+            pretrained=setup.pretrained,
+            size=setup.size,
+            images=setup.images,
+            **setup.training,
+        )
+        runs = list_runs(base, held_out, n_trials, seeds, setup.defaults)
+        found = train_all(
+            runs,
+            workshop.folder / MODELS,
+            data=data,
+            device=workshop.device,
+            progress=workshop.progress,
+            tell=_count(workshop.notify, len(runs)),
+        )
+        models = {(run.without, run.trial, run.seed): (run, own) for run, own in found.items()}
+        made.append(Arena(setup, algorithm, data, models))
+    return made
+
+
+def _count(notify: Notify | None, n_all: int) -> Callable[[SearchRun, DomainResult], None]:
+    """Return a function that says which model was trained, and how many there are."""
+    numbers = count(1)
+
+    def tell(run: SearchRun, result: DomainResult) -> None:
+        number = next(numbers)
+        if notify is not None and not result.was_done:
+            notify(
+                f"trained: {run.file}, {result.mean:.1f} % on what was held out of the training "
+                f"domains, {result.minutes:.1f} min [{number} of {n_all} models]"
+            )
+
+    return tell
+
+
+def _choose_all(
+    arenas: Sequence[Arena],
+    rule: DomainRule,
+    n_trials: int,
+    seeds: Sequence[int],
+    workshop: Workshop,
+) -> list[Choice]:
+    cases = [
+        (arena, test_domain, seed, list_options(arena.setup, n_trials))
+        for arena in arenas
+        for seed in seeds
+        for test_domain in arena.tests
+    ]
+    # All of a model together: it is loaded once, and what is prepared for it is at hand.
+    trials = {
+        entry.spec.key: entry
+        for arena, test_domain, seed, rows in cases
+        for look in rule.list_looks(test_domain, arena.sources(test_domain))
+        for options in rows.values()
+        if len(options) > 1
+        for entry in (make_trial(arena, seed, option, look) for option in options)
+    }
+    accuracies = _run_trials(tuple(trials.values()), rule, workshop) if trials else {}
+    choices = []
+    for arena, test_domain, seed, rows in cases:
+        sources = arena.sources(test_domain)
+        looks = rule.list_looks(test_domain, sources)
+        for options in rows.values():
+            table: tuple[dict[Look, float], ...] = ()
+            chosen = 0
+            if len(options) > 1:
+                table = tuple(
+                    {
+                        look: accuracies[make_trial(arena, seed, option, look).spec.key]
+                        for look in looks
+                    }
+                    for option in options
+                )
+                chosen = choose(rule, test_domain, sources, table)
+            choices.append(Choice(arena, test_domain, seed, options, table, chosen))
+    return choices
+
+
+def _run_trials(
+    entries: tuple[Entry, ...], rule: DomainRule, workshop: Workshop
+) -> dict[str, float]:
+    place = workshop.folder / TRIALS
+    suite = Suite(title="table-6, trials", entries=entries, selection=rule.name)
+    outcomes = workshop.run(suite, place)
+    found = {outcome.entry.spec.key: 100 - outcome.error for outcome in outcomes}
+    failed = [entry for entry in entries if entry.spec.key not in found]
+    if failed:
+        raise BadInput(
+            f"{len(failed)} of {len(entries)} trials did not reach their end, such as "
+            f'"{failed[0].label}" on {failed[0].group}: nothing can be chosen. Why: acclimate '
+            f"bench status {place}"
+        )
+    return found

@@ -1,0 +1,49 @@
+"""Experiments whose jobs depend on what is trained and tried before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from acclimate.bench.outcome import Outcome
+from acclimate.bench.suite import Suite
+from acclimate.data.places import Notify, Progress
+from acclimate.paper.scales import Settings
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What a plan works with.
+
+    Attributes:
+        folder: Of all that is made on the way, and of the jobs in the end.
+        run: Runs a suite in a folder, going on where it was cut, and returns what came out.
+        device: `auto`, `cpu`, `cuda` or `mps`.
+        progress: Called with the stage, the count done and the count to do.
+        notify: Is told what was done.
+    """
+
+    folder: Path
+    run: Callable[[Suite, Path], list[Outcome]]
+    device: str = "auto"
+    progress: Progress | None = None
+    notify: Notify | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a plan has come to.
+
+    Attributes:
+        suite: The jobs of the table; its notes are those of the table.
+        record: What was trained, tried and chosen, as JSON types.
+    """
+
+    suite: Suite
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: Makes the jobs of an experiment from its scale, the seeds if they are given, and the settings.
+Planner = Callable[[str, Sequence[int] | None, Settings, Workshop], Plan]

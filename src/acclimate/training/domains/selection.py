@@ -1,0 +1,157 @@
+"""Rules that choose between candidates without the test domain.
+
+A rule only says what may be looked at: models by the domains they were not trained on, and the
+domain each is measured on. What is chosen is the candidate with the highest mean accuracy there.
+Accuracy on the test domain is not among what `choose` takes, and a rule that asks for it is
+refused; the oracle alone may ask, and is marked.
+
+rule = get_domain_rule("leave-one-domain-out")
+looks = rule.list_looks("sketch", ("art_painting", "cartoon", "photo"))
+choose(rule, "sketch", ("art_painting", "cartoon", "photo"), accuracies)    # a position
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from acclimate.errors import BadInput, did_you_mean
+
+
+@dataclass(frozen=True)
+class Look:
+    """A model and the images that it is measured on.
+
+    Attributes:
+        without: The domains that the model was not trained on, sorted.
+        domain: The one it is measured on.
+        part: `all` of its images, or the 20 % that are `held` out of training.
+    """
+
+    without: tuple[str, ...]
+    domain: str
+    part: str = "all"
+
+
+@dataclass(frozen=True)
+class DomainRule:
+    """A way to choose hyper-parameters of training and of adaptation.
+
+    Attributes:
+        name: On the command line and in tables; also in `acclimate.bench.selection`.
+        find: Returns what to look at for a test domain and the other domains.
+        is_oracle: Whether it looks at the test domain: an upper bound, not a result.
+    """
+
+    name: str
+    find: Callable[[str, Sequence[str]], Sequence[Look]]
+    is_oracle: bool = False
+
+    def list_looks(self, test_domain: str, sources: Sequence[str]) -> tuple[Look, ...]:
+        """Return what is looked at, after what must not be was refused.
+
+        Args:
+            test_domain: What the choice is for.
+            sources: All other domains.
+
+        Raises:
+            BadInput: The rule looks at the test domain, at a model that was trained on it, or at
+                images that the model was trained on.
+        """
+        looks = tuple(self.find(test_domain, sources))
+        if not looks:
+            raise BadInput(f'the rule "{self.name}" looks at nothing.')
+        for look in looks:
+            if test_domain not in look.without:
+                raise BadInput(
+                    f'the rule "{self.name}" looks at a model that was trained on the test domain '
+                    f'"{test_domain}". Hold that domain out.'
+                )
+            if look.domain == test_domain and not self.is_oracle:
+                raise BadInput(
+                    f'the rule "{self.name}" looks at the test domain "{test_domain}". Only the '
+                    "oracle may, which is marked."
+                )
+            if look.domain not in look.without and look.part != "held":
+                raise BadInput(
+                    f'the rule "{self.name}" looks at images of "{look.domain}" that its model was '
+                    "trained on. Look at the part that is held out."
+                )
+        return looks
+
+
+def choose(
+    rule: DomainRule,
+    test_domain: str,
+    sources: Sequence[str],
+    accuracies: Sequence[Mapping[Look, float]],
+) -> int:
+    """Return the position of the candidate with the highest mean accuracy; of equals, the first.
+
+    Args:
+        rule: Says what is looked at.
+        test_domain: What the choice is for.
+        sources: All other domains.
+        accuracies: Of every candidate, by what was looked at: that of the rule, and nothing else.
+
+    Raises:
+        BadInput: There is no candidate, or accuracies are missing, or there are more than the rule
+            may look at.
+    """
+    if not accuracies:
+        raise BadInput("expected candidates to choose from, found none.")
+    looks = rule.list_looks(test_domain, sources)
+    for own in accuracies:
+        more = [look for look in own if look not in looks]
+        if more:
+            raise BadInput(
+                f'the rule "{rule.name}" may not look at "{more[0].domain}" of a model trained '
+                f"without {', '.join(more[0].without)}. Give what list_looks() names, no more."
+            )
+        if len(own) < len(looks):
+            missing = next(look for look in looks if look not in own)
+            raise BadInput(
+                f'a candidate was not tried on "{missing.domain}" with a model trained without '
+                f"{', '.join(missing.without)}. Give what list_looks() names."
+            )
+    means = [statistics.fmean(own[look] for look in looks) for own in accuracies]
+    return means.index(max(means))
+
+
+def get_domain_rule(name: str) -> DomainRule:
+    """Return the rule of that name.
+
+    Raises:
+        BadInput: With the nearest known name.
+    """
+    if name not in DOMAIN_RULES:
+        hint = did_you_mean(name, DOMAIN_RULES)
+        raise BadInput(f'there is no selection rule "{name}" for several domains. {hint}')
+    return DOMAIN_RULES[name]
+
+
+def _stay_at_home(test_domain: str, sources: Sequence[str]) -> list[Look]:
+    return [Look((test_domain,), domain, "held") for domain in sources]
+
+
+def _leave_out(test_domain: str, sources: Sequence[str]) -> list[Look]:
+    return [Look(_sort(test_domain, domain), domain) for domain in sources]
+
+
+def _peek(test_domain: str, sources: Sequence[str]) -> list[Look]:
+    return [Look((test_domain,), test_domain)]
+
+
+def _sort(*names: str) -> tuple[str, ...]:
+    return tuple(sorted(names))
+
+
+_ALL = (
+    DomainRule("leave-one-domain-out", _leave_out),
+    DomainRule("training-domain", _stay_at_home),
+    DomainRule("oracle", _peek, is_oracle=True),
+)
+
+#: By name; the first is the paper's.
+DOMAIN_RULES: dict[str, DomainRule] = {rule.name: rule for rule in _ALL}
