@@ -74,7 +74,7 @@ def test_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "says"),
     [
         (["tabel-2"], "Did you mean"),
-        (["table-6"], "is missing"),
+        (["table-s7"], "is missing"),
         (["table-2", "--seeds", "0"], "at least 1 seed"),
         (["table-2", "--weights", "resnet32-cifar100"], "expected NAME=VALUE"),
         (["table-2", "--weights", "resnet32-cifar100=/nowhere/x"], "nothing at /nowhere/x"),

@@ -16,7 +16,8 @@ from acclimate.paper.published import load_settings
 from acclimate.parts.options import PenaltyOptions, PrototypeOptions
 from acclimate.zoo import list_models
 
-RUNNABLE = [name for name, own in EXPERIMENTS.items() if not own.missing]
+# Those whose jobs are known before anything is run; table 6 has tests of its own.
+RUNNABLE = [n for n, own in EXPERIMENTS.items() if not own.missing and own.plan is None]
 MISSING = [name for name, own in EXPERIMENTS.items() if own.missing]
 IMAGENET = Settings(sources={"imagenetc": "/nowhere/train"})
 PUBLISHED = load_settings()
@@ -247,7 +248,7 @@ def test_what_cannot_be_run_yet_says_what_is_missing(name: str) -> None:
 
 
 def test_what_is_missing() -> None:
-    assert MISSING == ["table-6", "table-s7", "table-s8", "fig-s3"]
+    assert MISSING == ["table-s7", "table-s8", "fig-s3"]
 
 
 def test_an_experiment_alone_has_nothing() -> None:

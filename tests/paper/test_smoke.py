@@ -20,7 +20,8 @@ FIGURES = {
     "fig-s1": ["fig-s1.svg"],
     "fig-s2": ["fig-s2.svg"],
 }
-RUNNABLE = [name for name, own in EXPERIMENTS.items() if not own.missing]
+# Table 6 trains models first, and has tests of its own.
+RUNNABLE = [n for n, own in EXPERIMENTS.items() if not own.missing and own.plan is None]
 
 
 @pytest.fixture(scope="module")

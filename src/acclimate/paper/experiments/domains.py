@@ -9,7 +9,8 @@ from acclimate.paper.claims import Claim, below
 from acclimate.paper.domain_plan import plan_domains
 from acclimate.paper.experiment import Experiment
 
-_SETS = ("VLCS", "PACS", "OfficeHome", "TerraIncognita")
+# The text claims it of these, and of the average; on VLCS T3A is ahead in its own table.
+_SETS = ("PACS", "OfficeHome", "TerraIncognita")
 
 
 def _claim(rival: str, told: str, column: str) -> Claim:

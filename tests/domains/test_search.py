@@ -1,0 +1,62 @@
+"""A random search trains every model once, and goes on where it was cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from acclimate.errors import BadInput
+from acclimate.storage import read_file
+from acclimate.training.domains import DomainResult, get_hparams
+from acclimate.training.domains.search import SearchRun, list_runs, train_all
+from tests.domains.samples import make_set, make_settings
+
+BASE = make_settings(
+    algorithm="erm", lr=None, batch_size=None, weight_decay=None, dropout=None, steps=2
+)
+
+
+def test_every_model_is_trained_once() -> None:
+    held_out = [("shore",), ("shore", "farm"), ("farm", "shore"), ("shore",), ("city", "shore")]
+    runs = list_runs(BASE, held_out, n_trials=2, seeds=(0, 4))
+    assert len(runs) == 3 * 2 * 2
+    assert len({run.file for run in runs}) == len(runs)
+    assert {run.without for run in runs} == {("shore",), ("farm", "shore"), ("city", "shore")}
+    assert all(run.settings.held_out == run.without for run in runs)
+
+
+def test_the_first_trial_has_the_defaults_and_others_are_draws_of_domainbed() -> None:
+    runs = list_runs(BASE, [("shore",)], n_trials=5, seeds=(0, 1, 2))
+    assert len(runs) == 15
+    for run in runs:
+        assert run.settings.hparams == get_hparams(run.trial, run.seed)
+        assert run.settings.trial_seed == run.settings.seed == run.seed
+    drawn = {run.settings.hparams.lr for run in runs}
+    assert len(drawn) == 1 + 4 * 3
+    changed = list_runs(BASE, [("shore",)], n_trials=2, defaults={"lr": 0.25})
+    assert [run.settings.hparams.lr for run in changed] == [0.25, get_hparams(1, 0).lr]
+
+
+@pytest.mark.parametrize(("n_trials", "seeds"), [(0, (0,)), (1, ())])
+def test_nothing_to_train_is_refused(n_trials: int, seeds: tuple[int, ...]) -> None:
+    with pytest.raises(BadInput, match="at least 1 trial and 1 seed"):
+        list_runs(BASE, [("shore",)], n_trials, seeds)
+
+
+def test_what_is_there_is_not_trained_again(tmp_path: Path) -> None:
+    runs = list_runs(BASE, [("shore",), ("farm", "shore")], defaults={"batch_size": 4})
+    data = make_set()
+    told: list[tuple[str, bool]] = []
+
+    def tell(run: SearchRun, result: DomainResult) -> None:
+        told.append((run.file, result.was_done))
+
+    first = train_all(runs[:1], tmp_path / "models", data=data, device="cpu", tell=tell)
+    both = train_all(runs, tmp_path / "models", data=data, device="cpu", tell=tell)
+    assert told == [(runs[0].file, False), (runs[0].file, True), (runs[1].file, False)]
+    assert first[runs[0]].validation == both[runs[0]].validation
+    assert list(both[runs[1]].validation) == ["city"]
+    files = [read_file(tmp_path / "models" / run.file, "zoo")[0] for run in runs]
+    assert any(not torch.equal(files[0][name], files[1][name]) for name in files[0])
