@@ -110,9 +110,13 @@ def test_choices_follow_from_what_was_tried(run: tuple[Path, Reproduction, list[
         ]
         assert job["axes"]["chosen"] == own["chosen"]
         assert job["spec"]["domains"]["names"] == [own["test_domain"]]
-    trials = Store(folder / "trials")
-    assert len(trials.jobs()) == n_tried
-    for entry in trials.jobs().values():
+    folders = sorted((folder / "trials").iterdir())
+    assert [path.name for path in folders] == [
+        f"builtin-domains-{algorithm}-seed-0" for algorithm in ("coral", "erm")
+    ]
+    trials = [entry for path in folders for entry in Store(path).jobs().values()]
+    assert len(trials) == n_tried
+    for entry in trials:
         # What is tried is never trained on, and neither is the test domain.
         assert entry.spec.domains is not None
         (name,) = entry.spec.domains.names

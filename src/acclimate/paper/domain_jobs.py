@@ -86,10 +86,11 @@ def list_options(setup: DomainSetup, n_trials: int) -> dict[str, tuple[Option, .
     }
 
 
-def make_trial(arena: Arena, seed: int, option: Option, look: Look) -> Entry:
-    """Return the job that tries an option where a rule looks."""
+def make_trial(arena: Arena, seed: int, option: Option, look: Look, rule: DomainRule) -> Entry:
+    """Return the job that tries an option where a rule looks; the oracle sees the whole test."""
     trial, candidate = option
-    spec = _make_spec(arena, seed, trial, candidate, look, arena.setup.tried)
+    images = arena.setup.tested if rule.is_oracle else arena.setup.tried
+    spec = _make_spec(arena, seed, trial, candidate, look, images)
     left_out = " and ".join(look.without)
     return Entry(
         spec,

@@ -34,7 +34,6 @@ from acclimate.training.domains.search import SearchRun, list_runs, train_all
 from acclimate.training.domains.selection import (
     DOMAIN_RULES,
     DomainRule,
-    Look,
     choose,
     get_domain_rule,
 )
@@ -57,7 +56,12 @@ def plan_domains(
     arenas = [
         arena for setup in setups for arena in _train(setup, rule, n_trials, chosen_seeds, workshop)
     ]
-    choices = _choose_all(arenas, rule, n_trials, chosen_seeds, workshop)
+    choices = [
+        choice
+        for arena in arenas
+        for seed in chosen_seeds
+        for choice in _choose_all(arena, seed, rule, n_trials, workshop)
+    ]
     entries = [make_final(choice, rule) for choice in choices]
     notes = describe_plan(scale, arenas, choices, entries)
     suite = Suite(
@@ -129,53 +133,45 @@ def _count(notify: Notify | None, n_all: int) -> Callable[[SearchRun, DomainResu
 
 
 def _choose_all(
-    arenas: Sequence[Arena],
-    rule: DomainRule,
-    n_trials: int,
-    seeds: Sequence[int],
-    workshop: Workshop,
+    arena: Arena, seed: int, rule: DomainRule, n_trials: int, workshop: Workshop
 ) -> list[Choice]:
+    """Return what is chosen for each test domain and row, after what that needs was tried."""
     cases = [
-        (arena, test_domain, seed, list_options(arena.setup, n_trials))
-        for arena in arenas
-        for seed in seeds
+        (test_domain, options)
         for test_domain in arena.tests
+        for options in list_options(arena.setup, n_trials).values()
     ]
-    # All of a model together: it is loaded once, and what is prepared for it is at hand.
-    trials = {
-        entry.spec.key: entry
-        for arena, test_domain, seed, rows in cases
-        for look in rule.list_looks(test_domain, arena.sources(test_domain))
-        for options in rows.values()
-        if len(options) > 1
-        for entry in (make_trial(arena, seed, option, look) for option in options)
-    }
-    accuracies = _run_trials(tuple(trials.values()), rule, workshop) if trials else {}
+    tried = [
+        [
+            {
+                look: make_trial(arena, seed, option, look, rule)
+                for look in rule.list_looks(test_domain, arena.sources(test_domain))
+            }
+            for option in (options if len(options) > 1 else ())
+        ]
+        for test_domain, options in cases
+    ]
+    entries = [entry for rows in tried for row in rows for entry in row.values()]
+    accuracies = _run_trials(entries, arena, seed, rule, workshop) if entries else {}
     choices = []
-    for arena, test_domain, seed, rows in cases:
-        sources = arena.sources(test_domain)
-        looks = rule.list_looks(test_domain, sources)
-        for options in rows.values():
-            table: tuple[dict[Look, float], ...] = ()
-            chosen = 0
-            if len(options) > 1:
-                table = tuple(
-                    {
-                        look: accuracies[make_trial(arena, seed, option, look).spec.key]
-                        for look in looks
-                    }
-                    for option in options
-                )
-                chosen = choose(rule, test_domain, sources, table)
-            choices.append(Choice(arena, test_domain, seed, options, table, chosen))
+    for (test_domain, options), rows in zip(cases, tried, strict=True):
+        table = tuple(
+            {look: accuracies[entry.spec.key] for look, entry in row.items()} for row in rows
+        )
+        chosen = choose(rule, test_domain, arena.sources(test_domain), table) if table else 0
+        choices.append(Choice(arena, test_domain, seed, options, table, chosen))
     return choices
 
 
 def _run_trials(
-    entries: tuple[Entry, ...], rule: DomainRule, workshop: Workshop
+    entries: Sequence[Entry], arena: Arena, seed: int, rule: DomainRule, workshop: Workshop
 ) -> dict[str, float]:
-    place = workshop.folder / TRIALS
-    suite = Suite(title="table-6, trials", entries=entries, selection=rule.name)
+    """Return the accuracy of every trial by the name of its job."""
+    name = f"{arena.data.name}-{arena.algorithm}-seed-{seed}"
+    place = workshop.folder / TRIALS / name
+    # All of a model together: it is loaded once, and what is prepared for it is at hand.
+    ordered = sorted(entries, key=lambda entry: (entry.group, entry.spec.artifact_key or ""))
+    suite = Suite(title=f"table-6, trials: {name}", entries=tuple(ordered), selection=rule.name)
     outcomes = workshop.run(suite, place)
     found = {outcome.entry.spec.key: 100 - outcome.error for outcome in outcomes}
     failed = [entry for entry in entries if entry.spec.key not in found]
