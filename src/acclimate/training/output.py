@@ -123,19 +123,25 @@ def write_zoo_file(
     write_file(out, _KIND, tensors, card)
 
 
-def read_result(out: Path, run: Mapping[str, Any]) -> TrainResult:
-    """Return the result of this very run, which has ended.
+def read_done(out: Path, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the file of this very run, which has ended, tells of the training.
 
     Raises:
         BadInput: The file is the result of another run.
     """
     _, card = read_file(out, _KIND)
-    done = card.get("training", {})
+    done: dict[str, Any] = card.get("training", {})
     if any(done.get(name) != value for name, value in run.items()):
         raise BadInput(
             f"{out} is the result of another run ({done.get('command', 'not of training')}). Give "
             "another --out, or --force to overwrite it."
         )
+    return done
+
+
+def read_result(out: Path, run: Mapping[str, Any]) -> TrainResult:
+    """Return the result of this very run, which has ended; `BadInput` if it is another's."""
+    done = read_done(out, run)
     return TrainResult(
         path=out,
         error=done["test_error_percent"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from torch import nn
 from acclimate.data.masks import LabelledPixels, load_masks
 from acclimate.data.places import Progress
 from acclimate.errors import BadInput, UnsuitableModel
-from acclimate.storage import read_file
 from acclimate.taps import try_forward
 from acclimate.training.checkpoint import (
     Position,
@@ -24,7 +23,7 @@ from acclimate.training.checkpoint import (
     save_checkpoint,
 )
 from acclimate.training.loop import make_fabric, repeatable
-from acclimate.training.output import log_path, read_log, write_log, write_zoo_file
+from acclimate.training.output import log_path, read_done, read_log, write_log, write_zoo_file
 from acclimate.training.segmentation.loop import measure, run_epochs
 from acclimate.training.segmentation.objective import PHOTOMETRIC, DenseTrained
 from acclimate.training.segmentation.settings import SegmentationSettings
@@ -53,7 +52,7 @@ class SegmentationResult:
     ious: dict[str, float | None]
     losses: tuple[float, ...]
     minutes: float
-    was_done: bool = field(default=False)
+    was_done: bool = False
 
 
 def train_segmentation(
@@ -204,18 +203,8 @@ def _name_ious(ious: torch.Tensor, held: LabelledPixels) -> dict[str, Any]:
 
 
 def _read_result(out: Path, run: dict[str, Any], was_done: bool = True) -> SegmentationResult:
-    """Return the result of this very run, which has ended.
-
-    Raises:
-        BadInput: The file is the result of another run.
-    """
-    _, card = read_file(out, "zoo")
-    done = card.get("training", {})
-    if any(done.get(name) != value for name, value in run.items()):
-        raise BadInput(
-            f"{out} is the result of another run ({done.get('command', 'not of training')}). Give "
-            "another --out, or --force to overwrite it."
-        )
+    """Return the result of this very run, which has ended; `BadInput` if it is another's."""
+    done = read_done(out, run)
     return SegmentationResult(
         path=out,
         sha256=sha256_of(out),
