@@ -26,7 +26,7 @@ from tests.bench.test_kill import find_children
 pytestmark = pytest.mark.timeout(600)
 
 LONG = {
-    "model": "tests.bench.models:slow",
+    "model": "tests.bench.models:gated",
     "corruptions": ("gaussian_noise",),
     "images": 100,
     "protocol": {"batch_size": 4, "stream": "continual"},
@@ -59,6 +59,7 @@ class Watcher:
     """Kills a node as soon as every node is at work on a job that has left a checkpoint."""
 
     node: Any
+    gate: Path
     events: list[Event] = field(default_factory=list)
     killed: list[int] = field(default_factory=list)
     at_work: dict[str, int] = field(default_factory=dict)
@@ -69,28 +70,31 @@ class Watcher:
             self.at_work[event.name] = event.done
         elif event.kind != "stage":
             self.at_work.pop(event.name, None)
-        if not self.killed and len([n for n in self.at_work.values() if 5 <= n <= 20]) == 2:
+        if not self.killed and len([n for n in self.at_work.values() if n >= 4]) == 2:
             (raylet,) = self.node.all_processes["raylet"]
             number = raylet.process.pid
             self.killed = [number, *find_children(number)]
             for each in self.killed:
                 with suppress(ProcessLookupError):
                     os.kill(each, signal.SIGKILL)
+            self.gate.touch()
 
 
 @pytest.fixture(scope="module")
-def ray_environment() -> Iterator[None]:
+def ray_environment() -> Iterator[Path]:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'acclimate[ray]'")
     # What killed processes leave behind goes here; a short path, as it is that of sockets, too.
     folder = TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True)
     with folder as place, pytest.MonkeyPatch.context() as patch:
-        for name, value in environment(TMPDIR=place, RAY_TMPDIR=place).items():
+        gate = Path(place) / "gate"
+        own = {"TMPDIR": place, "RAY_TMPDIR": place, "ACCLIMATE_TEST_GATE": str(gate)}
+        for name, value in environment(**own).items():
             patch.setenv(name, value)
         patch.delenv("RAY_ADDRESS", raising=False)
         # Else Ray would make a token in the home of whoever runs the tests.
         patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        yield
+        yield gate
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +106,7 @@ def survived(ray_environment, tmp_path_factory) -> Iterator[tuple[Path, Watcher]
     memory = {"object_store_memory": 100_000_000}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **memory})
     try:
-        watcher = Watcher(cluster.add_node(num_cpus=1, **memory))
+        watcher = Watcher(cluster.add_node(num_cpus=1, **memory), ray_environment)
         cluster.wait_for_nodes()
         run_suite(
             make_suite(*SPECS),
