@@ -101,7 +101,7 @@ def test_what_is_prepared_from_is_pooled_seeded_and_to_be_had_again() -> None:
         for part in choose_parts(loads, choice).values()
         for image in Pool([part])[np.arange(len(part))]
     }
-    found = {}
+    found: dict[int, np.ndarray] = {}
     for seed in (0, 0, 1):
         preparation = Preparation(source="builtin-domains", domains=choice, n=60, seed=seed)
         batches, classes = preparation.open()

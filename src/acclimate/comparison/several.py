@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,7 +30,8 @@ def load_several(name: str, asked: Request) -> Data:
     choice = asked.domains if asked.domains is not None else DomainChoice()
     size = choice.size if choice.size is not None else asked.size
     data = load_domains(name, asked.root, size=size, n=choice.images)
-    groups, about = {}, {}
+    groups: dict[str, tuple[Domain, ...]] = {}
+    about: dict[str, dict[str, Any]] = {}
     for domain, part in choose_parts(data, choice).items():
         if asked.progress is not None:
             asked.progress(f"reading {domain}", len(groups), len(choice.names or data.domains))

@@ -132,7 +132,7 @@ class FolderDomain:
     def readable(self) -> list[int]:
         """Return the positions of the images that can be read; each is read once for that."""
         if self._readable is None:
-            picks = torch.arange(len(self)).split(_TOGETHER)
+            picks = torch.split(torch.arange(len(self)), _TOGETHER)
             self._readable = [index for kept, _ in self._read(picks) for index in kept]
         return self._readable
 

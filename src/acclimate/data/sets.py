@@ -102,7 +102,7 @@ def load(
     if entry.kind == "domains":
         raise BadInput(
             f'{name} has several domains: use acclimate.data.domains.load_domains("{name}"). On '
-            "the command line, train with --algorithm, and evaluate on its folder: --data DIR."
+            f"the command line, train with --algorithm, and evaluate with --data {name}."
         )
     if entry.kind == "masks":
         raise BadInput(

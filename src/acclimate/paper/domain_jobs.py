@@ -126,7 +126,7 @@ def _make_spec(
 ) -> JobSpec:
     setup, data = arena.setup, arena.data
     _, result = arena.models[look.without, trial, seed]
-    common = {"trial_seed": seed, "size": setup.size, "images": setup.images}
+    common: dict[str, Any] = {"trial_seed": seed, "size": setup.size, "images": setup.images}
     options = dict(candidate.options)
     if options.get("n_supports", 0) is ALL:
         n = len(data.domains[look.domain])
