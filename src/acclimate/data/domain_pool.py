@@ -110,9 +110,10 @@ def choose_parts(data: DomainSet, choice: DomainChoice) -> dict[str, Part]:
     found = {}
     for name in choice.names or data.domains:
         domain = data.find(name)
-        every = range(len(data.domains[domain]))
-        train, held = data.split(domain, choice.trial_seed)
-        keys = {"all": list(every), "train": train, "held": held}[choice.part]
+        keys = list(range(len(data.domains[domain])))
+        if choice.part != "all":
+            train, held = data.split(domain, choice.trial_seed)
+            keys = train if choice.part == "train" else held
         part = Part(data.domains[domain], keys)
         good = part.readable()
         if not good:
