@@ -65,16 +65,17 @@ def slow() -> nn.Module:
 
 
 class Gated(nn.Sequential):
-    """Stops after a dozen forwards until a file is there."""
+    """Takes its time, and stops after twenty forwards until a file is there."""
 
     n_forwards = 0
 
     def forward(self, x: Tensor) -> Tensor:
         """Wait at the gate, but not for ever."""
         self.n_forwards += 1
+        time.sleep(float(os.environ.get("ACCLIMATE_TEST_PAUSE", "0")))
         gate = os.environ.get("ACCLIMATE_TEST_GATE")
         deadline = time.monotonic() + 300
-        while gate and self.n_forwards > 12 and time.monotonic() < deadline:
+        while gate and self.n_forwards > 20 and time.monotonic() < deadline:
             if Path(gate).exists():
                 break
             time.sleep(0.02)
