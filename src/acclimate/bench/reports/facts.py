@@ -13,6 +13,7 @@ from acclimate.bench.outcome import Outcome
 from acclimate.bench.spec import JobSpec
 from acclimate.comparison import Protocol
 from acclimate.corruptions import BENCHMARK
+from acclimate.data.domain_sets import DOMAIN_SETS
 from acclimate.measures.groups import find_errors
 from acclimate.methods import get_method
 
@@ -78,7 +79,8 @@ def protocol_facts(outcome: Outcome) -> Facts:
         "clean probe": "after each domain" if protocol.clean_probe else "none",
         "predictions": f"from {get_method(spec.method).predicts} the update",
     }
-    if spec.corruptions is None and spec.data == "builtin":
+    is_several = spec.domains is not None or spec.data in DOMAIN_SETS
+    if is_several or (spec.corruptions is None and spec.data == "builtin"):
         del facts["severity"]
     return facts
 
