@@ -94,6 +94,8 @@ def ray_environment() -> Iterator[Path]:
         # Else Ray would make a token in the home of whoever runs the tests.
         patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # Other tests run beside these, and by itself Ray lets its workers wait for them.
+        patch.setenv("RAY_worker_niceness", "0")
         yield gate
 
 
