@@ -19,6 +19,7 @@ FIGURES = {
     "fig-6": ["fig-6.svg", "fig-6.html"],
     "fig-s1": ["fig-s1.svg"],
     "fig-s2": ["fig-s2.svg"],
+    "fig-s3": ["fig-s3.png"],
 }
 RUNNABLE = [name for name, own in EXPERIMENTS.items() if not own.missing]
 

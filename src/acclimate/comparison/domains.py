@@ -10,6 +10,7 @@ import numpy as np
 
 from acclimate.comparison.data import Data, Request
 from acclimate.comparison.images import find_corrupted, find_domains, list_classes, open_files
+from acclimate.comparison.masks import has_masks, load_copies, load_masked
 from acclimate.corruptions import BENCHMARK, apply, provenance
 from acclimate.corruptions.frost import frost_from
 from acclimate.data import SETS, LabelledImages, data_root, load, load_folder
@@ -32,7 +33,8 @@ def load_data(name: str, request: Request | None = None) -> Data:
     Args:
         name: A key of `acclimate.data.SETS`; or a folder: `DIR/<class>/<image>` for one domain,
             `DIR/<domain>/<class>/<image>` for several, or what `acclimate data corrupt` made of
-            one, `DIR/<corruption>/<severity>/<class>/<image>`.
+            one, `DIR/<corruption>/<severity>/<class>/<image>`. Where there are masks with a class
+            for every pixel, see `acclimate.data.masks.load_masks` for the layouts.
         request: What of it.
 
     Raises:
@@ -47,6 +49,8 @@ def load_data(name: str, request: Request | None = None) -> Data:
             "a sub-folder for each class."
         )
     kind = SETS[name].kind
+    if kind == "masks":
+        return load_masked(name, asked)
     if kind == "folder":
         return _load_files(name, asked)
     return _load_corrupted(name, asked) if kind == "cifar_c" else _load_arrays(name, asked)
@@ -151,6 +155,10 @@ def _load_own(root: Path, asked: Request) -> Data:
     corrupted = find_corrupted(root)
     if corrupted:
         places = _choose_corrupted(root, corrupted, asked)
+        if any(has_masks(str(place)) for members in places.values() for _, place, _ in members):
+            return load_copies(root, places, asked)
+    elif has_masks(str(root)):
+        return load_masked(str(root), asked)
     else:
         _refuse_corruptions(asked, f"make copies first: acclimate data corrupt {root} --out DIR")
         found = find_domains(root, asked.classes)

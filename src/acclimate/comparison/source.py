@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
+from acclimate.comparison.masks import PREPARED, MaskSource, find_split, has_masks
 from acclimate.comparison.run import Wrapping
 from acclimate.data import SETS, load
+from acclimate.data.masks import load_masks
 from acclimate.errors import ArtifactMissing, BadInput
 from acclimate.functional.normalization import Normalization
 from acclimate.methods import get_method
@@ -80,8 +82,10 @@ class Preparation:
     """Where an artifact is prepared from, if none is given.
 
     Attributes:
-        source: A key of `acclimate.data.SETS`, or a folder `DIR/<class>/<image>`.
-        n: Only so many images, the first ones, of a set; None for all, as of a folder.
+        source: A key of `acclimate.data.SETS`, or a folder `DIR/<class>/<image>`; where there are
+            masks, its split `train`, or the only one.
+        n: Only so many images, the first ones of a set, of masked ones at even distances; None for
+            all, as of a folder.
         size: Of the images of a folder; None if all have one.
         classes: Names in the order of the logits, if they are known.
         root: Of all data; see `acclimate.data.data_root`.
@@ -127,6 +131,8 @@ class Preparation:
 
     @property
     def _is_set(self) -> bool:
+        if has_masks(self.source):
+            return True
         return self.source in SETS and SETS[self.source].kind in ("cifar", "made")
 
     def run(
@@ -164,6 +170,12 @@ class Preparation:
         self, normal: Normalization | None = None
     ) -> tuple[Iterable[tuple[Tensor, Tensor]], Sequence[str]]:
         """Return the labelled batches, normalised, and the names of the classes."""
+        if has_masks(self.source):
+            split = find_split(self.source, PREPARED, self.root)
+            masked = load_masks(
+                self.source, split, self.root, None, self.size, self.n, classes=self.classes
+            )
+            return MaskSource(masked, self.seed, normal), masked.classes
         if self._is_set:
             made = SETS[self.source].kind == "made"
             options = {"n": self.n or N_BUILTIN} if made else {}

@@ -12,10 +12,11 @@ from acclimate.paper.experiments import (
     later,
     projector,
     regulariser,
+    segmentation,
 )
 from acclimate.paper.published import load_published
 
-_MODULES = (ablation, comparison, features, imagenet, later, projector, regulariser)
+_MODULES = (ablation, comparison, features, imagenet, later, projector, regulariser, segmentation)
 _MADE = {own.id: own for module in _MODULES for own in module.EXPERIMENTS}
 
 #: The experiments in the order of the paper.

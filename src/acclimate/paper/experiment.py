@@ -12,7 +12,7 @@ from acclimate.bench.spec import JobSpec
 from acclimate.bench.suite import Suite
 from acclimate.errors import BadInput
 from acclimate.methods import get_method
-from acclimate.paper.cells import MEAN, Kind, read_grids
+from acclimate.paper.cells import MEAN, Kind, Measured, read_grids
 from acclimate.paper.claims import Claim, Verdict, judge
 from acclimate.paper.published import Published, load_published
 from acclimate.paper.scales import SCALES, Settings, Setup, check_scale, describe_setup, find_setups
@@ -61,13 +61,13 @@ class Drawing:
     """What a figure consists of.
 
     Attributes:
-        files: Contents by file name.
+        files: Contents by file name; of pictures in pixels, their bytes.
         table: Instead of the table of the jobs, if the figure has measured more.
         verdicts: Besides those of the experiment's claims.
         notes: What a reader must know.
     """
 
-    files: Mapping[str, str]
+    files: Mapping[str, str | bytes]
     table: PaperTable | None = None
     verdicts: tuple[Verdict, ...] = ()
     notes: tuple[str, ...] = ()
@@ -83,6 +83,7 @@ class Experiment:
         settings: Settings of the paper that it runs in.
         variants: Returns the method configurations for a scale and a setup.
         kind: What the columns are.
+        measured: What the numbers are.
         claims: What the paper draws from it.
         whole: Whether the small scale runs all corruptions and images, too.
         notes: What a reader must know of our run.
@@ -96,6 +97,7 @@ class Experiment:
     settings: tuple[str, ...] = ()
     variants: Callable[[str, Setup], Sequence[Variant]] = lambda scale, setup: ()
     kind: Kind = "jobs"
+    measured: Measured = "error"
     claims: tuple[Claim, ...] = ()
     whole: bool = False
     notes: tuple[str, ...] = ()
@@ -173,7 +175,12 @@ class Experiment:
             if outcome.entry.axes.get("mark")
         }
         return make_table(
-            self.published, read_grids(outcomes, self.kind), self.kind, marks, notes or self.notes
+            self.published,
+            read_grids(outcomes, self.kind, self.measured),
+            self.kind,
+            marks,
+            notes or self.notes,
+            self.measured,
         )
 
     def judge(
@@ -189,7 +196,7 @@ class Experiment:
             entries: All jobs of the suite, so that claims on those that failed are not lost.
         """
         found = []
-        for grid in read_grids(outcomes, self.kind):
+        for grid in read_grids(outcomes, self.kind, self.measured):
             asked = {str(entry.axes["row"]) for entry in entries if entry.group == grid.name}
             known = {*grid.rows, *asked, *self.published.rows.get(grid.paper, ())}
             numbers = published_cells(self.published, grid.paper)

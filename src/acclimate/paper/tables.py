@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acclimate.paper.cells import MEAN, Cell, Grid, Kind, Measure
+from acclimate.paper.cells import MEAN, Cell, Grid, Kind, Measure, Measured
 from acclimate.paper.published import NOT_IN_TEXT, Published
 
 #: What stands where a row of ours has no counterpart.
@@ -65,6 +65,7 @@ class PaperTable:
         columns: Of every row.
         rows: Setup by setup.
         notes: What a reader must know.
+        measured: What the numbers are.
     """
 
     id: str
@@ -74,6 +75,7 @@ class PaperTable:
     columns: tuple[str, ...]
     rows: tuple[PaperRow, ...]
     notes: tuple[str, ...] = ()
+    measured: Measured = "error"
 
     @property
     def setups(self) -> dict[str, tuple[PaperRow, ...]]:
@@ -82,9 +84,9 @@ class PaperTable:
         return {name: tuple(row for row in self.rows if row.setup == name) for name in names}
 
     def find_best(self, setup: str) -> dict[tuple[str, int], bool]:
-        """Return the cells of ours that are the lowest of their column, by label and column.
+        """Return the cells of ours that are the best of their column, by label and column.
 
-        In a table with one row the lowest of the row are meant, as the paper marks them. Oracles
+        In a table with one row the best of the row are meant, as the paper marks them. Oracles
         do not compete.
         """
         rows = [row for row in self.setups[setup] if "oracle" not in row.mark]
@@ -94,11 +96,12 @@ class PaperTable:
             for index, value in enumerate(row.ours)
             if value is not None
         }
+        choose = min if self.measured == "error" else max
         across = len({label for label, _ in found}) == 1
         best = {}
         for (label, index), value in found.items():
             rivals = [own for (_, other), own in found.items() if across or other == index]
-            best[label, index] = len(rivals) > 1 and value == min(rivals)
+            best[label, index] = len(rivals) > 1 and value == choose(rivals)
         return best
 
     def to_dict(self) -> dict[str, Any]:
@@ -140,6 +143,7 @@ def make_table(
     kind: Kind,
     marks: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
+    measured: Measured = "error",
 ) -> PaperTable:
     """Return the table of a run.
 
@@ -149,6 +153,7 @@ def make_table(
         kind: What the columns are.
         marks: What a reader must know of a row, by its label.
         notes: To stand below, before those of the paper's numbers.
+        measured: What the numbers are.
     """
     columns = _columns(published, grids, kind)
     rows = [row for grid in grids for row in _rows(published, grid, columns, kind, marks or {})]
@@ -166,6 +171,7 @@ def make_table(
         columns,
         tuple(rows),
         (*notes, *published.notes),
+        measured,
     )
 
 
