@@ -21,10 +21,11 @@ from acclimate.bench.reports.notes import caption
 from acclimate.bench.reports.tabulate import tabulate
 from acclimate.builtin.scene_model import load_scene_model
 from acclimate.comparison import Preparation, Request, load_data, masks
-from acclimate.data.masks import MASK_SETS, load_masks
+from acclimate.data.masks import MASK_SETS, MaskedImages, load_masks
 from acclimate.data.masks.copies import corrupt_masks
 from acclimate.data.masks.tree import guess_set
 from acclimate.errors import ArtifactMismatch, BadInput
+from acclimate.report import Run, summarize
 from acclimate.streams import Domain
 from acclimate.training.segmentation import SegmentationSettings, train_segmentation
 from acclimate.zoo.named import load_named
@@ -78,9 +79,12 @@ def test_what_is_large_is_read_when_it_is_asked_for(
     most: int, is_array: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(masks, "_MOST_IN_MEMORY", most)
+    looks: list[str] = []
+    monkeypatch.setattr(MaskedImages, "verify", lambda *_: looks.append("once"))
     make_camvid(tmp_path / "camvid")
-    data = load_data("camvid", Request(corruptions=("fog",), root=tmp_path))
-    (domain,) = data.domains
+    data = load_data("camvid", Request(corruptions=("snow", "fog"), root=tmp_path))
+    domain = data.domains[1]
+    assert looks == ([] if is_array else ["once"])
     assert isinstance(domain.x, np.ndarray) == is_array
     assert_same(domain, load_masks("camvid", "test", tmp_path, corruption="fog").to_domain())
     picked, _ = domain.take(torch.tensor([1]))
@@ -177,6 +181,10 @@ def test_a_job_measures_overlaps(tmp_path: Path) -> None:
     values = [cell.value or 0.0 for cell in cells]
     assert [cell.is_best for cell in cells] == [value == max(values) for value in values]
     assert "higher is better" in caption(group)
+    runs = [Run(outcome.entry.label, 0, outcome.result) for outcome in outcomes]
+    (column,) = [own for own in summarize(runs).columns if own.name == "mIoU"]
+    assert column.values == pytest.approx(values)
+    assert column.best == tuple(cell.is_best for cell in cells)
     lines = list(csv.DictReader(io.StringIO(render_csv(table))))
     written = [float(line["miou_percent"]) for line in lines if line["method"] == "source"]
     assert written == [100 * value for value in summary["miou_by_domain"].values()]

@@ -14,7 +14,7 @@ from acclimate.data import SETS, data_root
 from acclimate.data.arrays import array_sha256
 from acclimate.data.masks import LabelledPixels, MaskedImages, load_masks
 from acclimate.data.masks.loading import find_set
-from acclimate.data.masks.tree import guess_set, list_splits
+from acclimate.data.masks.tree import Pair, guess_set, list_splits
 from acclimate.functional.normalization import Normalization
 from acclimate.streams import Domain
 
@@ -132,6 +132,7 @@ class _Gathered:
         self._images, self._progress, self._total = images, asked.progress, n_domains
         self._groups: dict[str, tuple[Domain, ...]] = {}
         self._about: dict[str, dict[str, Any]] = {}
+        self._verified: Sequence[Pair] = ()
         self._in_memory = True
         if isinstance(images, MaskedImages):
             pixels = len(images) * images.size[0] * images.size[1] * n_domains
@@ -144,7 +145,9 @@ class _Gathered:
         if self._progress is not None:
             self._progress(f"reading {name}", len(self._about), self._total)
         if isinstance(images, MaskedImages) and not self._in_memory:
-            images.verify(self._progress)
+            if images.pairs != self._verified:  # the same files may be spoiled in several ways
+                images.verify(self._progress)
+                self._verified = images.pairs
             domain = images.open_domain(name)
             sha256 = images.description["listing_sha256"]
         else:
