@@ -36,7 +36,7 @@ def take(run: Path) -> None:
     place.mkdir(parents=True, exist_ok=True)
     (place / "result.json").write_text(text + "\n")
     for path in sorted(run.iterdir()):
-        if path.suffix in (".md", ".svg"):
+        if path.suffix in (".md", ".svg", ".png"):
             shutil.copyfile(path, place / path.name)
 
 

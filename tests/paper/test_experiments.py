@@ -17,8 +17,7 @@ from acclimate.parts.options import PenaltyOptions, PrototypeOptions
 from acclimate.zoo import list_models
 
 # Those whose jobs are known before anything is run; table 6 has tests of its own.
-RUNNABLE = [n for n, own in EXPERIMENTS.items() if not own.missing and own.plan is None]
-MISSING = [name for name, own in EXPERIMENTS.items() if own.missing]
+RUNNABLE = [n for n, own in EXPERIMENTS.items() if own.plan is None]
 IMAGENET = Settings(sources={"imagenetc": "/nowhere/train"})
 PUBLISHED = load_settings()
 
@@ -234,21 +233,6 @@ def test_names() -> None:
     assert not set(WHOLES) & set(EXPERIMENTS)
     with pytest.raises(BadInput, match='Did you mean "table-1b"'):
         find_experiments("tabel-1b")
-
-
-@pytest.mark.parametrize("name", MISSING)
-def test_what_cannot_be_run_yet_says_what_is_missing(name: str) -> None:
-    experiment = EXPERIMENTS[name]
-    assert experiment.scales == ()
-    with pytest.raises(BadInput) as raised:
-        experiment.suite("smoke")
-    assert experiment.missing in str(raised.value)
-    assert "missing" in experiment.missing
-    assert len(experiment.tabulate(()).rows) == sum(map(len, experiment.published.rows.values()))
-
-
-def test_what_is_missing() -> None:
-    assert MISSING == ["table-s7", "table-s8", "fig-s3"]
 
 
 def test_an_experiment_alone_has_nothing() -> None:

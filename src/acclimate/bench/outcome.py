@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,3 +49,9 @@ class Outcome:
     def error(self) -> float:
         """Mean error over the domains, in percent."""
         return 100 * self.result.error
+
+    @property
+    def miou(self) -> float | None:
+        """Mean over the domains of the classes' mean overlap, in percent; None if of no pixels."""
+        shares = self.result.miou_by_domain.values()
+        return 100 * statistics.fmean(shares) if shares else None

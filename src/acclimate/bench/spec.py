@@ -92,8 +92,9 @@ class JobSpec:
         severities: From 1 to 5.
         images: Of each domain; None for all.
         domains: Which images of a set of several domains; None for all of all domains.
-        protocol: Fields of `acclimate.comparison.Protocol` other than the defaults. The files of a
-            folder come class after class, so that the default of its order is `"shuffled"`.
+        protocol: Fields of `acclimate.comparison.Protocol` other than the defaults. Files come
+            class after class, or frame after frame, so that the default of their order is
+            `"shuffled"`.
         method: Name of the method.
         options: Its hyper-parameters other than the defaults.
         preset: Take the values published for a benchmark instead of the defaults.
@@ -148,7 +149,7 @@ class JobSpec:
 
     def get_protocol(self) -> Protocol:
         """Return how the stream is run."""
-        is_folder = self.data not in SETS or SETS[self.data].kind in ("folder", "domains")
+        is_folder = self.data not in SETS or SETS[self.data].kind in ("folder", "domains", "masks")
         usual = {"order": "shuffled"} if is_folder else {}
         protocol: Protocol = _build(Protocol, {**usual, **self.protocol}, "protocol")
         return protocol

@@ -16,24 +16,22 @@ _STYLES = {"holds": "green", "does not hold": "bold red", "cannot be told": "yel
 
 
 def show_list(console: Console) -> None:
-    """Print all experiments: id, number in the supplement, what it is, and how it can be run."""
+    """Print all experiments: id, number in the supplement, and what it is."""
     from rich import box
     from rich.table import Table
 
     from acclimate.paper.catalog import EXPERIMENTS, WHOLES, list_aliases
+    from acclimate.paper.scales import SCALES
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for head in ("id", "also", "what", "scales"):
+    for head in ("id", "also", "what"):
         table.add_column(head, no_wrap=head != "what")
     for name, experiment in EXPERIMENTS.items():
-        scales = ", ".join(experiment.scales) or "not yet"
-        table.add_row(name, ", ".join(list_aliases(name)), experiment.shows, scales)
+        table.add_row(name, ", ".join(list_aliases(name)), experiment.shows)
     console.print(table)
     wholes = "; ".join(f"{name} = {', '.join(parts)}" for name, parts in WHOLES.items())
     console.print(f"several at once: {wholes}", style="dim", soft_wrap=True)
-    missing = [own for own in EXPERIMENTS.values() if own.missing]
-    for experiment in missing:
-        console.print(f"{experiment.id}: {experiment.missing}", style="dim", soft_wrap=True)
+    console.print(f"each at the scales {', '.join(SCALES)}", style="dim", soft_wrap=True)
 
 
 def show_table(console: Console, table: PaperTable, scale: str = "") -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from acclimate.report import Table
-    from acclimate.report.table import Column
+    from acclimate.report.columns import Column
 
 # More shifts than this are rows rather than columns, even where nothing limits the width.
 _MOST_COLUMNS = 8
@@ -52,7 +52,9 @@ def show_table(
         Plain(file=console.file, width=needed).print(upright)
     spread = f"; mean ± standard deviation over {table.n_seeds} seeds" if table.n_seeds > 1 else ""
     best = "bold" if console.is_terminal else "marked *"
-    console.print(f"error in %{spread}; the best of each is {best}", style="dim")
+    overlap = "; mIoU: mean overlap of the classes in %, more is better"
+    told = overlap if any(row.miou is not None for row in table.rows) else ""
+    console.print(f"error in %{spread}{told}; the best of each is {best}", style="dim")
     for note in notes:
         console.print(note, style="dim", soft_wrap=not console.is_terminal)
     console.print()

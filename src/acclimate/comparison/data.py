@@ -25,10 +25,12 @@ class Data:
         groups: The domains by corruption, from mild to severe; else each by its own name.
         classes: Names in the order of the class numbers.
         descriptions: What a result must say of each domain, by its name.
-        is_folder: Whether its own order is that of file names, class after class.
+        is_folder: Whether its own order is that of file names: class after class, or frame after
+            frame.
         source: Name of the set whose training split a model for this data has seen, if known.
         clean: Returns the clean images these were made from, if they are known.
         unreadable: The reason by image file that was left out.
+        palette: The colour of each class in pictures, if there is a class for every pixel.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Data:
     source: str | None = None
     clean: Callable[[], Domain] | None = None
     unreadable: Mapping[Path, str] = field(default_factory=dict)
+    palette: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def domains(self) -> tuple[Domain, ...]:
@@ -66,7 +69,7 @@ class Request:
     Attributes:
         corruptions: Names; None for the fifteen of the benchmark, or for clean images.
         severities: From 1 to 5.
-        n: Images of each domain: the first, of a folder at even distances; None for all.
+        n: Images of each domain: the first, of files at even distances; None for all.
         size: Of the images of a folder; None if all have one.
         classes: Names in the order of the model's logits, for folders.
         root: Of all data; see `acclimate.data.data_root`.

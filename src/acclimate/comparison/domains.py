@@ -10,6 +10,7 @@ import numpy as np
 
 from acclimate.comparison.data import Data, Request
 from acclimate.comparison.images import find_corrupted, find_domains, list_classes, open_files
+from acclimate.comparison.masks import has_masks, load_copies, load_masked
 from acclimate.comparison.several import load_several
 from acclimate.corruptions import BENCHMARK, apply, provenance
 from acclimate.corruptions.frost import frost_from
@@ -35,7 +36,8 @@ def load_data(name: str, request: Request | None = None) -> Data:
             `DIR/<domain>/<class>/<image>` for several, or what `acclimate data corrupt` made of
             one, `DIR/<corruption>/<severity>/<class>/<image>`. Sets of several domains, such as
             `pacs`, and folders if domains are asked for, are as `load_domains` gives them: brought
-            to their size whatever their shape.
+            to their size whatever their shape. Where there are masks with a class for every pixel,
+            see `acclimate.data.masks.load_masks` for the layouts.
         request: What of it.
 
     Raises:
@@ -52,6 +54,8 @@ def load_data(name: str, request: Request | None = None) -> Data:
             "a sub-folder for each class."
         )
     kind = SETS[name].kind
+    if kind == "masks":
+        return load_masked(name, asked)
     if kind == "folder":
         return _load_files(name, asked)
     return _load_corrupted(name, asked) if kind == "cifar_c" else _load_arrays(name, asked)
@@ -156,6 +160,10 @@ def _load_own(root: Path, asked: Request) -> Data:
     corrupted = find_corrupted(root)
     if corrupted:
         places = _choose_corrupted(root, corrupted, asked)
+        if any(has_masks(str(place)) for members in places.values() for _, place, _ in members):
+            return load_copies(root, places, asked)
+    elif has_masks(str(root)):
+        return load_masked(str(root), asked)
     else:
         _refuse_corruptions(asked, f"make copies first: acclimate data corrupt {root} --out DIR")
         found = find_domains(root, asked.classes)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from acclimate.report import Run, Table, summarize
-from acclimate.report.table import Column
+from acclimate.report.columns import Column
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
+from acclimate.comparison.masks import PREPARED, MaskSource, find_split, has_masks
 from acclimate.comparison.run import Wrapping
 from acclimate.comparison.several import open_several
 from acclimate.data import SETS, load
 from acclimate.data.domain_pool import DomainChoice
+from acclimate.data.masks import load_masks
 from acclimate.errors import ArtifactMissing, BadInput
 from acclimate.functional.normalization import Normalization
 from acclimate.methods import get_method
@@ -83,9 +85,10 @@ class Preparation:
 
     Attributes:
         source: A key of `acclimate.data.SETS`, or a folder `DIR/<class>/<image>`; with `domains`, a
-            set of several domains, or a folder of them.
-        n: Only so many images, the first ones, of a set, or drawn by the seed, of several domains;
-            None for all, as of a folder.
+            set of several domains, or a folder of them; where there are masks, its split `train`,
+            or the only one.
+        n: Only so many images, the first ones, of a set, at even distances, of masked ones, or
+            drawn by the seed, of several domains; None for all, as of a folder.
         size: Of the images of a folder; None if all have one.
         classes: Names in the order of the logits, if they are known.
         root: Of all data; see `acclimate.data.data_root`.
@@ -135,6 +138,8 @@ class Preparation:
 
     @property
     def _is_set(self) -> bool:
+        if has_masks(self.source):
+            return True
         return self.source in SETS and SETS[self.source].kind in ("cifar", "made")
 
     def run(
@@ -175,6 +180,12 @@ class Preparation:
         if self.domains is not None:
             pooled, names = open_several(self.source, self.domains, self.n, self.seed, self.root)
             return ArraySource(pooled, self.seed, normal), names
+        if has_masks(self.source):
+            split = find_split(self.source, PREPARED, self.root)
+            masked = load_masks(
+                self.source, split, self.root, None, self.size, self.n, classes=self.classes
+            )
+            return MaskSource(masked, self.seed, normal), masked.classes
         if self._is_set:
             made = SETS[self.source].kind == "made"
             options = {"n": self.n or N_BUILTIN} if made else {}

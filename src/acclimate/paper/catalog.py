@@ -10,13 +10,16 @@ from acclimate.paper.experiments import (
     domains,
     features,
     imagenet,
-    later,
     projector,
     regulariser,
+    segmentation,
 )
 from acclimate.paper.published import load_published
 
-_MODULES = (ablation, comparison, domains, features, imagenet, later, projector, regulariser)
+_MODULES = (
+    *(ablation, comparison, domains, features, imagenet),
+    *(projector, regulariser, segmentation),
+)
 _MADE = {own.id: own for module in _MODULES for own in module.EXPERIMENTS}
 
 #: The experiments in the order of the paper.

@@ -1,4 +1,4 @@
-"""The errors of a run as cells of a table: by row and column, each by seed and domain."""
+"""The errors of a run, or its overlaps, as cells of a table: each by seed and domain."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from typing import Literal
 
 from acclimate.bench.outcome import Outcome
 from acclimate.errors import BadInput
+from acclimate.evaluation import Result
 
 #: Row and column.
 Cell = tuple[str, str]
-#: Errors in percent by seed and domain, so that they can be paired with those of another cell.
+#: Numbers in percent by seed and domain, so that they can be paired with those of another cell.
 Errors = Mapping[int, Mapping[str, float]]
 
 #: What the columns of a table are: the jobs'; the mean and every corruption of one job; severities,
 #: each a job, and their mean; the passes of one job; sets of domains, each domain a job.
 Kind = Literal["jobs", "corruptions", "severities", "passes", "domains"]
+
+#: What the numbers are: the share of wrong predictions, of which less is better, or of pixels the
+#: mean intersection over union, of which more is.
+Measured = Literal["error", "miou"]
 
 MEAN = "mean"
 #: Over sets of domains.
@@ -26,7 +31,7 @@ AVERAGE = "average"
 
 @dataclass(frozen=True)
 class Measure:
-    """An error in percent: mean over seeds, and standard deviation if there are several."""
+    """A number in percent: mean over seeds, and standard deviation if there are several."""
 
     mean: float
     deviation: float | None
@@ -40,7 +45,7 @@ class Grid:
     Attributes:
         name: Of the setup.
         paper: The setting of the paper that it is, or stands in for.
-        cells: The errors.
+        cells: The numbers.
     """
 
     name: str
@@ -60,7 +65,7 @@ class Grid:
         return summarize([statistics.fmean(own.values()) for own in errors.values()])
 
     def measure_domain(self, row: str, domain: str) -> Measure | None:
-        """Return the error of one corruption in a table of corruptions."""
+        """Return the number of one corruption in a table of corruptions."""
         errors = self.cells.get((row, MEAN), {})
         found = [own[domain] for own in errors.values() if domain in own]
         return summarize(found) if found else None
@@ -78,11 +83,13 @@ def summarize(values: Sequence[float]) -> Measure:
     return Measure(statistics.fmean(values), deviation, len(values))
 
 
-def read_grids(outcomes: Sequence[Outcome], kind: Kind) -> tuple[Grid, ...]:
+def read_grids(
+    outcomes: Sequence[Outcome], kind: Kind, measured: Measured = "error"
+) -> tuple[Grid, ...]:
     """Return the cells of every setup, in the order of the jobs.
 
     Raises:
-        BadInput: The jobs are not those of an experiment.
+        BadInput: The jobs are not those of an experiment, or have not predicted pixels.
     """
     found: dict[str, dict[Cell, dict[int, dict[str, float]]]] = {}
     settings: dict[str, str] = {}
@@ -96,20 +103,20 @@ def read_grids(outcomes: Sequence[Outcome], kind: Kind) -> tuple[Grid, ...]:
         group = outcome.entry.group
         settings[group] = str(axes["setting"])
         own = found.setdefault(group, {})
-        for column, errors in _read(outcome, kind).items():
+        for column, errors in _read(outcome, kind, measured).items():
             cell = own.setdefault((str(axes["row"]), column), {})
             cell.setdefault(outcome.entry.spec.seed, {}).update(errors)
     return tuple(Grid(name, settings[name], cells) for name, cells in found.items())
 
 
-def _read(outcome: Outcome, kind: Kind) -> dict[str, dict[str, float]]:
-    """Return the errors of one job in percent, by column and domain."""
+def _read(outcome: Outcome, kind: Kind, measured: Measured) -> dict[str, dict[str, float]]:
+    """Return the numbers of one job in percent, by column and domain."""
     column = str(outcome.entry.axes["column"])
     result = outcome.result
     if kind == "passes":
         passes = sorted({record.epoch for record in result.records})
-        return {str(n): _percent(result.of_epoch(n).error_by_domain) for n in passes}
-    errors = _percent(result.error_by_domain)
+        return {str(n): _percent(result.of_epoch(n), measured) for n in passes}
+    errors = _percent(result, measured)
     if kind == "corruptions":
         return {MEAN: errors}
     if kind == "severities":
@@ -121,5 +128,8 @@ def _read(outcome: Outcome, kind: Kind) -> dict[str, dict[str, float]]:
     return {column: errors}
 
 
-def _percent(shares: Mapping[str, float]) -> dict[str, float]:
+def _percent(result: Result, measured: Measured) -> dict[str, float]:
+    shares = result.error_by_domain if measured == "error" else result.miou_by_domain
+    if not shares:
+        raise BadInput("expected jobs that predict every pixel, found none that overlap.")
     return {name: 100 * share for name, share in shares.items()}

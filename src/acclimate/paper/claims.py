@@ -38,8 +38,8 @@ class Claim:
     Attributes:
         text: The claim, as a sentence.
         cells: What it is about.
-        statistic: From the mean error of each cell, in any number of tables at once, to numbers
-            that are above zero where the claim holds; in points of error.
+        statistic: From the mean number of each cell, in any number of tables at once, to numbers
+            that are above zero where the claim holds; in points.
         where: Beginning of the names of the settings it is made for; empty for all.
         units: What is paired within a seed.
     """
@@ -60,7 +60,7 @@ class Verdict:
         setup: Where.
         verdict: What was found.
         confidence: That it holds, if the verdict is that it does; else that it does not.
-        margin: The statistic itself, in points of error; None if cells are missing.
+        margin: The statistic itself, in points; None if cells are missing.
         n_seeds: Seeds that it was computed over.
         n_domains: Corruptions, or whatever is paired, that it was computed over.
         units: What these are.
@@ -87,6 +87,11 @@ class Verdict:
 def below(a: Cell, b: Cell, text: str, where: str = "") -> Claim:
     """Return the claim that one error is lower than another."""
     return Claim(text, (a, b), lambda errors: errors[b] - errors[a], where)
+
+
+def above(a: Cell, b: Cell, text: str, where: str = "") -> Claim:
+    """Return the claim that one number is higher than another, where more is better."""
+    return Claim(text, (a, b), lambda numbers: numbers[a] - numbers[b], where)
 
 
 def lowest(a: Cell, others: Sequence[Cell], text: str, where: str = "") -> Claim:
@@ -138,12 +143,22 @@ def near(cells: Sequence[Cell], margin: float, text: str, where: str = "") -> Cl
     return Claim(text, tuple(cells), statistic, where)
 
 
+def steadier(a: Sequence[Cell], b: Sequence[Cell], text: str, where: str = "") -> Claim:
+    """Return the claim that some numbers lie closer together than others do."""
+
+    def spread(numbers: Mapping[Cell, Floats], cells: Sequence[Cell]) -> Floats:
+        together = [numbers[cell] for cell in cells]
+        return np.asarray(np.max(together, axis=0) - np.min(together, axis=0))
+
+    return Claim(text, (*a, *b), lambda numbers: spread(numbers, b) - spread(numbers, a), where)
+
+
 def judge(claim: Claim, grid: Grid, published: Mapping[Cell, float] | None = None) -> Verdict:
     """Return whether a claim holds in a run.
 
     Args:
         claim: The claim.
-        grid: The errors of one setup.
+        grid: The numbers of one setup.
         published: The paper's own numbers, as far as they are in the text.
     """
     told = _in_paper(claim, published or {})

@@ -12,11 +12,11 @@ from acclimate.bench.spec import JobSpec
 from acclimate.bench.suite import Suite
 from acclimate.errors import BadInput
 from acclimate.methods import get_method
-from acclimate.paper.cells import AVERAGE, MEAN, Grid, Kind, read_grids
+from acclimate.paper.cells import AVERAGE, MEAN, Grid, Kind, Measured, read_grids
 from acclimate.paper.claims import Claim, Verdict, judge
 from acclimate.paper.plan import Planner
 from acclimate.paper.published import Published, load_published
-from acclimate.paper.scales import SCALES, Settings, Setup, check_scale, describe_setup, find_setups
+from acclimate.paper.scales import Settings, Setup, check_scale, describe_setup, find_setups
 from acclimate.paper.tables import PaperTable, make_table, published_cells
 
 _OF_ARTIFACT = ("parts", "contrast_head")
@@ -62,13 +62,13 @@ class Drawing:
     """What a figure consists of.
 
     Attributes:
-        files: Contents by file name.
+        files: Contents by file name; of pictures in pixels, their bytes.
         table: Instead of the table of the jobs, if the figure has measured more.
         verdicts: Besides those of the experiment's claims.
         notes: What a reader must know.
     """
 
-    files: Mapping[str, str]
+    files: Mapping[str, str | bytes]
     table: PaperTable | None = None
     verdicts: tuple[Verdict, ...] = ()
     notes: tuple[str, ...] = ()
@@ -84,13 +84,13 @@ class Experiment:
         settings: Settings of the paper that it runs in.
         variants: Returns the method configurations for a scale and a setup.
         kind: What the columns are.
+        measured: What the numbers are.
         claims: What the paper draws from it.
         whole: Whether the small scale runs all corruptions and images, too.
         notes: What a reader must know of our run.
         figure: Draws it, if it is a figure.
         check: Raises what would make the figure fail, before anything is run.
         plan: Makes the jobs, where they depend on what is trained and tried before.
-        missing: Why it cannot be run yet; empty if it can.
     """
 
     id: str
@@ -98,23 +98,18 @@ class Experiment:
     settings: tuple[str, ...] = ()
     variants: Callable[[str, Setup], Sequence[Variant]] = lambda scale, setup: ()
     kind: Kind = "jobs"
+    measured: Measured = "error"
     claims: tuple[Claim, ...] = ()
     whole: bool = False
     notes: tuple[str, ...] = ()
     figure: Callable[[Scene], Drawing] | None = None
     check: Callable[[], None] | None = None
     plan: Planner | None = None
-    missing: str = ""
 
     @property
     def published(self) -> Published:
         """What the paper has."""
         return load_published()[self.id]
-
-    @property
-    def scales(self) -> tuple[str, ...]:
-        """The scales that it can be run at."""
-        return () if self.missing else SCALES
 
     def default_seeds(self, scale: str) -> tuple[int, ...]:
         """Return the seeds to run if nobody says: three on the small subset, else one."""
@@ -124,14 +119,9 @@ class Experiment:
         """Return the models and data of a scale.
 
         Raises:
-            BadInput: The experiment cannot be run yet, or not in this way.
+            BadInput: The experiment cannot be run in this way.
         """
         check_scale(scale)
-        if self.missing:
-            raise BadInput(
-                f"{self.id} cannot be run yet: {self.missing} Its published numbers: acclimate "
-                f"reproduce {self.id} --published."
-            )
         return find_setups(self.settings, scale, settings or Settings(), self.whole)
 
     def suite(
@@ -182,7 +172,12 @@ class Experiment:
             if outcome.entry.axes.get("mark")
         }
         return make_table(
-            self.published, read_grids(outcomes, self.kind), self.kind, marks, notes or self.notes
+            self.published,
+            read_grids(outcomes, self.kind, self.measured),
+            self.kind,
+            marks,
+            notes or self.notes,
+            self.measured,
         )
 
     def judge(
@@ -198,7 +193,7 @@ class Experiment:
             entries: All jobs of the suite, so that claims on those that failed are not lost.
         """
         found = []
-        for grid in read_grids(outcomes, self.kind):
+        for grid in read_grids(outcomes, self.kind, self.measured):
             asked = {str(entry.axes["row"]) for entry in entries if entry.group == grid.name}
             known = {*grid.rows, *asked, *self.published.rows.get(grid.paper, ())}
             numbers = published_cells(self.published, grid.paper)

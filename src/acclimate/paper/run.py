@@ -28,6 +28,8 @@ from acclimate.paper.render import render_latex, render_markdown
 from acclimate.paper.scales import Settings
 from acclimate.paper.tables import PaperTable
 from acclimate.storage import write_atomically
+from acclimate.zoo.named import how_to_train
+from acclimate.zoo.segmentation import is_dense_name
 
 #: Gives a function that is told what happens to the jobs of a suite, by the names of their folders.
 Show = Callable[[Mapping[str, Entry]], AbstractContextManager[OnEvent]]
@@ -147,13 +149,13 @@ def reproduce(
         "bootstrap": {"resamples": RESAMPLES, "enough": ENOUGH},
         **record,
     }
-    texts = {
+    contents: dict[str, str | bytes] = {
         "table.md": render_markdown(table, verdicts, [f"Scale: {scale}."]),
         "table.tex": render_latex(table),
         "result.json": _result(about, table, verdicts, outcomes),
         **drawing.files,
     }
-    files = tuple(_write(folder / name, text) for name, text in texts.items())
+    files = tuple(_write(folder / name, content) for name, content in contents.items())
     return Reproduction(experiment, scale, table, verdicts, tuple(outcomes), failed, files)
 
 
@@ -178,6 +180,11 @@ def check_weights(suite: Suite) -> None:
     """
     for entry in suite.entries:
         spec = entry.spec
+        if spec.weights is None and is_dense_name(spec.model) and spec.model != "builtin-scenes":
+            raise BadInput(
+                f"{entry.group} needs weights of {spec.model}, and none are published. Train it: "
+                f"{how_to_train(spec.model)}; then give the file: --weights {spec.model}=FILE."
+            )
         if spec.weights is not None or spec.model not in zoo.list_models():
             continue
         path = zoo.weights_path(spec.model)
@@ -216,12 +223,12 @@ def _result(
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
-def _write(path: Path, text: str) -> Path:
+def _write(path: Path, content: str | bytes) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(
             f"cannot make {path.parent} ({error.strerror}). Give another folder by --out."
         ) from error
-    write_atomically(path, text.encode())
+    write_atomically(path, content.encode() if isinstance(content, str) else content)
     return path

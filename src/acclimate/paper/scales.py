@@ -2,7 +2,8 @@
 
 - *full*: the paper's own data, backbones and protocol, as far as they are public;
 - *small*: real images on two cores: the public ResNet-20 on CIFAR-10-C, ResNet-32 on CIFAR-100-C,
-  EfficientNet-Lite0 on a sample of ImageNet, and for most experiments a stated subset;
+  EfficientNet-Lite0 on a sample of ImageNet, DeepLabV3+ over it on CamVid, and for most experiments
+  a stated subset;
 - *smoke*: the built-in task, a few small batches, seconds; its numbers mean nothing.
 """
 
@@ -12,15 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from acclimate.corruptions import BENCHMARK
 from acclimate.errors import BadInput, did_you_mean
 from acclimate.paper.imagenet_sample import check_corrupted
 from acclimate.paper.settings import (
     PAPER,
+    SEGMENTATION,
     SMALL,
     SMALL_CORRUPTIONS,
-    SMALL_IMAGES,
     SMALL_WHOLE,
     SMOKE,
+    SMOKE_PIXELS,
     STANDS_FOR,
 )
 
@@ -116,7 +119,8 @@ def find_setups(
         BadInput: Nothing is left, or something that is not public was not given.
     """
     if check_scale(scale) == "smoke":
-        made = [Setup("built-in task", _reference(names), SMOKE)]
+        job = SMOKE_PIXELS if names[0] in SEGMENTATION else SMOKE
+        made = [Setup("built-in task", _reference(names), job)]
     elif scale == "small":
         made = [_small_setup(kind, names, whole) for kind in _kinds(names)]
     else:
@@ -139,9 +143,13 @@ def describe_setup(setup: Setup) -> str:
     """Return one sentence on what a setup is, for the notes of a table."""
     job = setup.job
     corruptions = job.get("corruptions")
-    which = "the 15 corruptions" if corruptions is None else ", ".join(corruptions)
+    which = ", ".join(corruptions or ())
+    if corruptions is None or tuple(corruptions) == BENCHMARK:
+        which = "the 15 corruptions"
     images = job.get("images")
     many = "all images" if images is None else f"the first {images} images"
+    if images is not None and setup.paper in SEGMENTATION:
+        many = f"{images} images at even distances"
     text = f"{setup.name}: {job['model']}, {which}; {many} of each"
     source = job.get("prepare", {})
     if source.get("images"):
@@ -170,11 +178,9 @@ def _reference(names: Sequence[str]) -> str:
 def _small_setup(kind: str, names: Sequence[str], whole: bool) -> Setup:
     name, job = SMALL[kind]
     if whole:
-        job = {**job, **SMALL_WHOLE.get(kind, {})}
+        job = {**job, "images": None, **SMALL_WHOLE.get(kind, {})}
     else:
         job = {**job, "corruptions": SMALL_CORRUPTIONS}
-        if kind != "ImageNet-C":
-            job["images"] = SMALL_IMAGES
     return Setup(name, _reference([own for own in names if own.partition(",")[0] == kind]), job)
 
 
@@ -206,5 +212,5 @@ def _change(setup: Setup, scale: str, settings: Settings) -> Setup:
 
 def _list(key: str) -> list[str]:
     """Return the models or data sets of all scales."""
-    every = [*PAPER.values(), *(job for _, job in SMALL.values()), SMOKE]
+    every = [*PAPER.values(), *(job for _, job in SMALL.values()), SMOKE, SMOKE_PIXELS]
     return list(dict.fromkeys(str(job[key]) for job in every if job[key] is not None))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acclimate.paper.cells import AVERAGE, MEAN, Cell, Grid, Kind, Measure
+from acclimate.paper.cells import AVERAGE, MEAN, Cell, Grid, Kind, Measure, Measured
 from acclimate.paper.published import NOT_IN_TEXT, Published, is_accuracy
 
 #: What stands where a row of ours has no counterpart.
@@ -66,6 +66,7 @@ class PaperTable:
         columns: Of every row.
         rows: Setup by setup.
         notes: What a reader must know.
+        measured: What the numbers are.
     """
 
     id: str
@@ -75,6 +76,7 @@ class PaperTable:
     columns: tuple[str, ...]
     rows: tuple[PaperRow, ...]
     notes: tuple[str, ...] = ()
+    measured: Measured = "error"
 
     @property
     def setups(self) -> dict[str, tuple[PaperRow, ...]]:
@@ -85,9 +87,9 @@ class PaperTable:
     def find_best(self, setup: str) -> dict[tuple[str, int], bool]:
         """Return the cells of ours that are the best of their column, by label and column.
 
-        Errors are best where they are lowest, accuracies where they are highest. In a table with
-        one row the best of the row are meant, as the paper marks them. Oracles
-        do not compete.
+        Errors are best where they are lowest, accuracies and mean IoU where they are highest. In a
+        table with one row the best of the row are meant, as the paper marks them. Oracles do not
+        compete.
         """
         rows = [row for row in self.setups[setup] if "oracle" not in row.mark]
         found = {
@@ -96,12 +98,12 @@ class PaperTable:
             for index, value in enumerate(row.ours)
             if value is not None
         }
+        choose = max if self.measured != "error" or is_accuracy(self.unit) else min
         across = len({label for label, _ in found}) == 1
-        pick = max if is_accuracy(self.unit) else min
         best = {}
         for (label, index), value in found.items():
             rivals = [own for (_, other), own in found.items() if across or other == index]
-            best[label, index] = len(rivals) > 1 and value == pick(rivals)
+            best[label, index] = len(rivals) > 1 and value == choose(rivals)
         return best
 
     def to_dict(self) -> dict[str, Any]:
@@ -143,6 +145,7 @@ def make_table(
     kind: Kind,
     marks: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
+    measured: Measured = "error",
 ) -> PaperTable:
     """Return the table of a run.
 
@@ -152,6 +155,7 @@ def make_table(
         kind: What the columns are.
         marks: What a reader must know of a row, by its label.
         notes: To stand below, before those of the paper's numbers.
+        measured: What the numbers are.
     """
     columns = _columns(published, grids, kind)
     rows = [row for grid in grids for row in _rows(published, grid, columns, kind, marks or {})]
@@ -169,6 +173,7 @@ def make_table(
         columns,
         tuple(rows),
         (*notes, *published.notes),
+        measured,
     )
 
 

@@ -95,6 +95,18 @@ def draw_panels(
     return canvas
 
 
+def render_panels(
+    rows: Sequence[Sequence[npt.NDArray[np.generic]]],
+    palette: Sequence[Colour],
+    titles: Sequence[str],
+    classes: Sequence[str] = (),
+) -> bytes:
+    """Return what `draw_panels` draws as PNG; the same panels give the same bytes."""
+    buffer = io.BytesIO()
+    draw_panels(rows, palette, titles, classes).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
 def write_panels(
     path: str | Path,
     rows: Sequence[Sequence[npt.NDArray[np.generic]]],
@@ -102,10 +114,8 @@ def write_panels(
     titles: Sequence[str],
     classes: Sequence[str] = (),
 ) -> None:
-    """Write what `draw_panels` draws as PNG, in one step; the same panels give the same bytes."""
-    buffer = io.BytesIO()
-    draw_panels(rows, palette, titles, classes).save(buffer, "PNG")
-    write_atomically(path, buffer.getvalue())
+    """Write what `draw_panels` draws as PNG, in one step."""
+    write_atomically(path, render_panels(rows, palette, titles, classes))
 
 
 def _to_picture(panel: npt.NDArray[np.generic], palette: Sequence[Colour]) -> Pixels:

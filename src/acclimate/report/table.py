@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from acclimate.errors import BadInput
 from acclimate.evaluation import Result
 from acclimate.methods import METHODS
+from acclimate.report.columns import Column, make_column, speed_column
 from acclimate.report.content import Run, name_in_group
 
 _MOST_NAMED = 5  # methods beside the best that a sentence can name
@@ -42,6 +43,7 @@ class Row:
         ms_per_batch: Median over all batches of all seeds.
         group: What sets the row apart; it is compared with rows of the same group only.
         n_images: Images of one shift, for one seed.
+        miou: Mean intersection over union, over domains; None if no pixels were predicted.
     """
 
     method: str
@@ -51,6 +53,7 @@ class Row:
     ms_per_batch: float
     group: str = ""
     n_images: int = 0
+    miou: Measure | None = None
 
     @property
     def name(self) -> str:
@@ -73,23 +76,6 @@ class Row:
             "reconstruction" if kind.reconstruction else "",
         )
         return " ".join([self.name, *(f"({mark})" for mark in marks if mark)])
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of the table: a heading, a number to compare and a text for each row.
-
-    Attributes:
-        name: The heading.
-        values: To compare and sort by, in the order of the rows.
-        texts: To show.
-        best: Which rows show the best value of the column.
-    """
-
-    name: str
-    values: tuple[float, ...]
-    texts: tuple[str, ...]
-    best: tuple[bool, ...]
 
 
 @dataclass(frozen=True)
@@ -117,11 +103,12 @@ class Table:
         competes = [row in competing for row in self.rows]
         return (
             *(
-                _column(name, [m.mean for m in measures], [str(m) for m in measures], competes)
+                make_column(name, [m.mean for m in measures], [str(m) for m in measures], competes)
                 for name, measures in errors
             ),
-            _speed_column("images/s", [row.images_per_second for row in self.rows], competes, max),
-            _speed_column("ms/batch", [row.ms_per_batch for row in self.rows], competes, min),
+            *_overlap_column(self.rows, competes),
+            speed_column("images/s", [row.images_per_second for row in self.rows], competes, max),
+            speed_column("ms/batch", [row.ms_per_batch for row in self.rows], competes, min),
         )
 
     @property
@@ -234,6 +221,8 @@ def count_wins(runs: Sequence[Run]) -> str:
 def _row(runs: Sequence[Run]) -> Row:
     results = [run.result for run in runs]
     domains = results[0].error_by_domain
+    shares = [list(result.miou_by_domain.values()) for result in results]
+    overlaps = [statistics.fmean(own) for own in shares if own]
     pooled = Result(tuple(record for result in results for record in result.records))
     return Row(
         method=runs[0].method,
@@ -243,6 +232,7 @@ def _row(runs: Sequence[Run]) -> Row:
         ms_per_batch=pooled.ms_per_batch,
         group=runs[0].group,
         n_images=results[0].n_images // len(domains),
+        miou=_measure(overlaps) if overlaps else None,
     )
 
 
@@ -252,28 +242,13 @@ def _measure(shares: Sequence[float]) -> Measure:
     return Measure(statistics.fmean(values), deviation)
 
 
-def _column(
-    name: str,
-    values: Sequence[float],
-    texts: Sequence[str],
-    competes: Sequence[bool],
-    digits: int = 1,
-    choose: Callable[[Iterable[float]], float] = min,
-) -> Column:
-    # Compared as shown: two rows that read the same are equally good.
-    shown = [round(value, digits) for value in values]
-    target = choose(value for value, counts in zip(shown, competes, strict=True) if counts)
-    best = (counts and value == target for value, counts in zip(shown, competes, strict=True))
-    return Column(name, tuple(values), tuple(texts), tuple(best))
-
-
-def _speed_column(
-    name: str,
-    values: Sequence[float],
-    competes: Sequence[bool],
-    choose: Callable[[Iterable[float]], float],
-) -> Column:
-    return _column(name, values, [f"{value:.0f}" for value in values], competes, 0, choose)
+def _overlap_column(rows: Sequence[Row], competes: Sequence[bool]) -> tuple[Column, ...]:
+    """Return the column of overlaps, of which more is better; none if there are none."""
+    found = [row.miou for row in rows if row.miou is not None]
+    if len(found) < len(rows):
+        return ()
+    values, texts = [own.mean for own in found], [str(own) for own in found]
+    return (make_column("mIoU", values, texts, competes, choose=max),)
 
 
 def _find_base(rows: Sequence[Row]) -> Row | None:

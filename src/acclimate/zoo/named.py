@@ -16,7 +16,7 @@ from acclimate.errors import ArtifactMismatch, BadInput, UnsuitableModel, did_yo
 from acclimate.storage import read_file
 from acclimate.taps import get_head
 from acclimate.zoo.external import NormalizedModel
-from acclimate.zoo.segmentation import DENSE_MODELS, load_dense
+from acclimate.zoo.segmentation import WHITENED, is_dense_name, load_dense
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
@@ -28,7 +28,8 @@ def load_named(
 
     Args:
         spec: `package.module:function`, a name of the zoo, `timm:NAME`, `torchvision:NAME`,
-            `builtin`, or a dense model. Modules are also looked for in the current folder.
+            `builtin`, or a dense model, with `+isw` at the end if it whitens instances. Modules are
+            also looked for in the current folder.
         weights: A safetensors file or a PyTorch state dict; None keeps those of the function.
         n_classes: Of the data, if known: chooses the entry of the zoo that an architecture alone,
             such as `resnet20`, stands for.
@@ -44,7 +45,7 @@ def load_named(
         if file is not None:
             zoo.fit(model, zoo.read_tensors(file), None, file)
         return model
-    if spec in DENSE_MODELS:
+    if is_dense_name(spec):
         return _load_dense(spec, file)
     here = str(Path.cwd())
     if here not in sys.path:
@@ -58,12 +59,21 @@ def load_named(
 
 def _load_dense(name: str, file: Path | None) -> nn.Module:
     if file is not None:
-        return load_dense(file)
+        return load_dense(file, name)
     if name == "builtin-scenes":
         return load_scene_model()
     raise BadInput(
-        f"no weights of {name} are published. Give a file of your own, or train it: acclimate "
-        f"train --task segmentation --model {name} --data camvid --out FILE."
+        f"no weights of {name} are published. Give a file of your own, or train it: "
+        f"{how_to_train(name)}."
+    )
+
+
+def how_to_train(name: str) -> str:
+    """Return the command that trains a dense model of that name."""
+    whitened = " --isw" if name.endswith(WHITENED) else ""
+    return (
+        f"acclimate train --task segmentation --model {name.removesuffix(WHITENED)}{whitened} "
+        "--data camvid --out FILE"
     )
 
 

@@ -28,7 +28,8 @@ class Cell:
 
 def list_heads(group: Group) -> tuple[str, ...]:
     """Return the headings after the label."""
-    return (*group.columns, "mean", "vs source", "ms/image", "MB", "seeds")
+    overlap = ("mIoU",) if group.has_pixels else ()
+    return (*group.columns, "mean", "vs source", *overlap, "ms/image", "MB", "seeds")
 
 
 def list_cells(group: Group, row: Row) -> tuple[Cell, ...]:
@@ -39,6 +40,7 @@ def list_cells(group: Group, row: Row) -> tuple[Cell, ...]:
     return (
         *(_error_cell(group, row, column) for column in (*group.columns, None)),
         Cell(ABSENT) if row.gain is None else Cell(signed(row.gain), row.gain),
+        *((_overlap_cell(group, row),) if group.has_pixels else ()),
         Cell(format_ms(row.ms_per_image), row.ms_per_image),
         Cell(format_memory(memory), None if memory is None else float(memory)),
         Cell(seeds, len(row.seeds)),
@@ -63,6 +65,15 @@ def list_places(ranking: Ranking) -> tuple[tuple[Row, tuple[Cell, ...]], ...]:
         )
         found.append((place.row, cells))
     return tuple(found)
+
+
+def _overlap_cell(group: Group, row: Row) -> Cell:
+    if row.miou is None:
+        return Cell(ABSENT)
+    rivals = group.competing(row.protocol)
+    shown = [round(rival.miou.mean, 1) for rival in rivals if rival.miou is not None]
+    is_best = row in rivals and len(shown) > 1 and round(row.miou.mean, 1) == max(shown)
+    return Cell(str(row.miou), row.miou.mean, is_best)
 
 
 def _error_cell(group: Group, row: Row, column: str | None) -> Cell:

@@ -19,7 +19,7 @@ from acclimate.bench.reports.tabulate import Row, Summary
 
 COLUMNS = (
     *("group", "label", "method", "seed", "domain", "corruption", "severity"),
-    *("n", "n_errors", "error_percent", "ms_per_image", "peak_memory_bytes"),
+    *("n", "n_errors", "error_percent", "miou_percent", "ms_per_image", "peak_memory_bytes"),
     *("is_oracle", "is_complete", "protocol_mark", "folder", "selection", "protocol"),
 )
 
@@ -50,6 +50,7 @@ def render_csv(summary: Summary) -> str:
 
 def _lines(row: Row, outcome: Outcome) -> Iterator[dict[str, Any]]:
     errors = domain_errors(outcome)
+    overlaps = outcome.result.miou_by_domain
     memory = outcome.result.peak_memory
     for domain, (n, n_errors) in domain_counts(outcome).items():
         corruption, severity = split_domain(domain, outcome.entry.spec)
@@ -62,6 +63,7 @@ def _lines(row: Row, outcome: Outcome) -> Iterator[dict[str, Any]]:
             "n": n,
             "n_errors": n_errors,
             "error_percent": repr(errors[domain]),
+            "miou_percent": repr(100 * overlaps[domain]) if domain in overlaps else "",
             "ms_per_image": "" if time is None else repr(time),
             "peak_memory_bytes": "" if memory is None else memory,
         }

@@ -39,9 +39,15 @@ def caption(group: Group, mark: str = "Bold") -> str:
         if group.n_seeds > 1
         else f"one seed; {_margin(group)}"
     )
+    overlap = (
+        " Every pixel is a prediction. mIoU: mean intersection over union of the classes in %, "
+        "mean over domains, higher is better."
+        if group.has_pixels
+        else ""
+    )
     return (
-        f"Share of wrong predictions in %, lower is better; {spread}. {mark}: the best of the "
-        "complete rows that share a protocol, oracles apart; equal figures share it."
+        f"Share of wrong predictions in %, lower is better; {spread}.{overlap} {mark}: the best of "
+        "the complete rows that share a protocol, oracles apart; equal figures share it."
     )
 
 
@@ -184,6 +190,8 @@ def _lead(ranking: Ranking | None, base: Row | None) -> str:
 
 
 def _margin(group: Group) -> str:
+    if group.has_pixels:
+        return "how uncertain they are is not told, as the pixels of an image are alike"
     row = next(row for row in group.rows if row.protocol == 0)
     n = min(n for n, _ in domain_counts(row.outcomes[0]).values())
     return f"an error measured on {n} images is uncertain by up to ±{margin(n):.1f} points (95 %)"

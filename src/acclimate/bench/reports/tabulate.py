@@ -31,8 +31,8 @@ class Row:
         mean: In percent, over domains.
         missing: Seeds that other rows of its protocol have and this one has not.
         protocol: Place of its protocol in that of the group: 0 for the common one.
-        gain: Mean error minus that of the source row, in points; None where there is none to
-            compare with.
+        gain: Mean error minus that of the source row, in points; None where there is no such row.
+        miou: Mean intersection over union in percent, over domains; None if of no pixels.
     """
 
     label: str
@@ -42,6 +42,7 @@ class Row:
     missing: tuple[int, ...] = ()
     protocol: int = 0
     gain: float | None = None
+    miou: Measure | None = None
 
     @property
     def method(self) -> str:
@@ -119,6 +120,11 @@ class Group:
     def n_seeds(self) -> int:
         """Most seeds of any row."""
         return max(len(row.seeds) for row in self.rows)
+
+    @property
+    def has_pixels(self) -> bool:
+        """Whether every pixel was predicted, so that there are overlaps."""
+        return any(row.miou is not None for row in self.rows)
 
     def competing(self, protocol: int) -> tuple[Row, ...]:
         """Return the complete rows of a protocol without oracles, the lowest error first."""
@@ -252,12 +258,14 @@ def _group(name: str, outcomes: Sequence[Outcome], unfinished: Sequence[Entry]) 
 
 def _row(label: str, own: Sequence[Outcome], protocol: int, missing: tuple[int, ...]) -> Row:
     errors = [column_errors(outcome) for outcome in own]
+    overlaps = [outcome.miou for outcome in own if outcome.miou is not None]
     columns = dict.fromkeys(column for found in errors for column in found)
     return Row(
         label=label,
         outcomes=tuple(own),
         errors={c: measure([found[c] for found in errors if c in found]) for c in columns},
         mean=measure([outcome.error for outcome in own]),
+        miou=measure(overlaps) if overlaps else None,
         missing=missing,
         protocol=protocol,
     )

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acclimate.data.masks.pixels import Mask, find_size, read_pair
+from acclimate.data.masks.pixels import Mask, find_size, read_mask, read_pair
 from acclimate.data.masks.shift import Shift, corrupt_image, describe, name_of
 from acclimate.data.masks.specs import IGNORE, Colour, make_table
 from acclimate.data.masks.tree import MaskTree, Pair
@@ -164,12 +164,58 @@ class MaskedImages:
         images, masks = zip(*good, strict=True)
         return Domain(name or name_of(self.shift), np.stack(images), np.stack(masks))
 
+    def open_domain(self, name: str | None = None) -> Domain:
+        """Return all images and labels, read when they are asked for; look at them before."""
+        return Domain(name or name_of(self.shift), _Images(self), _Labels(self))
+
+    def read_labels(self, index: int) -> Mask:
+        """Return the labels of one image.
+
+        Raises:
+            BadInput: They cannot be used; the file is named.
+        """
+        pair = self.pairs[index]
+        found = read_mask(pair.mask, self._tables[pair.kind], self.size)
+        if isinstance(found, str):
+            raise BadInput(found)
+        return found
+
     def _try_read(self, index: int) -> tuple[Pixels, Mask] | str:
         pair = self.pairs[index]
         found = read_pair(pair, self._tables[pair.kind], self.size)
         if isinstance(found, str) or self.shift is None:
             return found
         return corrupt_image(found[0], pair.name, self.shift), found[1]
+
+
+class _Images:
+    """Image files in the shape of an array (n, height, width, 3)."""
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, data: MaskedImages) -> None:
+        self._data = data
+        self.shape = (len(data), *data.size, 3)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, numbers: Mask) -> Pixels:
+        return np.stack([self._data.read(index)[0] for index in numbers.tolist()])
+
+
+class _Labels:
+    """Masks in the shape of an array (n, height, width)."""
+
+    def __init__(self, data: MaskedImages) -> None:
+        self._data = data
+        self.shape = (len(data), *data.size)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, numbers: Mask) -> Mask:
+        return np.stack([self._data.read_labels(index) for index in numbers.tolist()])
 
 
 def refuse(faults: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from acclimate.data.masks.arrays import ArrayPixels
 from acclimate.data.masks.images import LabelledPixels, MaskedImages, refuse
 from acclimate.data.masks.shift import Shift
 from acclimate.data.masks.specs import MASK_SETS, MaskSpec, make_palette
-from acclimate.data.masks.tree import MaskTree, compare_counts, find_base, list_tree
+from acclimate.data.masks.tree import MaskTree, compare_counts, find_base, guess_set, list_tree
 from acclimate.data.places import data_root
 from acclimate.errors import AcclimateWarning, BadInput, did_you_mean
 from acclimate.streams.images import Size, as_size
@@ -37,9 +37,9 @@ def load_masks(
     """Return a split of a set; its files are read when they are asked for.
 
     Args:
-        name: `camvid`, `cityscapes` or `builtin-scenes`; or a folder `DIR/images` with
-            `DIR/masks`, or with such folders in `DIR/<split>`, which may also be given as
-            `mask-folder` and `path`.
+        name: `camvid`, `cityscapes` or `builtin-scenes`; or a folder that is laid out as one of
+            them, or as `DIR/images` with `DIR/masks`, or with such folders in `DIR/<split>`, which
+            may also be given as `mask-folder` and `path`.
         split: Such as `train` or `val`; None if there is only one.
         root: Of all data; see `acclimate.data.data_root`.
         path: Where the set is, if not under the root.
@@ -100,7 +100,7 @@ def find_set(name: str, root: Path, path: str | Path | None = None) -> tuple[Mas
         BadInput: There is neither such a set nor such a folder.
     """
     if name not in MASK_SETS and path is None and Path(name).is_dir():
-        path, name = name, "mask-folder"
+        path, name = name, guess_set(Path(name)) or "mask-folder"
     if name not in MASK_SETS:
         raise BadInput(
             f'"{name}" is neither a set with masks nor a folder. {did_you_mean(name, MASK_SETS)} '

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from acclimate.data.masks.specs import IGNORE, MaskSpec
+from acclimate.data.masks.specs import IGNORE, MASK_SETS, MaskSpec
 from acclimate.errors import BadInput
 from acclimate.streams.images import find_images
 
@@ -68,6 +68,26 @@ def find_base(spec: MaskSpec, root: Path, path: str | Path | None = None) -> Pat
         placing = spec.placing.replace("{root}", str(root))
         raise BadInput(f"{spec.name}: there is no folder {base}. {placing}")
     return base
+
+
+def guess_set(folder: Path) -> str | None:
+    """Return the set with masks that a folder is laid out as; None if it has no masks."""
+    if (folder / "leftImg8bit").is_dir():
+        return "cityscapes"
+    if any((folder / f"{split}annot").is_dir() for split in MASK_SETS["camvid"].splits):
+        return "camvid"
+    pairs = [folder, *(path.parent for path in folder.glob("*/masks"))]
+    found = any((pair / "images").is_dir() and (pair / "masks").is_dir() for pair in pairs)
+    return "mask-folder" if found else None
+
+
+def list_splits(base: Path, spec: MaskSpec) -> list[str]:
+    """Return the splits that lie in a folder, whatever is in them; none if it has no splits."""
+    if spec.name == "cityscapes":
+        return [split for split in spec.splits if (base / "leftImg8bit" / split).is_dir()]
+    if spec.splits:
+        return [split for split in spec.splits if (base / split).is_dir()]
+    return [] if (base / "images").is_dir() else _find_splits(base)
 
 
 def list_tree(base: Path, spec: MaskSpec, classes: Sequence[str] | None = None) -> MaskTree:

@@ -25,6 +25,9 @@ from acclimate.zoo.torchvision_door import import_torchvision
 #: What says that a file of ours holds a dense model.
 TASK = "segmentation"
 
+#: What the name of a dense model ends in that whitens instances, as RobustNet.
+WHITENED = "+isw"
+
 
 @dataclass(frozen=True)
 class DenseSpec:
@@ -221,16 +224,27 @@ def build_dense(
     return model.train()
 
 
-def load_dense(path: str | Path) -> nn.Module:
+def is_dense_name(name: str) -> bool:
+    """Say whether a name is that of a dense model, or of one that whitens instances.
+
+    >>> is_dense_name("deeplabv3plus-resnet50"), is_dense_name("deeplabv3plus-resnet50+isw")
+    (True, True)
+    """
+    return name.removesuffix(WHITENED) in DENSE_MODELS
+
+
+def load_dense(path: str | Path, expected: str | None = None) -> nn.Module:
     """Return a dense model that was trained here, in evaluation mode, for images in [0, 1].
 
     Args:
         path: What `acclimate train --task segmentation` wrote.
+        expected: Name of the model it is to be, which ends in `+isw` if it whitens instances; None
+            for any.
 
     Raises:
         BadInput: There is no such file.
         CorruptFile: It is damaged, or none of ours.
-        ArtifactMismatch: It holds no dense model.
+        ArtifactMismatch: It holds no dense model, or another one.
     """
     path = Path(path)
     tensors, card = read_file(path, "zoo")
@@ -240,9 +254,14 @@ def load_dense(path: str | Path) -> nn.Module:
             f"{path} holds no model for segmentation, but {card.get('name', 'something else')}. "
             "Give what acclimate train --task segmentation wrote."
         )
-    with torch.random.fork_rng(devices=[]):  # all that is drawn is overwritten
-        model = build_dense(
-            str(card["name"]), int(card["n_classes"]), whitening=bool(training["whitening"])
+    whitening = bool(training["whitening"])
+    found = f"{card['name']}{WHITENED if whitening else ''}"
+    if expected not in (None, found):
+        raise ArtifactMismatch(
+            f"expected the weights of {expected} in {path}, found those of {found}. Give the file "
+            "of that model, or name the model that the file is of."
         )
+    with torch.random.fork_rng(devices=[]):  # all that is drawn is overwritten
+        model = build_dense(str(card["name"]), int(card["n_classes"]), whitening=whitening)
     fit(model, tensors, None, path)
     return model.eval()
