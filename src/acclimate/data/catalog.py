@@ -243,7 +243,7 @@ _SETS = (
         "ingredient",
         "five photographs, which the corruption of that name lays over images",
         "Apache-2.0, as the package on PyPI that holds them",
-        "https://pypi.org/project/imagecorruptions-imaug/1.1.5/#files",
+        "https://github.com/bethgelab/imagecorruptions",
         pypi="imagecorruptions-imaug==1.1.5",
         sha256=FROST_SHA256,
     ),
