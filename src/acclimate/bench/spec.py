@@ -88,7 +88,8 @@ class JobSpec:
             `builtin`.
         weights: A file; None keeps those of the model.
         data: A key of `acclimate.data.SETS`, or a folder; see `acclimate.comparison.load_data`.
-        corruptions: Names; None for the fifteen of the benchmark.
+        corruptions: Names; None for the fifteen of the benchmark, or for the images of a clean set
+            as they are.
         severities: From 1 to 5.
         images: Of each domain; None for all.
         domains: Which images of a set of several domains; None for all of all domains.

@@ -20,8 +20,8 @@ BEFORE, AFTER = "Source", "Main + SWR"
 
 #: Images of the picture: the last of the stream, when the model has met all before.
 N_IMAGES = 3
-# Pictures that are narrower are enlarged.
-_NARROWEST = 200
+# Panels that are narrower or wider are brought near to this, by whole numbers.
+_NARROWEST, _WIDEST = 200, 512
 
 _NOTE = (
     "The picture shows the last images of the stream: the image, its mask (black: not labelled), "
@@ -41,7 +41,7 @@ def draw_streets(scene: Scene) -> Drawing:
     columns = [images, masks, *(predict_last(job, materials) for job in jobs)]
     titles = ["image", "mask"]
     titles += [_title(job, len(scene.table.setups) > 1) for job in jobs]
-    rows = [[_enlarge(column[index]) for column in columns] for index in range(len(images))]
+    rows = [[_scale(column[index]) for column in columns] for index in range(len(images))]
     picture = render_panels(rows, data.palette, titles, data.classes)
     return Drawing({"fig-s3.png": picture}, notes=(_NOTE,))
 
@@ -89,9 +89,10 @@ def _to_pixels(x: Tensor) -> list[Panel]:
     return list((255 * x).round().to(torch.uint8).permute(0, 2, 3, 1).numpy())
 
 
-def _enlarge(panel: Panel) -> Panel:
+def _scale(panel: Panel) -> Panel:
+    step = max(1, panel.shape[1] // _WIDEST)
     times = -(-_NARROWEST // panel.shape[1])
-    return panel.repeat(times, axis=0).repeat(times, axis=1)
+    return panel[::step, ::step].repeat(times, axis=0).repeat(times, axis=1)
 
 
 def _title(outcome: Outcome, has_setups: bool) -> str:
