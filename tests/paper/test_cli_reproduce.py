@@ -76,6 +76,7 @@ def test_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["tabel-2"], "Did you mean"),
         (["table-2", "--seeds", "0"], "at least 1 seed"),
+        (["table-1b", "--row", "TENTS"], 'Did you mean "TENT"'),
         (["table-2", "--weights", "resnet32-cifar100"], "expected NAME=VALUE"),
         (["table-2", "--weights", "resnet32-cifar100=/nowhere/x"], "nothing at /nowhere/x"),
         (["table-2", "--scale", "huge"], "there is no scale"),

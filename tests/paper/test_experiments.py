@@ -130,6 +130,13 @@ def test_the_small_scale_says_what_it_leaves_out() -> None:
         assert text in subset.notes
 
 
+def test_rows_can_be_picked() -> None:
+    asked = Settings(rows=("Source", "TENT"))
+    suite = EXPERIMENTS["table-1b"].suite("smoke", None, asked)
+    assert [entry.label for entry in suite.entries] == ["Source", "TENT"]
+    assert "Only these rows were run: Source, TENT." in suite.notes
+
+
 def test_experiments_share_jobs() -> None:
     """What several tables have in common is the same job, so that it is run once."""
     of = {

@@ -72,6 +72,10 @@ def reproduce(
     only: Annotated[
         str, typer.Option(metavar="TEXT", help="Only settings with this in their name.")
     ] = "",
+    row: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LABEL", help="Run this row of the table only; may be repeated."),
+    ] = None,
     engine: EngineOption = "local",
     workers: Annotated[
         int | None,
@@ -160,6 +164,7 @@ def reproduce(
         corruptions=None if corruptions is None else split_names(corruptions),
         images=images,
         only=only,
+        rows=tuple(row or ()),
         trials=trials,
         selection=selection,
     )

@@ -10,7 +10,7 @@ from typing import Any
 from acclimate.bench.outcome import Entry, Outcome
 from acclimate.bench.spec import JobSpec
 from acclimate.bench.suite import Suite
-from acclimate.errors import BadInput
+from acclimate.errors import BadInput, did_you_mean
 from acclimate.methods import get_method
 from acclimate.paper.cells import AVERAGE, MEAN, Grid, Kind, Measured, read_grids
 from acclimate.paper.claims import Claim, Verdict, judge
@@ -148,7 +148,7 @@ class Experiment:
         entries = [
             _entry(self, setup, variant, seed)
             for setup in setups
-            for variant in self.variants(scale, setup)
+            for variant in self._pick(scale, setup, settings)
             for seed in chosen
         ]
         return Suite(
@@ -162,7 +162,19 @@ class Experiment:
         """Return what a reader of a run at a scale must know."""
         setups = self.setups(scale, settings)
         scaled = () if scale != "smoke" else ("A trial on a toy task: these numbers mean nothing.",)
-        return (*scaled, *(describe_setup(setup) for setup in setups), *self.notes)
+        rows = settings.rows if settings is not None else ()
+        asked = (f"Only these rows were run: {', '.join(rows)}.",) if rows else ()
+        return (*scaled, *(describe_setup(setup) for setup in setups), *asked, *self.notes)
+
+    def _pick(self, scale: str, setup: Setup, settings: Settings | None) -> Sequence[Variant]:
+        """Return the method configurations, or those of the rows that were asked for."""
+        found = self.variants(scale, setup)
+        rows = settings.rows if settings is not None else ()
+        known = list(dict.fromkeys(variant.row for variant in found))
+        for row in rows:
+            if row not in known:
+                raise BadInput(f'{self.id} has no row "{row}". {did_you_mean(row, known)}')
+        return [variant for variant in found if not rows or variant.row in rows]
 
     def tabulate(self, outcomes: Sequence[Outcome], notes: Sequence[str] = ()) -> PaperTable:
         """Return published numbers, ours and their differences."""

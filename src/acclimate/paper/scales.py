@@ -43,6 +43,7 @@ class Settings:
         corruptions: Instead of those of the scale.
         images: Of each corruption, instead of those of the scale.
         only: Leave out settings whose name does not contain this.
+        rows: Run these rows only; empty for all.
         trials: Draws of training's hyper-parameters, instead of those of the scale; for several
             domains.
         selection: Rule that hyper-parameters are chosen by, instead of the paper's; for several
@@ -57,6 +58,7 @@ class Settings:
     corruptions: tuple[str, ...] | None = None
     images: int | None = None
     only: str = ""
+    rows: tuple[str, ...] = ()
     trials: int | None = None
     selection: str = ""
 
