@@ -12,6 +12,7 @@ loading torch.
 
 from __future__ import annotations
 
+import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -104,12 +105,24 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"acclimate.{name}")
+        return _load(name)
     if name in _HOME_OF:
-        value = getattr(importlib.import_module(f"acclimate.{_HOME_OF[name]}"), name)
+        value = getattr(_load(_HOME_OF[name]), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'acclimate' has no attribute {name!r}")
+
+
+def _load(name: str) -> Any:
+    # Loading modules makes no garbage, but so many objects that Python would look for some among
+    # all of torch's, which takes a tenth of a second.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(f"acclimate.{name}")
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def __dir__() -> list[str]:
