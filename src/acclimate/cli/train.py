@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from acclimate.cli.options import DeviceOption
-from acclimate.cli.terminal import get_console, make_facts, show_progress, show_warnings
+from acclimate.cli.terminal import get_console, make_facts
+from acclimate.cli.train_common import run_training
 from acclimate.cli.train_domains import (
     AlgorithmOption,
     CheckEveryOption,
@@ -175,9 +175,6 @@ def train(
     from acclimate.training import train as train_model
     from acclimate.training.simclr import head_path
 
-    here = str(Path.cwd())
-    if here not in sys.path:  # for package.module:function
-        sys.path.insert(0, here)
     settings = TrainSettings(
         model=model,
         data=data,
@@ -197,21 +194,7 @@ def train(
         devices=devices,
         seed=seed,
     )
-    with show_warnings(), show_progress() as progress:
-        try:
-            result = train_model(
-                settings,
-                out,
-                resume=resume,
-                force=force,
-                device=device,
-                save_every=save_every,
-                root=data_dir,
-                progress=progress,
-            )
-        except KeyboardInterrupt:
-            get_console(stderr=True).print("interrupted; say the same again with --resume to go on")
-            raise
+    result = run_training(train_model, settings, out, resume, force, device, save_every, data_dir)
     facts = {
         "weights": str(result.path),
         "head": "" if joint == "none" else str(head_path(result.path)),

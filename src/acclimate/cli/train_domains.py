@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acclimate.cli.terminal import get_console, make_facts, show_progress, show_warnings
+from acclimate.cli.terminal import get_console, make_facts
+from acclimate.cli.train_common import find_given, run_training, to_flag
 from acclimate.errors import BadInput
 
 if TYPE_CHECKING:
@@ -132,41 +132,11 @@ def train_on_domains(
     """
     from acclimate.training import domains
 
-    here = str(Path.cwd())
-    if here not in sys.path:  # for package.module:function
-        sys.path.insert(0, here)
     settings = _make_settings(find_given(context))
-    with show_warnings(), show_progress() as progress:
-        try:
-            result = domains.train_domains(
-                settings,
-                out,
-                resume=resume,
-                force=force,
-                device=device,
-                save_every=save_every,
-                root=data_dir,
-                progress=progress,
-            )
-        except KeyboardInterrupt:
-            get_console(stderr=True).print("interrupted; say the same again with --resume to go on")
-            raise
+    result = run_training(
+        domains.train_domains, settings, out, resume, force, device, save_every, data_dir
+    )
     get_console().print(make_facts("Trained", _list_facts(result, settings)))
-
-
-def find_given(context: typer.Context) -> dict[str, Any]:
-    """Return the options that were given on the command line."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return {
-        name: context.params[name]
-        for name, source in sources.items()
-        if source is not None and source.name != "DEFAULT"
-    }
-
-
-def to_flag(name: str) -> str:
-    """Return an option as it is written on the command line."""
-    return f"--{name.replace('_', '-')}"
 
 
 def _make_settings(given: dict[str, Any]) -> DomainSettings:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acclimate.cli.terminal import get_console, make_facts, show_progress, show_warnings
-from acclimate.cli.train_domains import find_given, to_flag
+from acclimate.cli.terminal import get_console, make_facts
+from acclimate.cli.train_common import find_given, run_training, to_flag
 from acclimate.errors import BadInput, did_you_mean
 
 if TYPE_CHECKING:
@@ -125,25 +124,10 @@ def train_dense(
     """
     from acclimate.training.segmentation import train_segmentation
 
-    here = str(Path.cwd())
-    if here not in sys.path:  # for package.module:function
-        sys.path.insert(0, here)
     settings = _make_settings(find_given(context))
-    with show_warnings(), show_progress() as progress:
-        try:
-            result = train_segmentation(
-                settings,
-                out,
-                resume=resume,
-                force=force,
-                device=device,
-                save_every=save_every,
-                root=data_dir,
-                progress=progress,
-            )
-        except KeyboardInterrupt:
-            get_console(stderr=True).print("interrupted; say the same again with --resume to go on")
-            raise
+    result = run_training(
+        train_segmentation, settings, out, resume, force, device, save_every, data_dir
+    )
     get_console().print(make_facts("Trained", _list_facts(result, settings)))
 
 

@@ -1,0 +1,71 @@
+"""What `acclimate train` does alike for images, for several domains and for every pixel."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import typer
+
+from acclimate.cli.terminal import get_console, show_progress, show_warnings
+
+Result = TypeVar("Result")
+
+
+def run_training(
+    train: Callable[..., Result],
+    settings: Any,
+    out: Path,
+    resume: bool,
+    force: bool,
+    device: str,
+    save_every: int,
+    data_dir: Path | None,
+) -> Result:
+    """Train with progress on the terminal, and return what came out.
+
+    Args:
+        train: Takes the settings, the file, and the rest by name.
+        settings: Of the run.
+        out: Weights to write.
+        resume: Go on where an interrupted call stopped.
+        force: Overwrite, or start anew.
+        device: `auto`, `cpu`, `cuda` or `mps`.
+        save_every: Steps between two checkpoints.
+        data_dir: Of all data.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:  # for package.module:function
+        sys.path.insert(0, here)
+    with show_warnings(), show_progress() as progress:
+        try:
+            return train(
+                settings,
+                out,
+                resume=resume,
+                force=force,
+                device=device,
+                save_every=save_every,
+                root=data_dir,
+                progress=progress,
+            )
+        except KeyboardInterrupt:
+            get_console(stderr=True).print("interrupted; say the same again with --resume to go on")
+            raise
+
+
+def find_given(context: typer.Context) -> dict[str, Any]:
+    """Return the options that were given on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {
+        name: context.params[name]
+        for name, source in sources.items()
+        if source is not None and source.name != "DEFAULT"
+    }
+
+
+def to_flag(name: str) -> str:
+    """Return an option as it is written on the command line."""
+    return f"--{name.replace('_', '-')}"
