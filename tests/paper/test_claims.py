@@ -120,6 +120,9 @@ def test_every_kind_of_claim() -> None:
     assert found(best_below([A, C], [B], "")) == "holds"
     assert found(best_below([B, C], [A, B], "")) == "does not hold"
     assert found(best_below([A], [D], "", margin=1)) == "does not hold"
+    nowhere = ("TENT", "1e-9")
+    assert found(best_below([nowhere, A], [B, nowhere], "")) == "holds"
+    assert judge(best_below([A], [nowhere], ""), grid).reason == "not there: TENT 1e-9"
     assert found(larger_gain((C, A), (C, B), "")) == "holds"
     assert found(larger_gain((C, B), (C, A), "")) == "does not hold"
     assert found(near([A, D], 0.5, "")) == "holds"

@@ -12,7 +12,7 @@ Few pairs agree easily by chance: n of them cannot show anything with more confi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,6 +42,8 @@ class Claim:
             that are above zero where the claim holds; in points.
         where: Beginning of the names of the settings it is made for; empty for all.
         units: What is paired within a seed.
+        sides: Cells that stand for each other, such as the rates of a curve: one of each is
+            enough. Empty if all cells are needed.
     """
 
     text: str
@@ -49,6 +51,14 @@ class Claim:
     statistic: Callable[[Mapping[Cell, Floats]], Floats]
     where: str = ""
     units: str = "corruptions"
+    sides: tuple[tuple[Cell, ...], ...] = ()
+
+    def find_missing(self, there: Collection[Cell]) -> list[Cell]:
+        """Return the cells without which nothing can be said."""
+        if not self.sides:
+            return [cell for cell in self.cells if cell not in there]
+        empty = [side for side in self.sides if not set(side) & set(there)]
+        return [cell for side in empty for cell in side]
 
 
 @dataclass(frozen=True)
@@ -107,14 +117,21 @@ def lowest(a: Cell, others: Sequence[Cell], text: str, where: str = "") -> Claim
 def best_below(
     a: Sequence[Cell], b: Sequence[Cell], text: str, where: str = "", margin: float = 0.0
 ) -> Claim:
-    """Return the claim that the lowest error of some is below the lowest of others by a margin."""
+    """Return the claim that the lowest error of some is below the lowest of others by a margin.
 
-    def statistic(errors: Mapping[Cell, Floats]) -> Floats:
-        first = np.min([errors[cell] for cell in a], axis=0)
-        second = np.min([errors[cell] for cell in b], axis=0)
-        return np.asarray(second - first - margin)
+    Of each side, those that were run are compared.
+    """
 
-    return Claim(text, (*a, *b), statistic, where)
+    def lowest_of(errors: Mapping[Cell, Floats], cells: Sequence[Cell]) -> Floats:
+        return np.asarray(np.min([errors[cell] for cell in cells if cell in errors], axis=0))
+
+    return Claim(
+        text,
+        (*a, *b),
+        lambda errors: lowest_of(errors, b) - lowest_of(errors, a) - margin,
+        where,
+        sides=(tuple(a), tuple(b)),
+    )
 
 
 def larger_gain(a: tuple[Cell, Cell], b: tuple[Cell, Cell], text: str, where: str = "") -> Claim:
@@ -162,13 +179,13 @@ def judge(claim: Claim, grid: Grid, published: Mapping[Cell, float] | None = Non
         published: The paper's own numbers, as far as they are in the text.
     """
     told = _in_paper(claim, published or {})
-    missing = [cell for cell in claim.cells if not grid.cells.get(cell)]
-    if missing:
+    cells = [cell for cell in claim.cells if grid.cells.get(cell)]
+    if missing := claim.find_missing(cells):
         names = "; ".join(" ".join(part for part in cell if part) for cell in missing)
         return Verdict(
             claim.text, grid.name, "cannot be told", published=told, reason=f"not there: {names}"
         )
-    found = align([grid.cells[cell] for cell in claim.cells])
+    found = align([grid.cells[cell] for cell in cells])
     n_seeds, n_domains = found[0].shape
     if not found[0].size:
         return Verdict(
@@ -179,9 +196,9 @@ def judge(claim: Claim, grid: Grid, published: Mapping[Cell, float] | None = Non
             reason="the cells have no seed and corruption in common",
         )
     point = claim.statistic(
-        {cell: np.asarray(own.mean()) for cell, own in zip(claim.cells, found, strict=True)}
+        {cell: np.asarray(own.mean()) for cell, own in zip(cells, found, strict=True)}
     )
-    draws = claim.statistic(dict(zip(claim.cells, resample(found, RESAMPLES, _SEED), strict=True)))
+    draws = claim.statistic(dict(zip(cells, resample(found, RESAMPLES, _SEED), strict=True)))
     verdict, confidence, reason = decide(draws, n_seeds * n_domains)
     return Verdict(
         claim.text,
@@ -248,7 +265,8 @@ def decide(draws: Floats, n_pairs: int) -> tuple[Verdicts, float, str]:
 
 
 def _in_paper(claim: Claim, published: Mapping[Cell, float]) -> bool | None:
-    if any(cell not in published for cell in claim.cells):
+    there = [cell for cell in claim.cells if cell in published]
+    if claim.find_missing(there):
         return None
-    numbers = {cell: np.asarray(published[cell]) for cell in claim.cells}
+    numbers = {cell: np.asarray(published[cell]) for cell in there}
     return bool(claim.statistic(numbers) > 0)

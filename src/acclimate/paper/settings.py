@@ -16,7 +16,7 @@ IMAGENET = ("ImageNet-C, WRN-40-2", "ImageNet-C, ResNet-50")
 SEGMENTATION = ("DeepLabV3+ (ResNet-50)", "RobustNet (ResNet-50)")
 
 #: Images of each corruption in the subset of the small scale.
-SMALL_IMAGES = 1400
+SMALL_IMAGES = 1000
 #: Images with masks of each corruption, and source images, of the small scale.
 SMALL_MASKED, SMALL_MASKED_SOURCE = 60, 96
 #: Source images that the small scale prepares from, and passes that train a projector.
