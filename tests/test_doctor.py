@@ -13,6 +13,7 @@ import acclimate
 from acclimate.artifact import Artifact
 from acclimate.doctor import Diagnosis, Finding, diagnose
 from acclimate.errors import AcclimateWarning
+from acclimate.testing.dense_models import TinyDeepLab
 from tests.cli_models import plain_mlp, tiny_cnn
 
 
@@ -198,3 +199,11 @@ def test_nothing_is_touched(artifact: Artifact) -> None:
     assert model[0].weight.grad is gradient
     assert bool((gradient == 1).all())
     assert all(parameter.grad is None for parameter in list(model.parameters())[1:])
+
+
+def test_a_model_that_predicts_every_pixel_is_seen_as_one() -> None:
+    diagnosis = diagnose(TinyDeepLab(), torch.rand(1, 3, 32, 32))
+    assert find(diagnosis, "head").text.endswith("classes of every pixel")
+    assert find(diagnosis, "batch size").level == "ok"
+    assert "moves" in find(diagnosis, "method swr").text
+    assert find(diagnosis, "method t3a").text == "made for predictions of whole images"

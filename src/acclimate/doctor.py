@@ -17,8 +17,9 @@ from acclimate.functional.inputs import Normalization, check_batch, check_images
 from acclimate.functional.norm import NORM_LAYERS, batch_norm_layers
 from acclimate.methods import METHODS
 from acclimate.methods.base import Method
+from acclimate.methods.dense import is_dense as makes_sense_densely
 from acclimate.methods.gradient import GradientMethod
-from acclimate.taps import LogitsAt, find_anatomy
+from acclimate.taps import Anatomy, LogitsAt, find_anatomy
 
 Level = Literal["ok", "note", "problem"]
 
@@ -82,15 +83,17 @@ def diagnose(
     normal = Normalization.of(normalization)
     if normal is None and artifact is not None:
         normal = artifact.normalization
+    anatomy, on_head = _head(model, x, artifact, head, logits_at)
+    is_dense = anatomy is not None and anatomy.is_dense
     findings = [
         *_normalisation_layers(model),
         *_random_layers(model),
         *_parameters(model),
         *_input(x, normal),
-        *_batch_size(model, x),
-        *_head(model, x, artifact, head, logits_at),
-        *_artifact(model, x, artifact, normal),
-        *_methods(model, artifact),
+        *_batch_size(model, x, is_dense),
+        *on_head,
+        *_artifact(model, x, artifact, normal, is_dense),
+        *_methods(model, artifact, is_dense),
     ]
     return Diagnosis(tuple(findings))
 
@@ -178,11 +181,13 @@ def _input(x: Tensor, normalization: Normalization | None) -> Iterator[Finding]:
         )
 
 
-def _batch_size(model: nn.Module, x: Tensor) -> Iterator[Finding]:
+def _batch_size(model: nn.Module, x: Tensor, is_dense: bool) -> Iterator[Finding]:
     if x.dim() == 0 or not batch_norm_layers(model):
         return
     n = len(x)
-    if n <= 1:
+    if is_dense and n:
+        yield Finding("ok", "batch size", f"{n}: statistics are those of all pixels")
+    elif n <= 1:
         yield Finding(
             "problem",
             "batch size",
@@ -202,25 +207,30 @@ def _batch_size(model: nn.Module, x: Tensor) -> Iterator[Finding]:
 
 def _head(
     model: nn.Module, x: Tensor, artifact: Artifact | None, head: str | None, logits_at: LogitsAt
-) -> Iterator[Finding]:
+) -> tuple[Anatomy | None, tuple[Finding, ...]]:
     if artifact is not None:
         head = artifact.anatomy.head if head is None else head
         logits_at = artifact.anatomy.logits_at if logits_at is None else logits_at
     if x.dim() == 0 or len(x) == 0:
-        return
+        return None, ()
     parameter = next(iter(model.parameters()), x)
     try:
         # Values are of no interest here, and NaN would be reported twice.
         anatomy = find_anatomy(model, torch.zeros_like(x[:2]).to(parameter), head, logits_at)
     except (UnsuitableModel, BadInput) as error:
-        yield Finding("problem", "head", str(error))
-        return
+        return None, (Finding("problem", "head", str(error)),)
     text = f'"{anatomy.head}": {anatomy.n_features} features, {anatomy.n_classes} classes'
-    yield Finding("ok", "head", text)
+    if anatomy.is_dense:
+        text += " of every pixel"
+    return anatomy, (Finding("ok", "head", text),)
 
 
 def _artifact(
-    model: nn.Module, x: Tensor, artifact: Artifact | None, normalization: Normalization | None
+    model: nn.Module,
+    x: Tensor,
+    artifact: Artifact | None,
+    normalization: Normalization | None,
+    is_dense: bool,
 ) -> Iterator[Finding]:
     if artifact is None:
         remedy = "Prepare one where the source data is: acclimate prepare."
@@ -234,16 +244,21 @@ def _artifact(
     expected = (artifact.normalization, tuple(artifact.card["input_shape"]))
     found = (normalization, tuple(x.shape[1:]))
     for what, then, now in zip(("normalisation", "input shape"), expected, found, strict=True):
-        if then != now:
+        # Whoever predicts every pixel takes images of any size.
+        if then != now and not (is_dense and what == "input shape"):
             text = f"prepared with {what} {then}, but the inputs have {now}."
             yield Finding("problem", "artifact", text, "Do as when preparing, or prepare again.")
             return
     yield Finding("ok", "artifact", f"belongs to this model; parts: {', '.join(artifact.parts)}")
 
 
-def _methods(model: nn.Module, artifact: Artifact | None) -> Iterator[Finding]:
+def _methods(model: nn.Module, artifact: Artifact | None, is_dense: bool) -> Iterator[Finding]:
     for name, kind in METHODS.items():
-        if not kind.is_oracle:  # it is not for deployment
+        if kind.is_oracle:  # it is not for deployment
+            continue
+        if is_dense and not makes_sense_densely(kind):
+            yield Finding("note", f"method {name}", "made for predictions of whole images")
+        else:
             yield _method(name, kind, model, artifact)
 
 

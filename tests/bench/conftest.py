@@ -29,6 +29,8 @@ def launch() -> Iterator[Launch]:
             cwd=ROOT,
             text=True,
             start_new_session=True,
+            # In the background of a shell Ctrl-C may be ignored, and that is inherited.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         started.append(process)
         return process
