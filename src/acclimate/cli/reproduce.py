@@ -21,7 +21,7 @@ from acclimate.cli.options import (
 )
 from acclimate.cli.reproduce_tables import show_list, show_table, show_verdicts
 from acclimate.cli.tables import split_names
-from acclimate.cli.terminal import get_console, printable, show_warnings
+from acclimate.cli.terminal import get_console, printable, show_progress, show_warnings
 from acclimate.errors import BadInput
 
 if TYPE_CHECKING:
@@ -213,6 +213,7 @@ def _run(
                 settings=settings,
                 store=store,
                 show=show_events,
+                watch=show_progress,
                 notify=_say,
                 command=shlex.join(["acclimate", *sys.argv[1:]]),
                 **how,

@@ -104,14 +104,15 @@ def _train(
             **setup.training,
         )
         runs = list_runs(base, held_out, n_trials, seeds, setup.defaults)
-        found = train_all(
-            runs,
-            workshop.folder / MODELS,
-            data=data,
-            device=workshop.device,
-            progress=workshop.progress,
-            tell=_count(workshop.notify, len(runs)),
-        )
+        with workshop.watch() as progress:
+            found = train_all(
+                runs,
+                workshop.folder / MODELS,
+                data=data,
+                device=workshop.device,
+                progress=progress,
+                tell=_count(workshop.notify, len(runs)),
+            )
         models = {(run.without, run.trial, run.seed): (run, own) for run, own in found.items()}
         made.append(Arena(setup, algorithm, data, models))
     return made

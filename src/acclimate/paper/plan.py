@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,14 @@ class Workshop:
         folder: Of all that is made on the way, and of the jobs in the end.
         run: Runs a suite in a folder, going on where it was cut, and returns what came out.
         device: `auto`, `cpu`, `cuda` or `mps`.
-        progress: Called with the stage, the count done and the count to do.
+        watch: Gives a function that is told of stages of training: how much is done of what.
         notify: Is told what was done.
     """
 
     folder: Path
     run: Callable[[Suite, Path], list[Outcome]]
     device: str = "auto"
-    progress: Progress | None = None
+    watch: Callable[[], AbstractContextManager[Progress | None]] = nullcontext
     notify: Notify | None = None
 
 

@@ -19,9 +19,9 @@ SIGNS = {"holds": "✓", "does not hold": "✗", "cannot be told": "?"}
 
 #: What is meant by a verdict, to stand beside a list of them.
 HOW = (
-    f"Verdicts: a paired bootstrap over seeds and corruptions, {RESAMPLES} resamples with a fixed "
-    f"seed; something holds, or does not, from a confidence of {ENOUGH:.0%} on. n pairs cannot "
-    "show more than 1 − 2⁻ⁿ."
+    f"Verdicts: a paired bootstrap over seeds and corruptions or domains, {RESAMPLES} resamples "
+    f"with a fixed seed; something holds, or does not, from a confidence of {ENOUGH:.0%} on. n "
+    "pairs cannot show more than 1 − 2⁻ⁿ."
 )
 
 

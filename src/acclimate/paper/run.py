@@ -69,7 +69,7 @@ def reproduce(
     artifacts: str | Path | None = None,
     on_event: OnEvent | None = None,
     show: Show | None = None,
-    progress: Progress | None = None,
+    watch: Callable[[], AbstractContextManager[Progress | None]] = nullcontext,
     notify: Notify | None = None,
     command: str = "",
     **how: Any,
@@ -87,7 +87,7 @@ def reproduce(
         artifacts: Folder of what is prepared; in `store` if None.
         on_event: Is told what happens to the jobs.
         show: Gives such a function for the jobs of one suite: an experiment may have several.
-        progress: Is told of models that are trained.
+        watch: Gives a function that is told of stages of training.
         notify: Is told what was done besides the jobs.
         command: What was typed, for the record.
         **how: Of `acclimate.bench.run_suite`: engine, n_workers, retries, device.
@@ -114,7 +114,7 @@ def reproduce(
         check_weights(suite)
     else:
         device = str(how.get("device", "auto"))
-        workshop = Workshop(place, run, device, progress, notify)
+        workshop = Workshop(place, run, device, watch, notify)
         plan = experiment.plan(scale, seeds, settings or Settings(), workshop)
         suite, record = plan.suite, plan.record
     outcomes = run(suite, place)
