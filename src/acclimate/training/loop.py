@@ -139,6 +139,7 @@ def run_epochs(
     data: ImageSet,
     settings: TrainSettings,
     position: Position,
+    *,
     keep: Callable[[], None],
     log: Callable[[dict[str, Any]], None],
     save_every: int,

@@ -12,14 +12,8 @@ from acclimate import zoo
 from acclimate.data.places import Progress
 from acclimate.errors import BadInput, UnsuitableModel
 from acclimate.taps import try_forward
-from acclimate.training.checkpoint import (
-    Position,
-    check_place,
-    checkpoint_path,
-    load_checkpoint,
-    restore,
-    save_checkpoint,
-)
+from acclimate.training.checkpoint import check_place, checkpoint_path
+from acclimate.training.course import Course
 from acclimate.training.loop import (
     Trained,
     error_percent,
@@ -34,7 +28,6 @@ from acclimate.training.output import (
     log_path,
     read_log,
     read_result,
-    write_log,
     write_weights,
 )
 from acclimate.training.sets import ImageSet, load_sets
@@ -93,39 +86,31 @@ def train(
         trained.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         plain = make_optimizer(trained, settings)
         wrapped, optimizer = fabric.setup(trained, plain)
-        position, log = Position(), []
-        if force and fabric.is_global_zero:  # or else a later --resume might take them up
-            checkpoint_path(out).unlink(missing_ok=True)
-            log_path(out).unlink(missing_ok=True)
-        if resume and checkpoint_path(out).exists():
-            tensors, position = load_checkpoint(checkpoint_path(out), run)
-            restore(tensors, trained, plain)
-            fabric.strategy.precision.load_state_dict(position.scaler)
-            log = read_log(log_path(out), position.epoch)
-
-        def keep() -> None:
-            position.scaler = fabric.strategy.precision.state_dict()
-            if fabric.is_global_zero:
-                save_checkpoint(checkpoint_path(out), trained, plain, position, run)
+        course = Course(fabric, out, run, trained, plain)
+        is_going_on = bool(course.begin(resume=resume, force=force))
+        log = read_log(log_path(out), course.position.epoch) if is_going_on else []
 
         def note(figures: dict[str, Any]) -> None:
             log.append(figures)
-            if fabric.is_global_zero:
-                write_log(log_path(out), log)
+            course.log(log)
 
         run_epochs(
-            fabric, wrapped, optimizer, data, settings, position, keep, note, save_every, progress
+            *(fabric, wrapped, optimizer, data, settings, course.position),
+            keep=course.keep,
+            log=note,
+            save_every=save_every,
+            progress=progress,
         )
         error = None if test is None else error_percent(fabric, model, test, progress)
     result = TrainResult(
         path=out,
         error=error,
-        minutes=round(position.seconds / 60, 2),
+        minutes=round(course.position.seconds / 60, 2),
         losses=tuple(figures["loss"] for figures in log),
     )
+    if error is not None:
+        course.log([*log, {"test_error_percent": round(error, 4)}])
     if fabric.is_global_zero:
-        if error is not None:
-            write_log(log_path(out), [*log, {"test_error_percent": round(error, 4)}])
         figures = {
             "test_error_percent": error,
             "minutes": result.minutes,
@@ -133,8 +118,7 @@ def train(
         }
         objective.write(out, model, run)
         write_weights(out, model, settings, run, figures, fabric.device)
-        checkpoint_path(out).unlink(missing_ok=True)
-    fabric.barrier()
+    course.end()
     return result
 
 

@@ -12,14 +12,8 @@ from torch import Tensor
 from acclimate.data.domains import DomainSet, Part, load_domains
 from acclimate.data.places import Progress
 from acclimate.errors import BadInput
-from acclimate.training.checkpoint import (
-    Position,
-    check_place,
-    checkpoint_path,
-    load_checkpoint,
-    restore,
-    save_checkpoint,
-)
+from acclimate.training.checkpoint import check_place, checkpoint_path
+from acclimate.training.course import Course
 from acclimate.training.domains.loop import Best, copy_weights, measure, run_steps
 from acclimate.training.domains.model import build_model, full_name
 from acclimate.training.domains.objective import VIEWS, DomainTrained
@@ -32,7 +26,7 @@ from acclimate.training.domains.output import (
 )
 from acclimate.training.domains.settings import DomainSettings
 from acclimate.training.loop import make_fabric, repeatable
-from acclimate.training.output import log_path, write_log, write_zoo_file
+from acclimate.training.output import log_path, write_zoo_file
 
 
 def train_domains(
@@ -101,25 +95,15 @@ def train_domains(
             trained.parameters(), hparams.lr, weight_decay=hparams.weight_decay
         )
         wrapped, optimizer = fabric.setup(trained, plain)
-        position, best, checks = Position(), Best(), []
-        if force and fabric.is_global_zero:  # or else a later --resume might take them up
-            for path in (checkpoint_path(out), log_path(out), last_path(out)):
-                path.unlink(missing_ok=True)
-        if resume and checkpoint_path(out).exists():
-            tensors, position = load_checkpoint(checkpoint_path(out), run)
-            restore(tensors, trained, plain)
-            fabric.strategy.precision.load_state_dict(position.scaler)
+        course, best, checks = Course(fabric, out, run, trained, plain), Best(), []
+        if tensors := course.begin(resume=resume, force=force, others=(last_path(out),)):
             best.restore(tensors)
-            checks = read_checks(log_path(out), position.step)
+            checks = read_checks(log_path(out), course.position.step)
 
         def keep() -> None:
-            position.scaler = fabric.strategy.precision.state_dict()
-            if fabric.is_global_zero:
-                # Before the checkpoint: what it says was checked must be in the log.
-                write_log(log_path(out), checks)
-                save_checkpoint(
-                    checkpoint_path(out), trained, plain, position, run, best.to_tensors()
-                )
+            # Before the checkpoint: what it says was checked must be in the log.
+            course.log(checks)
+            course.keep(best.to_tensors())
 
         def check(figures: dict[str, Any]) -> None:
             validation = measure(fabric, model, held, progress)
@@ -129,7 +113,7 @@ def train_domains(
                 best.take(model)
 
         run_steps(
-            *(fabric, wrapped, optimizer, train, settings, position),
+            *(fabric, wrapped, optimizer, train, settings, course.position),
             keep=keep,
             check=check,
             save_every=save_every,
@@ -141,7 +125,7 @@ def train_domains(
         step=chosen["step"],
         validation=chosen["validation"],
         checks=tuple(checks),
-        minutes=round(position.seconds / 60, 2),
+        minutes=round(course.position.seconds / 60, 2),
         unreadable={str(path): reason for path, reason in data.unreadable().items()},
     )
     if fabric.is_global_zero:
@@ -149,8 +133,7 @@ def train_domains(
         if keep_last:
             write(last_path(out), copy_weights(model), result, checks[-1])
         write(out, best.tensors, result, chosen)
-        checkpoint_path(out).unlink(missing_ok=True)
-    fabric.barrier()
+    course.end()
     return result
 
 

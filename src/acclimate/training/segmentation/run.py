@@ -14,16 +14,10 @@ from acclimate.data.masks import LabelledPixels, load_masks
 from acclimate.data.places import Progress
 from acclimate.errors import BadInput, UnsuitableModel
 from acclimate.taps import try_forward
-from acclimate.training.checkpoint import (
-    Position,
-    check_place,
-    checkpoint_path,
-    load_checkpoint,
-    restore,
-    save_checkpoint,
-)
+from acclimate.training.checkpoint import check_place, checkpoint_path
+from acclimate.training.course import Course
 from acclimate.training.loop import make_fabric, repeatable
-from acclimate.training.output import log_path, read_done, read_log, write_log, write_zoo_file
+from acclimate.training.output import log_path, read_done, read_log, write_zoo_file
 from acclimate.training.segmentation.loop import measure, run_epochs
 from acclimate.training.segmentation.objective import PHOTOMETRIC, DenseTrained
 from acclimate.training.segmentation.settings import SegmentationSettings
@@ -112,32 +106,20 @@ def train_segmentation(
             trained.parameters(), settings.lr, weight_decay=settings.weight_decay
         )
         wrapped, optimizer = fabric.setup(trained, plain)
-        position, log = Position(), []
-        if force and fabric.is_global_zero:  # or else a later --resume might take them up
-            checkpoint_path(out).unlink(missing_ok=True)
-            log_path(out).unlink(missing_ok=True)
-        if resume and checkpoint_path(out).exists():
-            tensors, position = load_checkpoint(checkpoint_path(out), run)
-            restore(tensors, trained, plain)
-            fabric.strategy.precision.load_state_dict(position.scaler)
-            log = read_log(log_path(out), position.epoch)
-
-        def keep() -> None:
-            position.scaler = fabric.strategy.precision.state_dict()
-            if fabric.is_global_zero:
-                save_checkpoint(checkpoint_path(out), trained, plain, position, run)
+        course = Course(fabric, out, run, trained, plain)
+        is_going_on = bool(course.begin(resume=resume, force=force))
+        log = read_log(log_path(out), course.position.epoch) if is_going_on else []
 
         def note(figures: dict[str, Any]) -> None:
             is_last = figures["epoch"] == settings.epochs
             if is_last or figures["epoch"] % settings.check_every == 0:
                 figures |= _name_ious(measure(fabric, model, held, progress), held)
             log.append(figures)
-            if fabric.is_global_zero:
-                write_log(log_path(out), log)
+            course.log(log)
 
         run_epochs(
-            *(fabric, wrapped, trained, optimizer, data, settings, position),
-            keep=keep,
+            *(fabric, wrapped, trained, optimizer, data, settings, course.position),
+            keep=course.keep,
             log=note,
             save_every=save_every,
             progress=progress,
@@ -149,11 +131,10 @@ def train_segmentation(
             "miou": log[-1]["miou"],
             "ious": log[-1]["ious"],
             "loss": [figures["loss"] for figures in log],
-            "minutes": round(position.seconds / 60, 2),
+            "minutes": round(course.position.seconds / 60, 2),
         }
         write_zoo_file(out, model.state_dict(), settings.model, training, fabric.device, TASK)
-        checkpoint_path(out).unlink(missing_ok=True)
-    fabric.barrier()
+    course.end()
     return _read_result(out, run, was_done=False)
 
 
