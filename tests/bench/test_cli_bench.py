@@ -80,13 +80,18 @@ def test_failures_are_shown_at_the_end_with_what_to_do(suite: Path) -> None:
     assert shown.exit_code == 0
     assert "4 jobs: 3 done, 1 failed" in shown.stdout
     assert "8/8" in shown.stdout
-    assert "Run the suite again" in shown.stderr
+    assert "run the suite again" in shown.stderr
 
 
 def test_mistakes_are_refused_before_anything_is_made(suite: Path, tmp_path: Path) -> None:
     suite.write_text(SUITE.replace('"tent"', '"tnet"'))
     with pytest.raises(LookupError, match="tent"):
         raise call("run", suite, "--out", "out").exception
+    assert not (tmp_path / "out").exists()
+    for slip in ('model = "resnet20-cifr10"', 'model = "builtin"\ndata = "cifr10c"'):
+        suite.write_text(SUITE.replace('model = "tests.bench.models:tiny"', slip))
+        with pytest.raises(BadInput, match="Did you mean"):
+            raise call("run", suite, "--out", "out", "--workers", "0").exception
     assert not (tmp_path / "out").exists()
     with pytest.raises(BadInput, match=r"has no suite\.json"):
         raise call("status", tmp_path).exception

@@ -197,6 +197,20 @@ def test_two_processes_share_the_work_in_one_folder(tmp_path: Path) -> None:
         assert stable(folder) == stable(tmp_path / folder.name)
 
 
+def test_an_interruption_without_workers_leaves_a_checkpoint(tmp_path: Path, launch) -> None:
+    suite = write_suite(tmp_path / "suite.toml", 'method = "bn_ema"\nimages = 60')
+    (entry,) = Suite.load(suite).entries
+    job = tmp_path / "out" / "jobs" / f"bn_ema-{entry.spec.key}"
+    process = launch([*CLI, str(suite), "--out", str(tmp_path / "out"), "--workers", "0"])
+    wait_until(has_records(job, 3))
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=300)
+    assert process.returncode != 0
+    assert "say the same again to go on" in said
+    place = json.loads((job / "checkpoint.json").read_text())
+    assert place["n_batches"] == len(read_lines(job)) >= 3
+
+
 def test_an_interruption_leaves_a_checkpoint_and_no_process(tmp_path: Path, launch) -> None:
     """Ctrl-C reaches all processes of a terminal; a dead parent reaches none of them."""
     suite = write_suite(tmp_path / "suite.toml", 'method = "bn_ema"\nimages = 120')

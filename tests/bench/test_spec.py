@@ -95,8 +95,18 @@ def test_a_folder_is_shuffled_unless_told_otherwise(tmp_path: Path) -> None:
     assert JobSpec(data=str(tmp_path)).get_protocol().order == "shuffled"
     assert JobSpec(data=str(tmp_path), protocol={"order": "file"}).get_protocol().order == "file"
     assert JobSpec(data="cifar10c").get_protocol().order == "file"
-    moved = tmp_path / "elsewhere" / tmp_path.name
-    assert JobSpec(data=str(tmp_path)).key == JobSpec(data=str(moved)).key
+
+
+def test_a_folder_is_known_by_what_is_in_it_not_by_its_place(tmp_path: Path) -> None:
+    here, moved, other = (tmp_path / name / "photos" for name in ("a", "b", "c"))
+    for place, content in ((here, b"one"), (moved, b"two"), (other, b"three")):
+        (place / "cat").mkdir(parents=True)
+        (place / "cat" / "1.png").write_bytes(content)
+    for method in ("tent", "swr"):
+        keys = [JobSpec(method=method, data=str(own)).key for own in (here, moved, other)]
+        assert keys[0] == keys[1] != keys[2]
+    nowhere = JobSpec(data=str(tmp_path / "nowhere" / "photos"))
+    assert nowhere.key not in keys
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from acclimate.bench import Entry, Store, Suite
 from acclimate.bench.folder import JobFolder
 from acclimate.bench.sink import FolderSink, Place
-from acclimate.errors import BadInput, CorruptFile
+from acclimate.errors import AcclimateWarning, BadInput, CorruptFile
 from acclimate.evaluation import Record
 from acclimate.measures import Measures, pack_measures
 from acclimate.measures.groups import Group
@@ -177,6 +177,19 @@ def test_files_that_were_altered_are_named(tmp_path: Path) -> None:
     folder = JobFolder(tmp_path / "job")
     entry = Entry(make_spec("source"), "x")
     good = (tmp_path / "job" / "records.jsonl").read_bytes()
+    lines = [json.loads(line) for line in good.splitlines()]
+    (tmp_path / "job" / "records.jsonl").write_bytes(good.replace(b"0.", b"1.", 1))
+    with pytest.raises(CorruptFile, match=r"records\.jsonl.*checksum is another.*Remove"):
+        folder.read_outcome(entry, "job")
+    # What was written before there were checksums is looked at line by line.
+    result = folder.read("result.json")
+    assert result is not None
+    folder.write("result.json", {name: own for name, own in result.items() if name != "sha256"})
+    del lines[3]["entropy"]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "job" / "records.jsonl").write_text(text)
+    with pytest.raises(CorruptFile, match=r"line 4: .*missing: entropy.*Remove"):
+        folder.read_outcome(entry, "job")
     (tmp_path / "job" / "records.jsonl").write_bytes(good.rpartition(b"\n{")[0] + b"\n")
     with pytest.raises(CorruptFile, match=r"records\.jsonl.*11 lines instead of 12.*Remove"):
         folder.read_outcome(entry, "job")
@@ -186,6 +199,24 @@ def test_files_that_were_altered_are_named(tmp_path: Path) -> None:
     (tmp_path / "job" / "result.json").write_text("[]")
     with pytest.raises(CorruptFile, match="found list"):
         folder.read_outcome(entry, "job")
+
+
+def test_a_damaged_job_does_not_hide_the_others(tmp_path: Path) -> None:
+    suite = Suite(
+        title="two", entries=(Entry(make_spec("tent"), "tent"), Entry(make_spec("source"), "plain"))
+    )
+    store = Store.create(tmp_path, suite)
+    for name, entry in store.jobs().items():
+        assert run_once(entry.spec, tmp_path / name) == "finished"
+    assert [status.state for status in store.statuses()] == ["done", "done"]
+    (tmp_path / next(iter(store.jobs())) / "result.json").write_text('{"a":')
+    with pytest.warns(AcclimateWarning, match=r'left out "tent": .*Remove the folder'):
+        (found,) = store.outcomes()
+    assert found.entry.label == "plain"
+    states = store.statuses()
+    assert [status.state for status in states] == ["failed", "done"]
+    assert states[0].error is not None
+    assert "Remove the folder" in states[0].error["message"]
 
 
 def test_a_suite_is_found_again_with_what_is_done_of_it(tmp_path: Path) -> None:

@@ -148,6 +148,9 @@ def test_files_are_looked_for_beside_the_suite(tmp_path: Path) -> None:
     spec = suite.entries[0].spec
     assert spec.weights == str(tmp_path / "own" / "a.pt")
     assert spec.prepare.contrast_head == str(tmp_path / "own" / "head.pt")
+    rows = '[[rows]]\nmethod = "tent"\ndata = ["own", "cifar10c", "elsewhere"]'
+    found = [entry.spec.data for entry in load(tmp_path, rows).entries]
+    assert found == [str(tmp_path / "own"), "cifar10c", "elsewhere"]
     with pytest.raises(BadInput, match=r"own/b\.pt"):
         load(tmp_path, '[[rows]]\nmethod = "tent"\nweights = "own/b.pt"')
 
@@ -166,7 +169,16 @@ def test_files_are_looked_for_beside_the_suite(tmp_path: Path) -> None:
         ("[[rows]]\nmethod='tent'\n[[rows]]\nmethod='tent'\nlabel='x'", '"tent" and "x" are the'),
         ("[[rows]]\nmethod='tent'\nseed=[0, 0]", '"tent" and "tent" are the same job'),
         ("[[rows]]\nmethod='tent'\noptions={lrr=1}", 'suite.toml, tent: .*Did you mean "lr"'),
-        ("[[rows]]\nmethod='tent'\nimages='all'", "wrong kind"),
+        ("[[rows]]\nmethod='tent'\nimages='all'", "a whole number for images, found 'all'"),
+        ("[[rows]]\nmethod='tent'\nimages=1.5", "a whole number for images, found 1.5"),
+        ("[[rows]]\nmethod='tent'\nseed='x'", "at least 0 for seed, found 'x'"),
+        ("[[rows]]\nmethod='tent'\nseed=true", "at least 0 for seed, found True"),
+        ("[[rows]]\nmethod='tent'\ncorruptions='fog'", r'a list, such as \["fog"\], for corr'),
+        ("[[rows]]\nmethod='tent'\noptions='lr'", "a table.* for options, found 'lr'"),
+        ("[[rows]]\nmethod='tent'\nseverities=5", r"such as \[5\], for severities, found 5"),
+        ("[[rows]]\nmethod=1", "a text for method, found 1"),
+        ("[[rows]]\nmethod='swr'\nprepare={images='x'}", "for prepare.images, found 'x'"),
+        ("[[rows]]\nmethod='swr'\nprepare='x'", "a table.* for prepare, found 'x'"),
         ("title='x'", "at least one table"),
         ("rows = 3", r"tables \[\[rows\]\], found 3"),
         ("selection='best'\n[[rows]]\nmethod='tent'", 'no selection rule "best"'),

@@ -158,6 +158,20 @@ def test_only_what_all_cells_have_is_paired() -> None:
     np.testing.assert_array_equal(b, [[6.0, 5.0]])
 
 
+def test_nothing_is_counted_twice() -> None:
+    """Seeds that change nothing are one, and severities of a corruption are one pair."""
+    same = {"fog": 1.0, "snow": 2.0}
+    first, second = {0: same, 1: same, 2: {"fog": 1.5, "snow": 2.0}}, {0: same, 1: same, 2: same}
+    a, b = align([first, second])
+    np.testing.assert_array_equal(a, [[1.0, 2.0], [1.5, 2.0]])
+    np.testing.assert_array_equal(b, [[1.0, 2.0], [1.0, 2.0]])
+    verdict = judge(below(A, B, ""), Grid("", "", {A: {0: same, 1: same}, B: {0: same, 1: same}}))
+    assert (verdict.n_seeds, verdict.n_domains) == (1, 2)
+    levels = {0: {"fog, severity 1": 1.0, "fog, severity 5": 3.0, "snow, severity 1": 4.0}}
+    (found,) = align([levels])
+    np.testing.assert_array_equal(found, [[2.0, 4.0]])
+
+
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(-5, 5), min_size=5, max_size=60), st.integers(1, 40))
 def test_verdicts_are_fair(values: list[float], n_pairs: int) -> None:

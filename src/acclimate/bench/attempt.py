@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -145,18 +148,46 @@ def run_here(store: Store, names: Sequence[str], setup: Setup, on_event: OnEvent
     def tell(kind: Any, done: int, total: int, text: str) -> None:
         on_event(Event(kind, name, jobs[name], done, total, text))
 
-    tries = Tries(setup, tell, lambda: False)
-    left = list(names)
-    while left:
-        busy = []
-        for name in left:
-            end = tries.run(jobs[name].spec, store.folder(name))
-            tell(end, 0, 0, describe_error(store.folder(name)) if end == "failed" else "")
-            if end == "busy":
-                busy.append(name)
-        if busy == left:
-            time.sleep(LOOK_EVERY)
-        left = busy
+    with _hold_interrupts() as is_interrupted:
+        tries = Tries(setup, tell, is_interrupted)
+        left = list(names)
+        while left:
+            busy = []
+            for name in left:
+                end = tries.run(jobs[name].spec, store.folder(name))
+                tell(end, 0, 0, describe_error(store.folder(name)) if end == "failed" else "")
+                if end == "busy":
+                    busy.append(name)
+                if is_interrupted():
+                    raise KeyboardInterrupt
+            if busy == left:
+                time.sleep(LOOK_EVERY)
+            left = busy
+
+
+@contextmanager
+def _hold_interrupts() -> Iterator[Callable[[], bool]]:
+    """Let a Ctrl-C wait for the end of the batch and a checkpoint; a second one does not wait.
+
+    Gives a function that says whether there was one. Where somebody else looks after
+    interruptions, it is left to them.
+    """
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield lambda: False
+        return
+    asked = threading.Event()
+
+    def note(number: int, frame: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def describe_error(folder: JobFolder) -> str:

@@ -8,13 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from acclimate import zoo
 from acclimate.bench.attempt import Setup, run_here
 from acclimate.bench.events import Event, OnEvent
 from acclimate.bench.job import Manner
 from acclimate.bench.outcome import Outcome
+from acclimate.bench.spec import JobSpec
 from acclimate.bench.store import Store
 from acclimate.bench.suite import Suite
+from acclimate.data import SETS
 from acclimate.errors import BadInput, did_you_mean
+from acclimate.zoo.segmentation import is_dense_name
 
 #: Where the function of each engine is; loaded when it is asked for.
 ENGINES = {
@@ -78,6 +82,10 @@ def run_suite(
     if retries < 0:
         raise BadInput(f"expected at least 0 retries, found {retries}.")
     tell = on_event if on_event is not None else _ignore
+    asked = Store(out, suite)
+    for name, entry in asked.jobs().items():
+        if not asked.folder(name).is_done:
+            _check_names(entry.spec)
     store = Store.create(out, suite)
     typed = shlex.join(sys.argv) if command is None else command
     setup = Setup(
@@ -97,6 +105,17 @@ def run_suite(
         run = getattr(importlib.import_module(module), function)
         run(store, left, setup, tell, n_workers=n_workers, retries=retries, **options)
     return store.outcomes()
+
+
+def _check_names(spec: JobSpec) -> None:
+    """Refuse a job whose model or data is misspelt, before anything is started for it."""
+    if ":" not in spec.model and spec.model != "builtin" and not is_dense_name(spec.model):
+        zoo.get_spec(spec.model)
+    for data in (spec.data, spec.prepare.source or spec.data):
+        if data not in SETS and not Path(data).is_dir():
+            raise BadInput(
+                f'"{data}" is neither a folder nor a data set. {did_you_mean(data, SETS)}'
+            )
 
 
 def _ignore(event: Event) -> None:

@@ -29,6 +29,7 @@ from acclimate.evaluation import Record, Result
 from acclimate.measures import unpack_measures
 from acclimate.measures.groups import merge
 from acclimate.storage import write_atomically
+from acclimate.zoo.readers import sha256_of
 
 SPEC, BEGUN, RECORDS, MEASURES = "spec.json", "begun.json", "records.jsonl", "measures.jsonl"
 CHECKPOINT, RESULT, ERROR, LOCK = "checkpoint.json", "result.json", "error.json", "lock"
@@ -37,6 +38,11 @@ State = Literal["waiting", "running", "cut", "failed", "done"]
 STATES: tuple[State, ...] = ("waiting", "running", "cut", "failed", "done")
 
 _AGAIN = "Run the suite again: the job goes on from its last checkpoint."
+_ANEW = "Nothing was measured yet. Mend it and run the suite again."
+
+#: In `result.json`: checksums of the files that belong to it.
+FILES = "sha256"
+_OF_RESULT = ("n_batches", "provenance")
 
 
 class Failure(Exception):
@@ -156,9 +162,10 @@ class JobFolder:
     def fail_by(self, error: BaseException) -> None:
         """Write down the error that ended the job."""
         why = error if isinstance(error, Failure) else Failure.of(error)
-        remedy = _AGAIN
+        has_checkpoint = any((self.path / name).is_file() for name in (CHECKPOINT, MEASURES))
+        remedy = _AGAIN if has_checkpoint else _ANEW
         if not why.is_ours:
-            remedy = f"The traceback is in {self.path / ERROR}. {_AGAIN}"
+            remedy = f"The traceback is in {self.path / ERROR}. {remedy}"
         self.fail(why.kind, why.message, remedy, why.trace)
 
     @property
@@ -197,10 +204,11 @@ class JobFolder:
         Raises:
             CorruptFile: The files do not belong together.
         """
-        written = self.read(RESULT)
-        if written is None:
-            raise BadInput(f"the job in {self.path} is not done yet. {_AGAIN}")
-        records = [read_record(line) for line in self.read_lines(RECORDS)[0]]
+        written = self.read_result()
+        records = [
+            self._read_record(number, line)
+            for number, line in enumerate(self.read_lines(RECORDS)[0], start=1)
+        ]
         measures = [unpack_measures(line["measures"]) for line in self.read_lines(MEASURES)[0]]
         if len(records) != written["n_batches"]:
             raise CorruptFile(
@@ -210,6 +218,29 @@ class JobFolder:
             )
         merged = merge(pair for own in measures for pair in own.items())
         return Outcome(entry, Result(tuple(records), merged), written["provenance"], name)
+
+    def read_result(self) -> dict[str, Any]:
+        """Return what a job that is done has written in the end, if its files belong to it.
+
+        Raises:
+            CorruptFile: They were altered.
+        """
+        written = self.read(RESULT)
+        if written is None:
+            raise BadInput(f"the job in {self.path} is not done yet. {_AGAIN}")
+        if missing := [name for name in _OF_RESULT if name not in written]:
+            raise CorruptFile(self._altered(RESULT, f"it has no {' and no '.join(missing)}"))
+        for name, sha256 in written.get(FILES, {}).items():
+            path = self.path / name
+            if not path.is_file() or sha256_of(path) != sha256:
+                raise CorruptFile(self._altered(name, "its checksum is another"))
+        return written
+
+    def _read_record(self, number: int, line: Mapping[str, Any]) -> Record:
+        try:
+            return read_record(line)
+        except (AcclimateError, TypeError, ValueError) as error:
+            raise CorruptFile(self._altered(RECORDS, f"line {number}: {error}")) from error
 
     def _altered(self, name: str, why: str) -> str:
         return (

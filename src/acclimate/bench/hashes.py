@@ -1,12 +1,19 @@
-"""Checksums of files that do not change while they are looked at."""
+"""Checksums of what decides the numbers of a job: files, folders of images, this package itself."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
+import acclimate
 from acclimate.errors import BadInput
 from acclimate.zoo.readers import sha256_of
+
+# Characters of a checksum that tell one folder, or one state of the code, from others.
+_LENGTH = 16
 
 
 def file_sha256(path: str) -> str:
@@ -28,3 +35,31 @@ def file_sha256(path: str) -> str:
 @lru_cache(maxsize=64)
 def _known_sha256(path: str, size: int, changed: int) -> str:
     return sha256_of(Path(path))
+
+
+@lru_cache(maxsize=64)
+def tell_folder(path: str) -> str:
+    """Return what tells a folder from others of its name, wherever it lies.
+
+    These are the names and sizes of the files in it, which can be had without reading them; their
+    checksums are in the result of a job. It is looked at once in the life of a process.
+    """
+    lines = sorted(_list_sizes(path))
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()[:_LENGTH]
+
+
+def _list_sizes(root: str) -> Iterator[str]:
+    for folder, _, names in os.walk(root, followlinks=True):
+        for path in (Path(folder, name) for name in names):
+            if path.is_file():
+                yield f"{path.relative_to(root)} {path.stat().st_size}"
+
+
+@lru_cache(maxsize=1)
+def code_sha256() -> str:
+    """Return a checksum of this package's own code: its version alone does not tell."""
+    root = Path(acclimate.__file__).parent
+    found = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        found.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:_LENGTH]

@@ -16,6 +16,7 @@ from torch import nn
 
 from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact
+from acclimate.bench.hashes import code_sha256
 from acclimate.bench.materials import Materials
 from acclimate.bench.origin import Spent, describe_origin, forget_peak
 from acclimate.bench.sink import N_THREADS, Known, Place, Sink
@@ -99,7 +100,8 @@ def _run(
     clean = job.clean
     units = job.protocol.units(job.data.groups, clean, spec.seed)
     n_batches = sum(unit.n_batches for unit in units)
-    setting = {"key": spec.key, "n_batches": n_batches, N_THREADS: torch.get_num_threads()}
+    setting: dict[str, Any] = {"key": spec.key, "n_batches": n_batches}
+    setting |= {N_THREADS: torch.get_num_threads(), "code_sha256": code_sha256()}
     known = sink.begin({**setting, **job.settings()})
     if on_batch is not None:
         on_batch(len(known.records), n_batches)

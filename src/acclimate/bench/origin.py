@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from acclimate.artifact import Artifact, versions
+from acclimate.bench.hashes import code_sha256
 from acclimate.bench.spec import JobSpec
 from acclimate.comparison import Job, Protocol
 from acclimate.evaluation import Result
@@ -89,6 +90,7 @@ def describe_origin(
         "artifact": _describe_artifact(spec, job.wrapping.artifact, artifact_file),
         "settings": {name: settings[name] for name in _SETTINGS},
         "versions": versions(),
+        "code_sha256": code_sha256(),
         "machine": describe_machine(next(job.model.parameters(), torch.empty(0)).device),
     }
 

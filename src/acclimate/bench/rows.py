@@ -10,6 +10,7 @@ from typing import Any
 
 from acclimate.bench.outcome import Entry
 from acclimate.bench.spec import JobSpec
+from acclimate.data import SETS
 from acclimate.errors import AcclimateError, BadInput, did_you_mean
 
 #: Values by the names that lead to them: ("options", "lr").
@@ -20,6 +21,8 @@ _ROW_FIELDS = ("label", "group", *_JOB_FIELDS)
 # Of these a list is one value, and a list of lists stands for several.
 _LISTS = ("corruptions", "severities", "names")
 _FILES = (("weights",), ("prepare", "contrast_head"))
+# A name of a set, or a folder: one beside the suite if there is one.
+_FOLDERS = (("data",), ("prepare", "source"))
 _SWITCHES = ("regularizer", "auxiliary")
 # What rows are compared under rather than by: it goes to the group, not to the label.
 _GROUPS = (("model",), ("weights",), ("data",))
@@ -142,12 +145,16 @@ def _build(values: Flat, file: Path) -> JobSpec:
     for name in _SWITCHES:
         if isinstance(nested.get(name), bool):
             nested[name] = {} if nested[name] else None
-    for *path, last in _FILES:
+    for key in (*_FILES, *_FOLDERS):
+        *path, last = key
         place = nested
         for name in path:
-            place = place.get(name, {})
+            inner = place.get(name, {})
+            place = inner if isinstance(inner, dict) else {}
         if isinstance(place.get(last), str):
-            place[last] = str((file.parent / Path(place[last]).expanduser()).resolve())
+            found = (file.parent / Path(place[last]).expanduser()).resolve()
+            if key in _FILES or (place[last] not in SETS and found.is_dir()):
+                place[last] = str(found)
     try:
         return JobSpec.from_dict(nested)
     except AcclimateError as error:

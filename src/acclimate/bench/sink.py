@@ -14,6 +14,7 @@ from acclimate.bench.folder import (
     BEGUN,
     CHECKPOINT,
     ERROR,
+    FILES,
     MEASURES,
     RECORDS,
     RESULT,
@@ -21,6 +22,7 @@ from acclimate.bench.folder import (
     read_record,
 )
 from acclimate.evaluation import Record
+from acclimate.zoo.readers import sha256_of
 
 #: The one thing that begun jobs may differ in from what is asked for now: it is kept.
 N_THREADS = "n_threads"
@@ -141,7 +143,8 @@ class FolderSink:
         self._sync()
         os.fsync(self._files[MEASURES].fileno())
         self.close()
-        self._folder.write(RESULT, result)
+        sums = {name: sha256_of(self._folder.path / name) for name in (RECORDS, MEASURES)}
+        self._folder.write(RESULT, {**result, FILES: sums})
         (self._folder.path / CHECKPOINT).unlink(missing_ok=True)
         self._drop_states()
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, get_args
 
-from acclimate.bench.hashes import file_sha256
+from acclimate.bench.hashes import file_sha256, tell_folder
+from acclimate.bench.kinds import check_kinds
 from acclimate.comparison import Protocol, Request
 from acclimate.data import SETS
 from acclimate.data.domain_pool import DomainChoice
@@ -64,6 +65,7 @@ class Preparing:
     domains: DomainChoice | None = None
 
     def __post_init__(self) -> None:
+        check_kinds(vars(self), "prepare.")
         if self.speed not in get_args(SpeedName):
             hint = did_you_mean(self.speed, get_args(SpeedName))
             raise InvalidConfig(f'there is no speed of preparation "{self.speed}". {hint}')
@@ -129,6 +131,7 @@ class JobSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_kinds(vars(self))
         if get_method(self.method).is_oracle and not self.reveal_labels:
             raise BadInput(
                 f"{self.method} learns from labels: it is an upper bound, not a method to deploy. "
@@ -192,7 +195,7 @@ class JobSpec:
                 **self._model_identity(),
                 **head,
                 **_describe_domains(how.domains),
-                "source": how.source or self.data,
+                "source": _identify(how.source or self.data),
                 "images": how.images,
                 "seed": self.seed if how.seed is None else how.seed,
                 "speed": how.speed,
@@ -223,7 +226,7 @@ class JobSpec:
                 raise InvalidConfig(f'a job has no "{name}". {did_you_mean(name, known)}')
         made = dict(values)
         for name in ("corruptions", "severities"):
-            if made.get(name) is not None:
+            if isinstance(made.get(name), list):
                 made[name] = tuple(made[name])
         if isinstance(made.get("prepare"), Mapping):
             made["prepare"] = _build(Preparing, _with_domains(made["prepare"]), "prepare")
@@ -233,9 +236,7 @@ class JobSpec:
         how = Speed.of(self.speed)
         return {
             **self._model_identity(),
-            # The name, not the place: a folder may be moved. Checksums of the images are in the
-            # result.
-            "data": Path(self.data).name,
+            "data": _identify(self.data),
             **_describe_domains(self.domains),
             "corruptions": self.corruptions,
             "severities": sorted(self.severities),
@@ -256,6 +257,16 @@ class JobSpec:
             "model": self.model,
             "weights": None if self.weights is None else file_sha256(self.weights),
         }
+
+
+def _identify(data: str) -> str:
+    """Return the name of a set; of a folder, its name and what tells it from others of that name.
+
+    Not its place: a folder may be moved.
+    """
+    if data in SETS:
+        return data
+    return f"{Path(data).name} {tell_folder(data)}" if Path(data).is_dir() else Path(data).name
 
 
 def _to_dict(values: Any) -> dict[str, Any] | None:

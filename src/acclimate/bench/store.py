@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from acclimate.bench.folder import ERROR, JobFolder, State
 from acclimate.bench.outcome import Entry, Outcome
 from acclimate.bench.spec import JobSpec
 from acclimate.bench.suite import Suite
-from acclimate.errors import BadInput, CorruptFile
+from acclimate.errors import AcclimateWarning, BadInput, CorruptFile
 from acclimate.storage import write_atomically
 
 SUITE, JOBS, ARTIFACTS, LOGS = "suite.json", "jobs", "artifacts", "logs"
@@ -117,12 +118,20 @@ class Store:
         return JobFolder(self.root / name)
 
     def outcomes(self) -> list[Outcome]:
-        """Return what came out of the jobs that are done, in the order of the suite."""
-        return [
-            self.folder(name).read_outcome(entry, name)
-            for name, entry in zip(self._names, self.suite.entries, strict=True)
-            if self.folder(name).is_done
-        ]
+        """Return what came out of the jobs that are done, in the order of the suite.
+
+        Jobs whose files were altered are left out with a warning.
+        """
+        found = []
+        for name, entry in zip(self._names, self.suite.entries, strict=True):
+            folder = self.folder(name)
+            if not folder.is_done:
+                continue
+            try:
+                found.append(folder.read_outcome(entry, name))
+            except CorruptFile as error:
+                warnings.warn(f'left out "{entry.label}": {error}', AcclimateWarning, stacklevel=2)
+        return found
 
     def statuses(self) -> list[Status]:
         """Return what is known of every job, in the order of the suite."""
@@ -132,6 +141,11 @@ class Store:
             state = folder.state
             done, total = folder.progress
             error = folder.read(ERROR) if state == "failed" else None
+            if state == "done":
+                try:
+                    folder.read_result()
+                except CorruptFile as damage:
+                    state, error = "failed", {"type": "CorruptFile", "message": str(damage)}
             found.append(Status(entry, state, done, total, error, name))
         return found
 

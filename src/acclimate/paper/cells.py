@@ -27,6 +27,8 @@ Measured = Literal["error", "miou"]
 MEAN = "mean"
 #: Over sets of domains.
 AVERAGE = "average"
+#: Between a corruption and its severity, where several of it are in one cell.
+SEVERITY = ", severity "
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def _read(outcome: Outcome, kind: Kind, measured: Measured) -> dict[str, dict[st
     if kind == "corruptions":
         return {MEAN: errors}
     if kind == "severities":
-        named = {f"{domain}, severity {column}": error for domain, error in errors.items()}
+        named = {f"{domain}{SEVERITY}{column}": error for domain, error in errors.items()}
         return {MEAN: named, column: errors}
     if kind == "domains":
         named = {f"{column}, {domain}": error for domain, error in errors.items()}

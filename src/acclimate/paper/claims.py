@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from acclimate.paper.cells import Cell, Errors, Grid
+from acclimate.paper.cells import SEVERITY, Cell, Errors, Grid
 
 #: Tables drawn to judge one claim; the draws are the same in every run.
 RESAMPLES = 10_000
@@ -71,7 +71,7 @@ class Verdict:
         verdict: What was found.
         confidence: That it holds, if the verdict is that it does; else that it does not.
         margin: The statistic itself, in points; None if cells are missing.
-        n_seeds: Seeds that it was computed over.
+        n_seeds: Seeds that it was computed over; those that change nothing count once.
         n_domains: Corruptions, or whatever is paired, that it was computed over.
         units: What these are.
         published: Whether it holds in the paper's own numbers; None if they are not in the text.
@@ -215,16 +215,28 @@ def judge(claim: Claim, grid: Grid, published: Mapping[Cell, float] | None = Non
 
 
 def align(cells: Sequence[Errors]) -> list[Floats]:
-    """Return the errors that all cells have in common, each as an array of seeds × domains."""
+    """Return the errors that all cells have in common, each as an array of seeds × domains.
+
+    What would be counted twice is not: severities of one corruption are averaged, and seeds that
+    change nothing in any cell, as where neither order nor method draws, are one.
+    """
     seeds = [seed for seed in cells[0] if all(seed in errors for errors in cells)]
     every = [errors[seed] for errors in cells for seed in seeds]
-    domains = [name for name in (every[0] if every else ()) if all(name in own for own in every)]
-    return [
-        np.array([[errors[seed][name] for name in domains] for seed in seeds]).reshape(
-            len(seeds), len(domains)
-        )
+    names = [name for name in (every[0] if every else ()) if all(name in own for own in every)]
+    domains: dict[str, list[str]] = {}
+    for name in names:
+        domains.setdefault(name.partition(SEVERITY)[0], []).append(name)
+    found = [
+        np.array(
+            [
+                [np.mean([errors[seed][name] for name in own]) for own in domains.values()]
+                for seed in seeds
+            ]
+        ).reshape(len(seeds), len(domains))
         for errors in cells
     ]
+    different = np.unique(np.stack(found, axis=1), axis=0, return_index=True)[1] if seeds else []
+    return [own[np.sort(different)] if len(different) else own for own in found]
 
 
 def resample(cells: Sequence[Floats], n: int, seed: int) -> list[Floats]:
