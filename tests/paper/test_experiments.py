@@ -137,6 +137,14 @@ def test_rows_can_be_picked() -> None:
     assert "Only these rows were run: Source, TENT." in suite.notes
 
 
+def test_what_is_for_several_domains_is_refused_elsewhere() -> None:
+    for asked in (Settings(trials=2), Settings(selection="oracle")):
+        with pytest.raises(BadInput, match=r"for several domains \(table-6\)"):
+            EXPERIMENTS["table-2"].suite("smoke", None, asked)
+    with pytest.raises(BadInput, match="at least 1 of --trials, found 0"):
+        Settings(trials=0)
+
+
 def test_experiments_share_jobs() -> None:
     """What several tables have in common is the same job, so that it is run once."""
     of = {

@@ -53,8 +53,8 @@ def run(
     workers: Annotated[
         int | None,
         typer.Option(
-            help="Processes, which share the cores; default: one for two cores, or as many as a "
-            "cluster has room for."
+            help="Processes, which share the cores; 0: this one. Default: one for two cores, or as "
+            "many as a cluster has room for."
         ),
     ] = None,
     retries: Annotated[

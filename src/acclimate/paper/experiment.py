@@ -143,6 +143,9 @@ class Experiment:
                 f"the jobs of {self.id} depend on models that are trained first: reproduce() makes "
                 "both."
             )
+        for name in ("trials", "selection"):
+            if settings is not None and getattr(settings, name):
+                raise BadInput(f"--{name} is for several domains (table-6); {self.id} has none.")
         setups = self.setups(scale, settings)
         chosen = self.default_seeds(scale) if seeds is None else tuple(seeds)
         entries = [

@@ -63,6 +63,8 @@ class Settings:
     selection: str = ""
 
     def __post_init__(self) -> None:
+        if self.trials is not None and self.trials < 1:
+            raise BadInput(f"expected at least 1 of --trials, found {self.trials}.")
         models = [*_list("model"), *self.models.values()]
         for what, given, known in (
             ("weights", self.weights, models),
