@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from acclimate.data.domain_split import split_keys
-from acclimate.data.domains import Domain, DomainSet
+from acclimate.data.domains import Domain, DomainSet, load_domains
 from acclimate.errors import AcclimateWarning, ArtifactMismatch, BadInput, InvalidConfig
 from acclimate.storage import read_file
 from acclimate.training.domains import DomainSettings, load_trained, train_domains
@@ -22,6 +22,7 @@ from acclimate.training.domains import run as run_module
 from acclimate.training.domains.loop import minibatches, pick_images
 from acclimate.training.domains.objective import VIEWS, DomainTrained
 from acclimate.training.domains.output import last_path
+from acclimate.training.domains.run import split_domains
 from acclimate.training.draws import generator_at, seed_of
 from acclimate.training.output import log_path
 from tests.cli_models import CLASSES, tiny_cnn
@@ -147,6 +148,9 @@ class Forbidden:
     def batches(self, picks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         raise AssertionError("the test domain was read")
 
+    def readable(self) -> list[int]:
+        raise AssertionError("the test domain was read")
+
 
 def test_the_domain_held_out_is_not_looked_at(tmp_path: Path) -> None:
     data = make_set()
@@ -166,6 +170,8 @@ def test_the_domain_held_out_is_not_looked_at(tmp_path: Path) -> None:
         for names in (("farm", "shore"), ("shore", "farm"))
     )
     assert one == two
+    with pytest.raises(BadInput, match=r"once, but Farm, farm are only farm"):
+        train(tmp_path, "twice", algorithm="erm", data_set=data, test_domain=("farm", "Farm"))
 
 
 @pytest.mark.parametrize(
@@ -278,13 +284,36 @@ def test_images_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     assert card["training"]["unreadable"] == result.unreadable
 
 
+def test_broken_files_do_not_end_a_run_that_is_under_way(tmp_path: Path) -> None:
+    root = make_tree(tmp_path / "mine", dict.fromkeys(DOMAINS, 40))
+    data = load_domains(str(root), size=8)
+    names = [name for name in data.domains if name != "city"]
+    torn = [root / name / "cat" / f"{n:03}.png" for name in names for n in (0, 4)]
+    for path in torn:
+        path.write_bytes(b"no image")
+    settings = make_settings(data=str(root), size=8, batch_size=16, test_domain="city")
+    with pytest.warns(AcclimateWarning, match="is left out"):
+        train, held = split_domains(load_domains(str(root), size=8), names, 0)
+    assert [len(train[name]) + len(held[name]) for name in names] == [38, 38]
+    with pytest.warns(AcclimateWarning, match="is left out"):
+        result = train_domains(settings, tmp_path / "out.safetensors", device="cpu")
+    assert sorted(result.unreadable) == sorted(map(str, torn))
+    for path in (root / "farm" / "cat").iterdir():
+        path.write_bytes(b"no image")
+    with (
+        pytest.warns(AcclimateWarning, match="is left out"),
+        pytest.raises(BadInput, match=r'"farm", 10 images cannot be read.*none is left of the cla'),
+    ):
+        train_domains(settings, tmp_path / "other.safetensors", device="cpu")
+
+
 @pytest.mark.parametrize(
     ("changes", "kind", "words"),
     [
         ({"algorithm": "corla"}, InvalidConfig, 'no algorithm "corla". Did you mean "coral"'),
         ({"data": "pcas"}, BadInput, 'neither a set of domains nor a folder. Did you mean "pacs"'),
         ({"test_domain": ()}, BadInput, "each domain to hold out once, found none"),
-        ({"test_domain": ("a", "A ")}, BadInput, "each domain to hold out once"),
+        ({"test_domain": ("a", "a")}, BadInput, "each domain to hold out once"),
         ({"pretrained": True, "weights": "a.pt"}, InvalidConfig, "not both"),
         ({"algorithm": "erm", "gamma": 1.0}, InvalidConfig, "gamma weighs CORAL's penalty"),
         ({"steps": 0}, InvalidConfig, "expected steps to be at least 1"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,8 +17,11 @@ def normalize_name(name: str) -> str:
 
     >>> normalize_name("Real World") == normalize_name("real_world") == normalize_name("RealWorld")
     True
+    >>> normalize_name("北京"), normalize_name("+")
+    ('北京', '+')
     """
-    return re.sub(r"[^0-9a-z]", "", name.casefold())
+    plain = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(character for character in plain if character.isalnum()) or name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,20 +24,36 @@ class DomainTree:
             by them; classes have the names of their folders.
         loose: Images that lie in a domain but in no class, by domain.
         others: Sub-folders that are no domain of the published set.
+        is_published: Whether it is to be a published set, rather than anybody's.
     """
 
     base: Path
     domains: dict[str, dict[str, list[Path]]]
     loose: dict[str, list[Path]]
     others: tuple[str, ...] = ()
+    is_published: bool = False
+
+    @property
+    def key(self) -> Callable[[str], str]:
+        """By what the classes of several domains are recognised: names without case and signs.
+
+        In a folder of one's own these may be all that tells classes apart, as in C+ and C-; then
+        it is the names as they are.
+        """
+        is_alike = any(
+            len({normalize_name(name) for name in classes}) < len(classes)
+            for classes in self.domains.values()
+        )
+        return str if is_alike and not self.is_published else normalize_name
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes, sorted; of names that differ in case or signs, the first."""
+        """Names of the classes, sorted; of names that are recognised as one, the first."""
         named: dict[str, str] = {}
+        key = self.key
         for classes in self.domains.values():
             for name in classes:
-                named.setdefault(normalize_name(name), name)
+                named.setdefault(key(name), name)
         return tuple(sorted(named.values()))
 
     def counts(self) -> dict[str, int]:
@@ -119,7 +135,7 @@ def list_tree(base: Path, spec: DomainSpec | None = None) -> DomainTree:
                 classes.setdefault(inside[0], []).append(path)
         domains[name] = classes
     ordered = {name: domains[name] for name in sorted(domains)}
-    return DomainTree(base, ordered, loose, tuple(others))
+    return DomainTree(base, ordered, loose, tuple(others), bool(published))
 
 
 def find_faults(tree: DomainTree, spec: DomainSpec | None = None) -> list[str]:
@@ -154,16 +170,17 @@ def find_faults(tree: DomainTree, spec: DomainSpec | None = None) -> list[str]:
 
 
 def _class_faults(tree: DomainTree) -> list[str]:
-    faults, known = [], {normalize_name(name): name for name in tree.classes}
+    to_key = tree.key
+    faults, known = [], {to_key(name): name for name in tree.classes}
     if len(known) < 2:
         faults.append(
             f'expected at least two classes in {tree.base}, found only "{tree.classes[0]}". '
             f"{_LAYOUT}"
         )
     for domain, classes in tree.domains.items():
-        here = [normalize_name(name) for name in classes]
+        here = [to_key(name) for name in classes]
         for key in sorted({key for key in here if here.count(key) > 1}):
-            twice = [name for name in classes if normalize_name(name) == key]
+            twice = [name for name in classes if to_key(name) == key]
             faults.append(
                 f'the domain "{domain}" has the class "{known[key]}" more than once, as '
                 f"{' and '.join(twice)}. Put their images into one folder."

@@ -48,15 +48,22 @@ class DomainSet:
     description: dict[str, Any]
 
     def find(self, name: str) -> str:
-        """Return the domain that is meant; case, spaces and signs do not matter.
+        """Return the domain that is meant; case, spaces and signs need not agree.
 
         Raises:
-            BadInput: There is none; the nearest name is told.
+            BadInput: There is none, and the nearest name is told; or there are several.
         """
+        if name in self.domains:
+            return name
         wanted = normalize_name(name)
-        for domain in self.domains:
-            if normalize_name(domain) == wanted:
-                return domain
+        alike = [domain for domain in self.domains if normalize_name(domain) == wanted]
+        if len(alike) == 1:
+            return alike[0]
+        if alike:
+            raise BadInput(
+                f'{self.name}: "{name}" may be any of the domains {", ".join(alike)}. Give the '
+                "name as it is written."
+            )
         near = did_you_mean(name, self.domains)
         raise BadInput(f'{self.name} has no domain "{name}". {near}')
 
@@ -128,12 +135,13 @@ def load_domains(
 def _collect(
     tree: DomainTree, spec: DomainSpec, size: int | Size | None, n: int | None
 ) -> DomainSet:
-    numbers = {normalize_name(name): number for number, name in enumerate(tree.classes)}
+    to_key = tree.key
+    numbers = {to_key(name): number for number, name in enumerate(tree.classes)}
     listed: dict[str, tuple[list[Path], Labels]] = {}
     for name, classes in tree.domains.items():
         paths = [path for each in classes.values() for path in each]
-        labels = [numbers[normalize_name(key)] for key, each in classes.items() for _ in each]
-        kept = _spread(len(paths), n)
+        labels = [numbers[to_key(key)] for key, each in classes.items() for _ in each]
+        kept = _spread(name, len(paths), n)
         listed[name] = [paths[index] for index in kept], np.array(labels, np.int64)[kept]
     every = [path for paths, _ in listed.values() for path in paths]
     shape = common_size(every) if size is None else as_size(size)
@@ -166,7 +174,9 @@ def _describe(name: str, classes: Sequence[str], domains: dict[str, Domain]) -> 
     return DomainSet(name, tuple(classes), domains, about)
 
 
-def _spread(total: int, n: int | None) -> list[int]:
+def _spread(name: str, total: int, n: int | None) -> list[int]:
     if n is not None and n > total:
-        raise BadInput(f"expected at most the {total} images of a domain, found {n}.")
+        raise BadInput(
+            f'expected --images of at most {total}, which the domain "{name}" has, found {n}.'
+        )
     return list(range(total)) if n is None else [index * total // n for index in range(n)]

@@ -235,8 +235,10 @@ def align(cells: Sequence[Errors]) -> list[Floats]:
         ).reshape(len(seeds), len(domains))
         for errors in cells
     ]
-    different = np.unique(np.stack(found, axis=1), axis=0, return_index=True)[1] if seeds else []
-    return [own[np.sort(different)] if len(different) else own for own in found]
+    if not seeds:
+        return found
+    different = np.unique(np.stack(found, axis=1), axis=0, return_index=True)[1]
+    return [own[np.sort(different)] for own in found]
 
 
 def resample(cells: Sequence[Floats], n: int, seed: int) -> list[Floats]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,9 +80,7 @@ def train_domains(
     run = _identify(settings, data, names)
     if resume and out.exists() and not checkpoint_path(out).exists():
         return read_domain_result(out, run)
-    splits = {name: data.split(name, settings.trial_seed) for name in names}
-    train = {name: Part(data.domains[name], keys) for name, (keys, _) in splits.items()}
-    held = {name: Part(data.domains[name], keys) for name, (_, keys) in splits.items()}
+    train, held = split_domains(data, names, settings.trial_seed, progress)
     fabric = make_fabric(settings, device)
     hparams, gamma = settings.hparams, 0.0
     if settings.algorithm == "coral":
@@ -126,7 +125,11 @@ def train_domains(
         validation=chosen["validation"],
         checks=tuple(checks),
         minutes=round(course.position.seconds / 60, 2),
-        unreadable={str(path): reason for path, reason in data.unreadable().items()},
+        unreadable={
+            str(path): reason
+            for name in names
+            for path, reason in data.domains[name].unreadable.items()
+        },
     )
     if fabric.is_global_zero:
         write = partial(_write, settings=settings, run=run, head=head, device=fabric.device)
@@ -144,6 +147,11 @@ def choose_domains(data: DomainSet, settings: DomainSettings) -> list[str]:
         BadInput: A domain that is held out is not there; or too few would be left.
     """
     held_out = {data.find(name) for name in settings.held_out}
+    if len(held_out) < len(settings.held_out):
+        raise BadInput(
+            f"expected each domain to hold out once, but {', '.join(settings.held_out)} are only "
+            f"{', '.join(sorted(held_out))}. Leave one out."
+        )
     names = [name for name in data.domains if name not in held_out]
     least = 2 if settings.algorithm == "coral" else 1
     if len(names) < least:
@@ -153,6 +161,38 @@ def choose_domains(data: DomainSet, settings: DomainSettings) -> list[str]:
             f"of {len(data.domains)} without {', '.join(sorted(held_out))}{hint}. Hold out fewer."
         )
     return names
+
+
+def split_domains(
+    data: DomainSet, names: Sequence[str], trial_seed: int, progress: Progress | None = None
+) -> tuple[dict[str, Part], dict[str, Part]]:
+    """Return what is trained on of each domain, and what is held out, without unreadable images.
+
+    Every file is read once for that: a broken one must not end a run that is under way.
+
+    Raises:
+        BadInput: Nothing is left of a class to train on, or of a domain to choose by.
+    """
+    train, held = {}, {}
+    for number, name in enumerate(names):
+        if progress is not None:
+            progress("look at images", number, len(names))
+        domain = data.domains[name]
+        good = set(domain.readable())
+        keys = data.split(name, trial_seed)
+        train[name], held[name] = (
+            Part(domain, [key for key in own if key in good]) for own in keys
+        )
+        lost = set(domain.labels[keys[0]].tolist()) - set(train[name].labels.tolist())
+        if lost or (keys[1] and not len(held[name])):
+            what = (
+                f'of the class "{data.classes[min(lost)]}"' if lost else "to choose checkpoints by"
+            )
+            raise BadInput(
+                f'of the domain "{name}", {len(domain.unreadable)} images cannot be read, and none '
+                f"is left {what}. Replace the files; acclimate data check lists them."
+            )
+    return train, held
 
 
 def _identify(settings: DomainSettings, data: DomainSet, names: list[str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from acclimate.data.domain_sets import DOMAIN_SETS, normalize_name
+from acclimate.data.domain_sets import DOMAIN_SETS
 from acclimate.errors import BadInput, InvalidConfig, did_you_mean
 from acclimate.training.domains.hparams import Hyperparameters, get_hparams
 from acclimate.training.settings import PRECISIONS
@@ -98,8 +98,7 @@ class DomainSettings:
             value = getattr(self, name)
             if value not in known:
                 raise InvalidConfig(f'there is no {name} "{value}". {did_you_mean(value, known)}')
-        keys = [normalize_name(name) for name in self.held_out]
-        if not keys or len(set(keys)) < len(keys):
+        if not self.held_out or len(set(self.held_out)) < len(self.held_out):
             raise BadInput(
                 f"expected each domain to hold out once, found {', '.join(self.held_out) or 'none'}"
                 ". Give --test-domain for one or more domains."
