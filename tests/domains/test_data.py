@@ -256,6 +256,8 @@ def test_a_wrong_domain_is_refused_with_the_nearest(tmp_path: Path) -> None:
         found.find("frm")
     with pytest.raises(BadInput, match=r'at most 20, which the domain "city" has, found 21'):
         load_domains(str(tmp_path / "mine"), n=21)
+    with pytest.raises(BadInput, match=r'3 images of the domain "city" have none of the class'):
+        load_domains(str(tmp_path / "mine"), n=3)
 
 
 def test_names_in_any_writing_are_told_apart(tmp_path: Path) -> None:
@@ -276,3 +278,8 @@ def test_plain_training_says_how_domains_are_trained_on(tmp_path: Path) -> None:
     settings = TrainSettings(model="resnet9-cifar10", data="pacs", size=96)
     with pytest.raises(BadInput, match=r"pacs has several domains: train with --algorithm"):
         load_sets(settings, tmp_path)
+
+
+def test_a_folder_in_place_of_a_name_is_told_its_layouts(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"domains-folder or mask-folder, and --dir .*mine"):
+        check(str(make_tree(tmp_path / "mine")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from acclimate.data.checksums import CIFAR10C_MD5, CIFAR100C_MD5, FROST_SHA256
@@ -261,5 +262,11 @@ def get_set(name: str) -> DataSet:
         BadInput: There is none.
     """
     if name not in SETS:
-        raise BadInput(f'no data set "{name}". {did_you_mean(name, SETS)}')
+        own = ""
+        if Path(name).is_dir():
+            own = (
+                " A folder of yours is given beside the name of its layout: image-folder, "
+                f"domains-folder or mask-folder, and --dir {name}."
+            )
+        raise BadInput(f'no data set "{name}". {did_you_mean(name, SETS)}{own}')
     return SETS[name]

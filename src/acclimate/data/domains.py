@@ -143,6 +143,11 @@ def _collect(
         labels = [numbers[to_key(key)] for key, each in classes.items() for _ in each]
         kept = _spread(name, len(paths), n)
         listed[name] = [paths[index] for index in kept], np.array(labels, np.int64)[kept]
+        if lost := set(labels) - set(listed[name][1].tolist()):
+            raise BadInput(
+                f'{n} images of the domain "{name}" have none of the class '
+                f'"{tree.classes[min(lost)]}": give more --images.'
+            )
     every = [path for paths, _ in listed.values() for path in paths]
     shape = common_size(every) if size is None else as_size(size)
     domains: dict[str, Domain] = {
