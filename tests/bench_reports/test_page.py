@@ -208,7 +208,7 @@ def test_costs_are_drawn_where_they_were_measured():
 
 
 def test_the_ranking_chart_has_the_intervals():
-    summary = tabulate([exact("a", 10, 20, 30), exact("b", 14, 22, 39)])
+    summary = tabulate([exact("a", 10, 20, 30, 9, 8), exact("b", 14, 22, 39, 9, 7)])
     (root,) = figures(render_page(summary), "ranking")
     far = rank(summary.groups[0])[0].places[1].to_first
     axis = axis_of(root, "x")

@@ -55,11 +55,12 @@ def list_places(ranking: Ranking) -> tuple[tuple[Row, tuple[Cell, ...]], ...]:
     found = []
     for place in ranking.places:
         low, high = place.ranks
+        spread = str(low) if low == high else f"{low} to {high}"
         after = place.to_next
         cells = (
             Cell(str(place.rank), place.rank),
-            Cell(str(low) if low == high else f"{low} to {high}", low),
-            Cell(f"{place.row.mean.mean:.1f}", place.row.mean.mean),
+            Cell(spread, low) if ranking.has_intervals else Cell(ABSENT),
+            Cell(f"{place.error:.1f}", place.error),
             Cell(ABSENT) if after is None else Cell(format_difference(after), after.value),
             Cell(ABSENT) if after is None else Cell(f"{after.probability:.3f}", after.probability),
         )

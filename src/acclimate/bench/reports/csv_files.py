@@ -15,7 +15,7 @@ from acclimate.bench.reports.facts import (
     protocol_facts,
     split_domain,
 )
-from acclimate.bench.reports.tabulate import Row, Summary
+from acclimate.bench.reports.tabulate import Row, Summary, median_ms
 
 COLUMNS = (
     *("group", "label", "method", "seed", "domain", "corruption", "severity"),
@@ -70,8 +70,8 @@ def _lines(row: Row, outcome: Outcome) -> Iterator[dict[str, Any]]:
 
 
 def _ms_per_image(outcome: Outcome, domain: str) -> float | None:
-    """Return the time of the domain's batches; None if it shares its batches with others."""
+    """Return the median over the domain's batches; None if it shares its batches with others."""
     records = [record for record in outcome.result.counted if domain in record.by_domain]
     if any(len(record.by_domain) > 1 for record in records):
         return None
-    return sum(record.ms for record in records) / sum(record.n_images for record in records)
+    return median_ms(records)

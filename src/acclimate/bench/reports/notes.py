@@ -34,11 +34,6 @@ def protocol_line(group: Group) -> str:
 
 def caption(group: Group, mark: str = "Bold") -> str:
     """Return what the numbers of a table are, and how the best of them are marked."""
-    spread = (
-        f"mean ± standard deviation over {group.n_seeds} seeds"
-        if group.n_seeds > 1
-        else f"one seed; {_margin(group)}"
-    )
     overlap = (
         " Every pixel is a prediction. mIoU: mean intersection over union of the classes in %, "
         "mean over domains, higher is better."
@@ -46,8 +41,9 @@ def caption(group: Group, mark: str = "Bold") -> str:
         else ""
     )
     return (
-        f"Share of wrong predictions in %, lower is better; {spread}.{overlap} {mark}: the best of "
-        "the complete rows that share a protocol, oracles apart; equal figures share it."
+        f"Share of wrong predictions in %, lower is better; {_spread(group)}.{overlap} ms/image: "
+        f"median over batches. {mark}: the best of the complete rows that share a protocol, "
+        "oracles apart; equal figures share it."
     )
 
 
@@ -67,6 +63,8 @@ def group_notes(group: Group) -> tuple[str, ...]:
         for row in group.rows
         if row.missing
     ]
+    if note := _note_seeds(group):
+        notes.append(note)
     oracles = [row.label for row in group.rows if row.is_oracle]
     if oracles:
         notes.append(f"Oracle: {', '.join(oracles)} learned from labels: a bound, not a method.")
@@ -90,22 +88,20 @@ def summary_notes(summary: Summary) -> tuple[str, ...]:
 def ranking_note(ranking: Ranking) -> str:
     """Return how a ranking was made, with all that is needed to make it again."""
     what = {
-        "domain × seed pairs": "the pairs of a domain and a seed are drawn anew",
+        "domain × seed pairs": "seeds are drawn anew, and domains are, each on their own",
         "domains": "there is one seed, or the seed changes nothing, so the domains are drawn anew",
         "batches": "there is one domain and one seed, so the batches are drawn anew; as batches of "
         "one stream depend on each other, the true intervals are wider",
     }[ranking.kind]
-    rough = (
-        f" With {ranking.n_units} {ranking.kind} the intervals are rough."
-        if ranking.n_units < FEW_UNITS
-        else ""
-    )
+    few = ranking.n_units < FEW_UNITS
+    told = "the intervals are rough" if ranking.has_intervals else "there are no intervals"
+    rough = f" With {ranking.n_units} {ranking.kind} {told}." if few else ""
     return (
         f"Paired bootstrap: {what}, the same for all methods ({ranking.n_units} {ranking.kind}, "
         f"{ranking.n_resamples} resamples, seed {SEED}). An interval holds the middle 95 % of the "
         "differences to the next method; P(lower) is the share of resamples in which the error is "
-        "lower than that of the next. Several pairs are looked at, and nothing is corrected for "
-        f"that.{rough}"
+        "lower than that of the next, at most 1 − 2⁻ⁿ for n units: few agree easily by chance. "
+        f"Several pairs are looked at, and nothing is corrected for that.{rough}"
     )
 
 
@@ -119,8 +115,9 @@ def findings(summary: Summary, rankings: Sequence[Sequence[Ranking]]) -> tuple[s
 
 
 def format_difference(found: Difference) -> str:
-    """Return a difference in points with its interval."""
-    return f"{signed(found.value)} [{signed(found.low)}, {signed(found.high)}]"
+    """Return a difference in points with its interval; a dash if there are too few units for it."""
+    interval = f"{signed(found.low)}, {signed(found.high)}" if found.has_interval else "–"
+    return f"{signed(found.value)} [{interval}]"
 
 
 def signed(value: float) -> str:
@@ -170,22 +167,62 @@ def _finding(group: Group, rankings: Sequence[Ranking]) -> str:
             f"{base.mean.mean:.1f} % without adapting"
         )
     main = next((ranking for ranking in rankings if ranking.protocol == 0), None)
-    return f"{where}{sentence}{_lead(main, base)}."
+    # Where rows have different seeds, the ranking is over those that they share.
+    lead = _lead(main, base) if main is not None and main.places[0].row in best else ""
+    return f"{where}{sentence}{lead}."
 
 
-def _lead(ranking: Ranking | None, base: Row | None) -> str:
-    if ranking is None or ranking.places[0].to_next is None or len(ranking.places) < 3:
+def _lead(ranking: Ranking, base: Row | None) -> str:
+    if ranking.places[0].to_next is None or len(ranking.places) < 3:
         return ""
     ahead, second = ranking.places[0].to_next, ranking.places[1].row
     # A tie has been told: both are named as the lowest.
     if second is base or abs(ahead.value) < 0.05:
         return ""
     low, high = -ahead.high, -ahead.low
-    few = f", from {ahead.n_units} {ahead.kind} only" if ahead.n_units < FEW_UNITS else ""
-    sure = few if low > 0 else f"{few}, so the order of these two is open"
+    few = f"from {ahead.n_units} {ahead.kind} only" if ahead.n_units < FEW_UNITS else ""
+    if not ahead.has_interval:
+        about = [few, "too few for an interval, so the order of these two is open"]
+    else:
+        about = [f"95 % interval {signed(low)} to {signed(high)}", few]
+        about += ["so the order of these two is open"] * (low <= 0)
     return (
         f"; {ranking.places[0].row.label} is {-ahead.value:.1f} points ahead of {second.label} "
-        f"(95 % interval {signed(low)} to {signed(high)}{sure})"
+        f"({', '.join(text for text in about if text)})"
+    )
+
+
+def _spread(group: Group) -> str:
+    """Return what stands behind the figures, and how uncertain those are that have nothing."""
+    several = [row for row in group.rows if len(row.seeds) > 1]
+    still = [row for row in several if row.ignores_seed]
+    if not several:
+        return f"one seed; {_margin(group)}"
+    if len(still) == len(several):
+        return f"{group.n_seeds} seeds, and the seed changes nothing here; {_margin(group)}"
+    spread = f"mean ± standard deviation over {group.n_seeds} seeds"
+    if still:
+        names = ", ".join(row.label for row in still)
+        spread += f"; where no ± stands ({names}), the seed changes nothing here; {_margin(group)}"
+    return spread
+
+
+def _note_seeds(group: Group) -> str:
+    """Return which rows were asked for with fewer seeds than others; empty if none."""
+    most = {row.protocol: 0 for row in group.rows}
+    for row in group.rows:
+        most[row.protocol] = max(most[row.protocol], len(row.seeds) + len(row.missing))
+    fewer = [
+        row
+        for row in group.rows
+        if not row.missing and not row.ignores_seed and len(row.seeds) < most[row.protocol]
+    ]
+    if not fewer:
+        return ""
+    told = "; ".join(f"{row.label} {_seeds(row.seeds)}" for row in fewer)
+    return (
+        f"The suite asks for fewer seeds in some rows ({told}). What is said against the source "
+        "model, and the ranking, are over the seeds that rows share."
     )
 
 
