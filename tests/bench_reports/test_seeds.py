@@ -125,7 +125,7 @@ def test_times_are_medians_over_batches():
     summary = tabulate([held, exact("b", 3)])
     # Per image: 900, 1 and 1.5 ms.
     assert summary.groups[0].rows[0].ms_per_image == pytest.approx(1.5)
-    assert "ms/image: median over batches" in caption(summary.groups[0])
+    assert "Time: median over batches" in caption(summary.groups[0])
     assert ",1.5," in render_csv(summary)
     page = render_page(summary).replace("\u00a0", " ")
     assert "a: 16.0 % at 1.5<" in page

@@ -15,7 +15,8 @@ from acclimate.bench.reports.facts import (
     protocol_facts,
     split_domain,
 )
-from acclimate.bench.reports.tabulate import Row, Summary, median_ms
+from acclimate.bench.reports.notes import name_selection
+from acclimate.bench.reports.tabulate import Row, Summary, median_ms, name_mark
 
 COLUMNS = (
     *("group", "label", "method", "seed", "domain", "corruption", "severity"),
@@ -38,9 +39,9 @@ def render_csv(summary: Summary) -> str:
                 "seed": outcome.entry.spec.seed,
                 "is_oracle": str(row.is_oracle).lower(),
                 "is_complete": str(row.is_complete).lower(),
-                "protocol_mark": row.mark.rstrip("†"),
+                "protocol_mark": name_mark(row.protocol),
                 "folder": outcome.folder,
-                "selection": summary.selection,
+                "selection": name_selection(summary, row),
                 "protocol": describe_protocol(protocol_facts(outcome)),
             }
             for line in _lines(row, outcome):

@@ -45,6 +45,7 @@ _ESCAPES = {
     "⁻": r"$^{-}$",
     "ⁿ": r"$^{n}$",
     "†": r"$\dagger$",
+    "‡": r"$\ddagger$",
     "→": r"$\rightarrow$",
     "≤": r"$\leq$",
     "≥": r"$\geq$",

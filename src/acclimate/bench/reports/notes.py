@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 from acclimate.bench.reports.bootstrap import FEW_UNITS, SEED, Difference, Ranking
 from acclimate.bench.reports.facts import (
@@ -16,15 +17,28 @@ from acclimate.bench.selection import RULES
 from acclimate.report.table import margin
 
 _MOST_NAMED = 6
+_SEVERAL = "the suite sets these itself, and the lowest of them is a choice made on the test stream"
 # What changes times without changing errors; names as in the provenance.
 _MACHINE = ("machine", "cpu", "device", "n threads", "n cores", "threads", "cores", "gpu")
 
 
 def selection_line(summary: Summary) -> str:
-    """Return by which rule hyper-parameters were chosen."""
+    """Return by which rule hyper-parameters were chosen, and for which methods by none."""
+    several = ""
+    if not _is_oracle(summary):
+        found = _list_several(row for _, row in summary.rows)
+        several = f"; not so for {found}: {_SEVERAL}" if found else ""
     if summary.selection in RULES:
-        return f'Selection rule "{summary.selection}": {RULES[summary.selection].sentence}.'
-    return f"Selection rule: {summary.selection.strip().rstrip('.') or 'not stated'}."
+        sentence = RULES[summary.selection].sentence
+        return f'Selection rule "{summary.selection}": {sentence}{several}.'
+    return f"Selection rule: {summary.selection.strip().rstrip('.') or 'not stated'}{several}."
+
+
+def name_selection(summary: Summary, row: Row) -> str:
+    """Return the rule by which the hyper-parameters of a row were chosen."""
+    if row.is_one_of_several and not _is_oracle(summary):
+        return f"set by the suite, one of {row.n_settings}"
+    return summary.selection
 
 
 def protocol_line(group: Group) -> str:
@@ -41,7 +55,7 @@ def caption(group: Group, mark: str = "Bold") -> str:
         else ""
     )
     return (
-        f"Share of wrong predictions in %, lower is better; {_spread(group)}.{overlap} ms/image: "
+        f"Share of wrong predictions in %, lower is better; {_spread(group)}.{overlap} Time: "
         f"median over batches. {mark}: the best of the complete rows that share a protocol, "
         "oracles apart; equal figures share it."
     )
@@ -63,6 +77,8 @@ def group_notes(group: Group) -> tuple[str, ...]:
         for row in group.rows
         if row.missing
     ]
+    if several := _list_several(group.rows):
+        notes.append(f"‡: one of several settings of a method, {several}: {_SEVERAL}.")
     if note := _note_seeds(group):
         notes.append(note)
     oracles = [row.label for row in group.rows if row.is_oracle]
@@ -108,10 +124,23 @@ def ranking_note(ranking: Ranking) -> str:
 def findings(summary: Summary, rankings: Sequence[Sequence[Ranking]]) -> tuple[str, ...]:
     """Return a sentence for each group on what its table shows, made of its numbers."""
     found = [_finding(group, own) for group, own in zip(summary.groups, rankings, strict=True)]
-    rule = RULES.get(summary.selection)
-    if rule is not None and rule.is_oracle:
-        found.append(f"Mind that these are {rule.sentence}.")
+    if _is_oracle(summary):
+        found.append(f"Mind that these are {RULES[summary.selection].sentence}.")
+    else:
+        picks = [_tell_pick(group) for group in summary.groups]
+        found = [f"{one} {pick}".strip() for one, pick in zip(found, picks, strict=True)]
     return tuple(found)
+
+
+def split_notes(notes: str) -> tuple[str, str]:
+    """Return the first sentence of a suite's notes, and the others.
+
+    >>> split_notes("A trial, e.g. of 2.5 s: it means nothing. Then more.\\nAnd more.")
+    ('A trial, e.g. of 2.5 s: it means nothing.', 'Then more.\\nAnd more.')
+    """
+    text = notes.strip()
+    end = re.search(r"(?<=[.!?…])\s+(?=[^a-z\s])|\n", text)
+    return (text, "") if end is None else (text[: end.start()], text[end.end() :].strip())
 
 
 def format_difference(found: Difference) -> str:
@@ -153,8 +182,8 @@ def _finding(group: Group, rankings: Sequence[Ranking]) -> str:
     rows = group.competing(0)
     if not rows:
         return f"{where}No row is complete yet."
-    lowest = round(rows[0].mean.mean, 1)
-    best = [row for row in rows if round(row.mean.mean, 1) == lowest]
+    best = _find_best(group)
+    lowest = round(best[0].mean.mean, 1)
     base = next((row for row in rows if row.is_reference), None)
     named = " and ".join(row.label for row in best[:_MOST_NAMED])
     if base is None or len(rows) == 1:
@@ -170,6 +199,44 @@ def _finding(group: Group, rankings: Sequence[Ranking]) -> str:
     # Where rows have different seeds, the ranking is over those that they share.
     lead = _lead(main, base) if main is not None and main.places[0].row in best else ""
     return f"{where}{sentence}{lead}."
+
+
+def _find_best(group: Group) -> list[Row]:
+    """Return the rows of the common protocol with the lowest error, as far as is shown."""
+    rows = group.competing(0)
+    return [row for row in rows if round(row.mean.mean, 1) == round(rows[0].mean.mean, 1)]
+
+
+def _tell_pick(group: Group) -> str:
+    """Return that the best was picked from several settings by the test itself; empty if not."""
+    best = _find_best(group)
+    if any(row.is_reference for row in best):
+        return ""
+    picked: dict[str, list[Row]] = {}
+    for row in best:
+        if row.is_one_of_several:
+            picked.setdefault(row.kind, []).append(row)
+    sentences = []
+    for kind, rows in picked.items():
+        names = " and ".join(row.label for row in rows)
+        is_one = len(rows) == 1
+        sentences.append(
+            f"Of the {rows[0].n_settings} settings of {kind}, {names} {'is' if is_one else 'are'} "
+            f"lowest here; {'it was' if is_one else 'they were'} found on the test itself."
+        )
+    return " ".join(sentences)
+
+
+def _list_several(rows: Iterable[Row]) -> str:
+    counts: dict[str, int] = {}
+    for row in rows:
+        if row.is_one_of_several:
+            counts[row.kind] = max(row.n_settings, counts.get(row.kind, 0))
+    return ", ".join(f"{kind} ({count} settings)" for kind, count in counts.items())
+
+
+def _is_oracle(summary: Summary) -> bool:
+    return summary.selection in RULES and RULES[summary.selection].is_oracle
 
 
 def _lead(ranking: Ranking, base: Row | None) -> str:

@@ -14,7 +14,13 @@ from acclimate.bench.reports.facts import (
     protocol_facts,
     split_domain,
 )
-from acclimate.bench.reports.labels import find_unfinished, identify, label_outcomes
+from acclimate.bench.reports.labels import (
+    describe_settings,
+    find_unfinished,
+    identify,
+    label_outcomes,
+    name_kind,
+)
 from acclimate.bench.reports.seeds import ignores_seed, is_source
 from acclimate.errors import BadInput
 from acclimate.measures import Record
@@ -37,6 +43,7 @@ class Row:
         gain: Mean error minus that of the source row over the seeds that both have, in points; None
             where there is no such row, or no such seed.
         miou: Mean intersection over union in percent, over domains; None if of no pixels.
+        n_settings: Hyper-parameter settings of its method among the rows of its protocol.
     """
 
     label: str
@@ -47,6 +54,7 @@ class Row:
     protocol: int = 0
     gain: float | None = None
     miou: Measure | None = None
+    n_settings: int = 1
 
     @property
     def method(self) -> str:
@@ -74,6 +82,16 @@ class Row:
         return ignores_seed(self.outcomes)
 
     @property
+    def kind(self) -> str:
+        """The method, with what is laid over it, whatever the settings of both."""
+        return name_kind(self.outcomes[0].entry.spec)
+
+    @property
+    def is_one_of_several(self) -> bool:
+        """Whether the table has other settings of the same method, so that one can be picked."""
+        return self.n_settings > 1
+
+    @property
     def is_complete(self) -> bool:
         """Whether no seed is missing."""
         return not self.missing
@@ -85,8 +103,9 @@ class Row:
 
     @property
     def mark(self) -> str:
-        """A letter for a protocol other than the common one, and a dagger for missing seeds."""
-        return name_mark(self.protocol) + ("†" if self.missing else "")
+        """A letter for another protocol than the common one, and daggers for what limits a row."""
+        daggers = "†" * bool(self.missing) + "‡" * self.is_one_of_several
+        return name_mark(self.protocol) + daggers
 
     @property
     def name(self) -> str:
@@ -267,9 +286,19 @@ def _group(name: str, outcomes: Sequence[Outcome], entries: Sequence[Entry]) -> 
         }
         missing = set() if ignores_seed(own) else seeds - {o.entry.spec.seed for o in own}
         rows.append(_row(label, own, protocols.index(facts[label]), tuple(sorted(missing))))
+    rows = _count_settings(rows)
     rows.sort(key=lambda row: not row.is_reference)
     columns = dict.fromkeys(column for row in rows for column in row.errors)
     return Group(name, tuple(columns), tuple(_add_gains(rows)), tuple(protocols))
+
+
+def _count_settings(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows, each with how many settings of its method there are in its protocol."""
+    found: dict[tuple[int, str], set[str]] = {}
+    for row in rows:
+        settings = describe_settings(row.outcomes[0].entry.spec)
+        found.setdefault((row.protocol, row.kind), set()).add(settings)
+    return [replace(row, n_settings=len(found[row.protocol, row.kind])) for row in rows]
 
 
 def _list_asked(own: Entry, entries: Sequence[Entry]) -> set[int]:
