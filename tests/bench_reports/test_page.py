@@ -192,6 +192,8 @@ def test_a_sweep_is_drawn_on_a_logarithmic_axis():
     assert len(xs) == 4
     assert gaps == pytest.approx([gaps[0]] * 3, abs=0.11)  # equal ratios, equal distances
     assert any("log scale" in (text.text or "") for text in root.iter("text"))
+    texts = [t.text for t in root.iter("text") if t.get("text-anchor") == "middle"]
+    assert texts == ["1e-5", "1e-4", "1e-3", "1e-2"]  # one notation
 
 
 def test_costs_are_drawn_where_they_were_measured():
