@@ -250,6 +250,18 @@ def test_ranks_are_those_of_a_loop():
         assert place.ranks == (int(np.floor(low)), int(np.ceil(high)))
 
 
+def test_errors_of_the_ranking_read_as_in_the_table():
+    draws = random.Random(1)
+    for _ in range(40):  # some of these lie between two decimals
+        outcomes = [
+            make_outcome(label, {f"d{i}": [draws.randrange(1000)] for i in range(6)}, n=1000)
+            for label in "ab"
+        ]
+        (ranking,) = rank(tabulate(outcomes).groups[0], n_resamples=2)
+        for row, cells in list_places(ranking):
+            assert cells[2].text == str(row.mean)
+
+
 def test_oracles_and_incomplete_rows_are_not_ranked():
     outcomes = [exact(label, 20, 30, seed=s) for label in "ab" for s in (0, 1)]
     outcomes += [exact("bound", 1, 1, seed=s, method="supervised") for s in (0, 1)]

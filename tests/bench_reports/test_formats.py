@@ -198,6 +198,13 @@ def test_terminal_shows_every_number_at_any_width(width):
             assert str(measure) in text
 
 
+def test_terminal_folds_its_headings():
+    outcomes = [exact("source", 50, 60, method="source"), exact("norm", 10, 20)]
+    text = show(tabulate(outcomes), 80)
+    assert re.search(r"method +shift0 +shift1 +error,.% +points", text)  # all in one table
+    assert re.search(r"method +rank +interval +error,.% +points +P\(lower\)", text)
+
+
 def test_terminal_marks_the_best_where_nothing_can_be_bold():
     outcomes = [exact("a", 10, 20), exact("b", 12, 31)]
     assert re.search(

@@ -225,7 +225,7 @@ def _rank(rows: Sequence[Row], protocol: int, units: Units, n_resamples: int, se
     places = tuple(
         Place(
             row=rows[own],
-            error=errors[index],
+            error=_as_shown(rows[own], errors[index]),
             rank=1 + sum(error < errors[index] for error in errors),
             ranks=(int(np.floor(ends[0, index])), int(np.ceil(ends[1, index]))),
             to_next=_difference(units, means, index, index + 1) if index < last else None,
@@ -234,6 +234,11 @@ def _rank(rows: Sequence[Row], protocol: int, units: Units, n_resamples: int, se
         for index, own in enumerate(order.tolist())
     )
     return Ranking(protocol, places, units.kind, units.n, n_resamples)
+
+
+def _as_shown(row: Row, error: float) -> float:
+    """Return the table's own number if it is the same, so that both round to the same digits."""
+    return row.mean.mean if abs(row.mean.mean - error) < 1e-6 else error
 
 
 def _difference(units: Units, means: Array, first: int, second: int) -> Difference:

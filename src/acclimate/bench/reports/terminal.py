@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FILE_WIDTH = 120
 
 # Letters of a heading that stand on one line.
-_HEAD_WIDTH = 10
+_HEAD_WIDTH = 9
 
 
 def show_report(console: Console, summary: Summary) -> None:
@@ -132,7 +132,8 @@ def _fold(head: str) -> str:
     """Return a heading over several lines, as numbers are narrow."""
     if ", " not in head:
         return head.replace("_", "\n")
-    return "\n".join(textwrap.wrap(head, _HEAD_WIDTH, break_long_words=False))
+    whole = head.replace(" %", "\u00a0%")  # a number and its sign stay on one line
+    return "\n".join(textwrap.wrap(whole, _HEAD_WIDTH, break_long_words=False))
 
 
 def _name(row: Row) -> str:
