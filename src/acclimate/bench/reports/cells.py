@@ -29,7 +29,7 @@ class Cell:
 
 def list_heads(group: Group) -> tuple[str, ...]:
     """Return the headings after the label."""
-    overlap = ("mIoU, %",) if group.has_pixels else ()
+    overlap = ("mIoU",) if group.has_pixels else ()
     cost = ("time, ms/image", "memory, MB")
     return (*group.columns, MEAN_HEAD, "vs source, points", *overlap, *cost, "seeds")
 
