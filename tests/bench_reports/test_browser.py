@@ -39,7 +39,7 @@ return {
 SORTS = """
 const table = document.querySelector("table.sortable");
 const heads = [...table.tHead.rows[0].cells];
-const column = heads.findIndex((head) => head.textContent === "mean");
+const column = heads.findIndex((head) => head.textContent.startsWith("mean error"));
 const values = (at) => [...table.tBodies[0].rows].map((row) => row.cells[at].dataset.value);
 const click = (at) => {
   heads[at].querySelector("button").click();
@@ -47,7 +47,7 @@ const click = (at) => {
 };
 const button = heads[column].querySelector("button");
 button.focus();
-const gain = heads.findIndex((head) => head.textContent === "vs source");
+const gain = heads.findIndex((head) => head.textContent.startsWith("vs source"));
 return {
   column, gain,
   focused: document.activeElement === button,
@@ -55,6 +55,19 @@ return {
   up: click(column), down: click(column), name: click(0), gains: [click(gain), click(gain)],
   hints: [...document.querySelectorAll(".hint")].map((hint) => hint.hidden),
 };
+"""
+
+# The first table, at its beginning and scrolled to its end.
+FADES = """
+const region = document.querySelector(".scroll");
+const state = () => ({
+  rest: region.scrollWidth - region.clientWidth - region.scrollLeft,
+  faded: getComputedStyle(region).maskImage !== "none",
+});
+const first = state();
+region.scrollLeft = region.scrollWidth;
+region.dispatchEvent(new Event("scroll"));
+return { first, last: state() };
 """
 
 HIDES = """
@@ -126,6 +139,20 @@ def test_tables_are_sorted_by_their_headings(tmp_path):
     assert found["focused"]
     assert not any(found["hints"])
     assert list_messages(log) == []
+
+
+def test_a_table_that_goes_on_fades_at_its_edge(tmp_path):
+    found, log = ask_page(render_page(make_suite()), tmp_path, FADES, 400)
+    assert found["first"]["rest"] > 100
+    assert found["first"]["faded"]
+    assert found["last"]["rest"] <= 1
+    assert not found["last"]["faded"]
+    assert list_messages(log) == []
+
+
+def test_a_table_that_fits_does_not_fade(tmp_path):
+    found, _ = ask_page(render_page(make_sweep()), tmp_path, FADES, 1280)
+    assert found["first"] == {"rest": 0, "faded": False}
 
 
 def test_a_legend_hides_shows_and_brings_out(tmp_path):

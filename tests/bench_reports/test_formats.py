@@ -42,11 +42,19 @@ def test_markdown_numbers_are_those_of_the_table():
     outcomes = [exact("source", 50, 60, method="source"), exact("a", 10, 20), exact("b", 10, 31)]
     first = re.search(r"(?:^\|.*\|\n)+", render_markdown(tabulate(outcomes)), flags=re.MULTILINE)
     table = {split_cells(line)[0]: split_cells(line)[1:] for line in first[0].splitlines()}
-    assert table["method"][:4] == ["shift0", "shift1", "mean", "vs source"]
+    heads = ["shift0", "shift1", "mean error, %", "vs source, points"]
+    assert table["method"] == [*heads, "time, ms/image", "memory, MB", "seeds"]
     assert table["source"][:4] == ["50.0", "60.0", "55.0", "–"]
     assert table["a"][:4] == ["**10.0**", "**20.0**", "**15.0**", "−40.0"]
     assert table["b"][:4] == ["**10.0**", "31.0", "20.5", "−34.5"]
     assert table["a"][4:] == ["0.1", "400", "1"]
+
+
+def test_headings_of_the_ranking_have_units():
+    text = render_markdown(make_suite())
+    heads = next(split_cells(line) for line in text.splitlines() if "difference" in line)
+    assert heads[:4] == ["method", "rank", "rank, 95 % interval", "mean error, %"]
+    assert heads[4:] == ["difference to next, points", "P(lower)"]
 
 
 def test_markdown_shows_spread_marks_and_notes():
@@ -188,6 +196,13 @@ def test_terminal_shows_every_number_at_any_width(width):
     for row in summary.groups[0].rows:
         for measure in (*row.errors.values(), row.mean):
             assert str(measure) in text
+
+
+def test_terminal_folds_its_headings():
+    outcomes = [exact("source", 50, 60, method="source"), exact("norm", 10, 20)]
+    text = show(tabulate(outcomes), 80)
+    assert re.search(r"method +shift0 +shift1 +error,.% +points", text)  # all in one table
+    assert re.search(r"method +rank +interval +error,.% +points +P\(lower\)", text)
 
 
 def test_terminal_marks_the_best_where_nothing_can_be_bold():

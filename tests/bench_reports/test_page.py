@@ -192,6 +192,8 @@ def test_a_sweep_is_drawn_on_a_logarithmic_axis():
     assert len(xs) == 4
     assert gaps == pytest.approx([gaps[0]] * 3, abs=0.11)  # equal ratios, equal distances
     assert any("log scale" in (text.text or "") for text in root.iter("text"))
+    texts = [t.text for t in root.iter("text") if t.get("text-anchor") == "middle"]
+    assert texts == ["1e-5", "1e-4", "1e-3", "1e-2"]  # one notation
 
 
 def test_costs_are_drawn_where_they_were_measured():
@@ -208,7 +210,7 @@ def test_costs_are_drawn_where_they_were_measured():
 
 
 def test_the_ranking_chart_has_the_intervals():
-    summary = tabulate([exact("a", 10, 20, 30), exact("b", 14, 22, 39)])
+    summary = tabulate([exact("a", 10, 20, 30, 9, 8), exact("b", 14, 22, 39, 9, 7)])
     (root,) = figures(render_page(summary), "ranking")
     far = rank(summary.groups[0])[0].places[1].to_first
     axis = axis_of(root, "x")

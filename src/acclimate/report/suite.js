@@ -1,5 +1,6 @@
-// Sorting tables by a click on a heading, and showing, hiding or bringing out methods in all
-// charts; without this script these are plain tables and plain charts.
+// Sorting tables by a click on a heading, fading those that go on beyond their edge, and showing,
+// hiding or bringing out methods in all charts; without this script these are plain tables and
+// plain charts.
 (() => {
   document.querySelectorAll(".hint").forEach((hint) => { hint.hidden = false; });
 
@@ -26,6 +27,17 @@
         head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
       });
     });
+  });
+
+  const look = (region) => {
+    const rest = region.scrollWidth - region.clientWidth - region.scrollLeft;
+    region.classList.toggle("more", rest > 1);
+  };
+  const sizes = new ResizeObserver((changes) => changes.forEach((change) => look(change.target)));
+  document.querySelectorAll(".scroll").forEach((region) => {
+    region.addEventListener("scroll", () => look(region), { passive: true });
+    sizes.observe(region);
+    look(region);
   });
 
   const main = document.querySelector("main");

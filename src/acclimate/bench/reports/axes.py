@@ -111,8 +111,8 @@ def draw_axes(plot: Plot) -> str:
     columns = "".join(
         f'<path class="axis" d="M{plot.x(tick):.1f} {base:.1f}v4"/>'
         f'<text class="tick" x="{plot.x(tick):.1f}" y="{base + 6:.1f}" dy="0.8em" '
-        f'text-anchor="middle">{format_tick(tick)}</text>'
-        for tick in plot.x_axis.ticks
+        f'text-anchor="middle">{text}</text>'
+        for tick, text in zip(plot.x_axis.ticks, format_ticks(plot.x_axis.ticks), strict=True)
     )
     return (
         f'{rows}<path class="axis" d="M{plot.left:g} {base:.1f}H{end:g}"/>{columns}'
@@ -122,13 +122,21 @@ def draw_axes(plot: Plot) -> str:
     )
 
 
-def format_tick(value: float) -> str:
-    """Return a short text of a number.
+def format_ticks(values: Sequence[float]) -> tuple[str, ...]:
+    """Return short texts of the numbers along an axis, all in one notation.
 
-    >>> format_tick(0.001), format_tick(0.00001), format_tick(250), format_tick(-2.5)
-    ('0.001', '1e-5', '250', '−2.5')
+    >>> format_ticks([-2.5, 0, 250]), format_ticks([0.001, 0.01])
+    (('−2.5', '0', '250'), ('0.001', '0.01'))
+    >>> format_ticks([0, 0.00025, 0.001, 10])
+    ('0', '2.5e-4', '1e-3', '1e1')
     """
-    if value and abs(value) < 0.001:
-        digits, power = f"{value:.0e}".split("e")
-        return f"{digits}e{int(power)}"
-    return f"{value:g}".replace("-", "−")
+    if not any(0 < abs(value) < 0.001 for value in values):
+        return tuple(f"{value:g}".replace("-", "−") for value in values)
+    return tuple(map(_format_power, values))
+
+
+def _format_power(value: float) -> str:
+    if not value:
+        return "0"
+    digits, power = f"{value:.5e}".split("e")
+    return f"{float(digits):g}".replace("-", "−") + f"e{int(power)}"

@@ -9,6 +9,7 @@ from acclimate.bench.reports.notes import format_difference, format_memory, form
 from acclimate.bench.reports.tabulate import Group, Row, get_error
 
 ABSENT = "–"
+MEAN_HEAD = "mean error, %"
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Cell:
 def list_heads(group: Group) -> tuple[str, ...]:
     """Return the headings after the label."""
     overlap = ("mIoU",) if group.has_pixels else ()
-    return (*group.columns, "mean", "vs source", *overlap, "ms/image", "MB", "seeds")
+    cost = ("time, ms/image", "memory, MB")
+    return (*group.columns, MEAN_HEAD, "vs source, points", *overlap, *cost, "seeds")
 
 
 def list_cells(group: Group, row: Row) -> tuple[Cell, ...]:
@@ -47,7 +49,9 @@ def list_cells(group: Group, row: Row) -> tuple[Cell, ...]:
     )
 
 
-RANKING_HEADS = ("rank", "95 % of ranks", "error", "minus next [95 %]", "P(lower)")
+RANKING_HEADS = (
+    *("rank", "rank, 95 % interval", MEAN_HEAD, "difference to next, points", "P(lower)"),
+)
 
 
 def list_places(ranking: Ranking) -> tuple[tuple[Row, tuple[Cell, ...]], ...]:
@@ -55,11 +59,12 @@ def list_places(ranking: Ranking) -> tuple[tuple[Row, tuple[Cell, ...]], ...]:
     found = []
     for place in ranking.places:
         low, high = place.ranks
+        spread = str(low) if low == high else f"{low} to {high}"
         after = place.to_next
         cells = (
             Cell(str(place.rank), place.rank),
-            Cell(str(low) if low == high else f"{low} to {high}", low),
-            Cell(f"{place.row.mean.mean:.1f}", place.row.mean.mean),
+            Cell(spread, low) if ranking.has_intervals else Cell(ABSENT),
+            Cell(f"{place.error:.1f}", place.error),
             Cell(ABSENT) if after is None else Cell(format_difference(after), after.value),
             Cell(ABSENT) if after is None else Cell(f"{after.probability:.3f}", after.probability),
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from acclimate.bench.outcome import Outcome
-from acclimate.bench.reports.bootstrap import N_RESAMPLES, SEED, Difference, pair
+from acclimate.bench.reports.bootstrap import FEWEST_UNITS, N_RESAMPLES, SEED, Difference, pair
 from acclimate.bench.reports.bootstrap import compare as compare_paired
 from acclimate.bench.reports.cells import ABSENT
 from acclimate.bench.reports.facts import (
@@ -123,9 +123,10 @@ def show_comparison(
         console.print(
             "Mean error in %, over the domains and seeds that both have; difference in points "
             f"with the 95 % interval of a paired bootstrap ({found.n_resamples} resamples, seed "
-            f"{SEED}) over domain × seed pairs; over domains where there is one seed or it changes "
-            "nothing; over batches where there is one domain besides. Where protocols differ, the "
-            "errors are of different things.",
+            f"{SEED}) over seeds and domains, each drawn on their own; over domains where there is "
+            "one seed or it changes nothing; over batches where there is one domain besides. Fewer "
+            f"than {FEWEST_UNITS} units have no interval, and P(B lower) is at most 1 − 2⁻ⁿ for n "
+            "units. Where protocols differ, the errors are of different things.",
             style="dim",
         )
     else:
@@ -161,7 +162,7 @@ def _pair(
     seed: int,
 ) -> Pair:
     units = pair([first, second])
-    means = (None, None) if units is None else (units.errors @ units.weights) / units.weights.sum()
+    means = (None, None) if units is None else units.means
     protocols, settings, origins = (
         tuple(merge_facts([make(outcome) for outcome in own]) for own in (first, second))
         for make in (protocol_facts, settings_facts, _origin)
@@ -182,7 +183,9 @@ def _pair(
 def _is_same(first: Sequence[Outcome], second: Sequence[Outcome]) -> bool:
     counts = {outcome.entry.spec.seed: domain_counts(outcome) for outcome in second}
     shared = [outcome for outcome in first if outcome.entry.spec.seed in counts]
-    return all(domain_counts(outcome) == counts[outcome.entry.spec.seed] for outcome in shared)
+    return bool(shared) and all(
+        domain_counts(outcome) == counts[outcome.entry.spec.seed] for outcome in shared
+    )
 
 
 def _origin(outcome: Outcome) -> dict[str, str]:

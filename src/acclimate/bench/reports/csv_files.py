@@ -15,7 +15,8 @@ from acclimate.bench.reports.facts import (
     protocol_facts,
     split_domain,
 )
-from acclimate.bench.reports.tabulate import Row, Summary
+from acclimate.bench.reports.notes import name_selection
+from acclimate.bench.reports.tabulate import Row, Summary, median_ms, name_mark
 
 COLUMNS = (
     *("group", "label", "method", "seed", "domain", "corruption", "severity"),
@@ -38,9 +39,9 @@ def render_csv(summary: Summary) -> str:
                 "seed": outcome.entry.spec.seed,
                 "is_oracle": str(row.is_oracle).lower(),
                 "is_complete": str(row.is_complete).lower(),
-                "protocol_mark": row.mark.rstrip("†"),
+                "protocol_mark": name_mark(row.protocol),
                 "folder": outcome.folder,
-                "selection": summary.selection,
+                "selection": name_selection(summary, row),
                 "protocol": describe_protocol(protocol_facts(outcome)),
             }
             for line in _lines(row, outcome):
@@ -70,8 +71,8 @@ def _lines(row: Row, outcome: Outcome) -> Iterator[dict[str, Any]]:
 
 
 def _ms_per_image(outcome: Outcome, domain: str) -> float | None:
-    """Return the time of the domain's batches; None if it shares its batches with others."""
+    """Return the median over the domain's batches; None if it shares its batches with others."""
     records = [record for record in outcome.result.counted if domain in record.by_domain]
     if any(len(record.by_domain) > 1 for record in records):
         return None
-    return sum(record.ms for record in records) / sum(record.n_images for record in records)
+    return median_ms(records)

@@ -93,11 +93,11 @@ def draw_points(
 
 def draw_intervals(
     title: str,
-    items: Sequence[tuple[str, float, float, float]],
+    items: Sequence[tuple[str, float, tuple[float, float] | None]],
     looks: Mapping[str, Look],
     x_axis: Axis,
 ) -> str:
-    """Return a chart of one line a label: a marker at the value, a bar from its low to its high."""
+    """Return a chart of one line a label: a marker at the value, a bar over its interval if any."""
     row = 20.0
     widest = max(len(_cut(label)) for label, *_ in items)
     height = row * len(items) + 56
@@ -113,15 +113,18 @@ def draw_intervals(
         draw_axes(plot),
         f'<path class="zero" d="M{zero:.1f} {plot.top:g}V{base:.1f}"/>',
     ]
-    for index, (label, value, low, high) in enumerate(items):
+    for index, (label, value, interval) in enumerate(items):
         y = plot.top + row * (index + 0.5)
         look = looks[label]
-        about = f"{label}: {value:+.2f} points, 95 % interval {low:+.2f} to {high:+.2f}"
+        about, bar = f"{label}: {value:+.2f} points", ""
+        if interval is not None:
+            low, high = interval
+            about += f", 95 % interval {low:+.2f} to {high:+.2f}"
+            bar = f'<path class="range" d="M{plot.x(low):.1f} {y:.1f}H{plot.x(high):.1f}"/>'
         parts.append(
             f'<g class="series {look.colour}" data-label="{escape(label)}">'
             f'<text class="item" x="{left - 8:.1f}" y="{y:.1f}" dy="0.32em" text-anchor="end">'
-            f"{escape(_cut(label))}</text>"
-            f'<path class="range" d="M{plot.x(low):.1f} {y:.1f}H{plot.x(high):.1f}"/>'
+            f"{escape(_cut(label))}</text>{bar}"
             f"{draw_marker(look.index, plot.x(value), y, about, 3.6)}</g>"
         )
     told = [f"{label} {value:+.1f}" for label, value, *_ in items]

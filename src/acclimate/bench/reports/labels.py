@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 from acclimate.bench.outcome import Entry, Outcome
+from acclimate.bench.spec import JobSpec
 from acclimate.errors import BadInput
 
 
@@ -55,6 +56,23 @@ def identify(entry: Entry, with_seed: bool = True) -> str:
     if not with_seed:
         spec.pop("seed", None)
     return json.dumps(spec, sort_keys=True)
+
+
+def name_kind(spec: JobSpec) -> str:
+    """Return the method with what is laid over it.
+
+    >>> name_kind(JobSpec(method="tent", regularizer={}))
+    'tent + SWR'
+    """
+    over = ["SWR"] * (spec.regularizer is not None) + ["NSP"] * (spec.auxiliary is not None)
+    return " + ".join([spec.method, *over])
+
+
+def describe_settings(spec: JobSpec) -> str:
+    """Return a text that two jobs of a kind share if they have the same hyper-parameters."""
+    settings = [spec.get_config().to_dict(), spec.regularizer, spec.auxiliary]
+    plain = [None if own is None else dict(own) for own in settings]
+    return json.dumps(plain, sort_keys=True, default=str)
 
 
 def _name(entry: Entry) -> tuple[str, str, str]:

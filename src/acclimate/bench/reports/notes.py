@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 from acclimate.bench.reports.bootstrap import FEW_UNITS, SEED, Difference, Ranking
 from acclimate.bench.reports.facts import (
@@ -16,15 +17,28 @@ from acclimate.bench.selection import RULES
 from acclimate.report.table import margin
 
 _MOST_NAMED = 6
+_SEVERAL = "the suite sets these itself, and the lowest of them is a choice made on the test stream"
 # What changes times without changing errors; names as in the provenance.
 _MACHINE = ("machine", "cpu", "device", "n threads", "n cores", "threads", "cores", "gpu")
 
 
 def selection_line(summary: Summary) -> str:
-    """Return by which rule hyper-parameters were chosen."""
+    """Return by which rule hyper-parameters were chosen, and for which methods by none."""
+    several = ""
+    if not _is_oracle(summary):
+        found = _list_several(row for _, row in summary.rows)
+        several = f"; not so for {found}: {_SEVERAL}" if found else ""
     if summary.selection in RULES:
-        return f'Selection rule "{summary.selection}": {RULES[summary.selection].sentence}.'
-    return f"Selection rule: {summary.selection.strip().rstrip('.') or 'not stated'}."
+        sentence = RULES[summary.selection].sentence
+        return f'Selection rule "{summary.selection}": {sentence}{several}.'
+    return f"Selection rule: {summary.selection.strip().rstrip('.') or 'not stated'}{several}."
+
+
+def name_selection(summary: Summary, row: Row) -> str:
+    """Return the rule by which the hyper-parameters of a row were chosen."""
+    if row.is_one_of_several and not _is_oracle(summary):
+        return f"set by the suite, one of {row.n_settings}"
+    return summary.selection
 
 
 def protocol_line(group: Group) -> str:
@@ -34,11 +48,6 @@ def protocol_line(group: Group) -> str:
 
 def caption(group: Group, mark: str = "Bold") -> str:
     """Return what the numbers of a table are, and how the best of them are marked."""
-    spread = (
-        f"mean ± standard deviation over {group.n_seeds} seeds"
-        if group.n_seeds > 1
-        else f"one seed; {_margin(group)}"
-    )
     overlap = (
         " Every pixel is a prediction. mIoU: mean intersection over union of the classes in %, "
         "mean over domains, higher is better."
@@ -46,8 +55,9 @@ def caption(group: Group, mark: str = "Bold") -> str:
         else ""
     )
     return (
-        f"Share of wrong predictions in %, lower is better; {spread}.{overlap} {mark}: the best of "
-        "the complete rows that share a protocol, oracles apart; equal figures share it."
+        f"Share of wrong predictions in %, lower is better; {_spread(group)}.{overlap} Time: "
+        f"median over batches. {mark}: the best of the complete rows that share a protocol, "
+        "oracles apart; equal figures share it."
     )
 
 
@@ -67,6 +77,10 @@ def group_notes(group: Group) -> tuple[str, ...]:
         for row in group.rows
         if row.missing
     ]
+    if several := _list_several(group.rows):
+        notes.append(f"‡: one of several settings of a method, {several}: {_SEVERAL}.")
+    if note := _note_seeds(group):
+        notes.append(note)
     oracles = [row.label for row in group.rows if row.is_oracle]
     if oracles:
         notes.append(f"Oracle: {', '.join(oracles)} learned from labels: a bound, not a method.")
@@ -90,37 +104,49 @@ def summary_notes(summary: Summary) -> tuple[str, ...]:
 def ranking_note(ranking: Ranking) -> str:
     """Return how a ranking was made, with all that is needed to make it again."""
     what = {
-        "domain × seed pairs": "the pairs of a domain and a seed are drawn anew",
+        "domain × seed pairs": "seeds are drawn anew, and domains are, each on their own",
         "domains": "there is one seed, or the seed changes nothing, so the domains are drawn anew",
         "batches": "there is one domain and one seed, so the batches are drawn anew; as batches of "
         "one stream depend on each other, the true intervals are wider",
     }[ranking.kind]
-    rough = (
-        f" With {ranking.n_units} {ranking.kind} the intervals are rough."
-        if ranking.n_units < FEW_UNITS
-        else ""
-    )
+    few = ranking.n_units < FEW_UNITS
+    told = "the intervals are rough" if ranking.has_intervals else "there are no intervals"
+    rough = f" With {ranking.n_units} {ranking.kind} {told}." if few else ""
     return (
         f"Paired bootstrap: {what}, the same for all methods ({ranking.n_units} {ranking.kind}, "
         f"{ranking.n_resamples} resamples, seed {SEED}). An interval holds the middle 95 % of the "
         "differences to the next method; P(lower) is the share of resamples in which the error is "
-        "lower than that of the next. Several pairs are looked at, and nothing is corrected for "
-        f"that.{rough}"
+        "lower than that of the next, at most 1 − 2⁻ⁿ for n units: few agree easily by chance. "
+        f"Several pairs are looked at, and nothing is corrected for that.{rough}"
     )
 
 
 def findings(summary: Summary, rankings: Sequence[Sequence[Ranking]]) -> tuple[str, ...]:
     """Return a sentence for each group on what its table shows, made of its numbers."""
     found = [_finding(group, own) for group, own in zip(summary.groups, rankings, strict=True)]
-    rule = RULES.get(summary.selection)
-    if rule is not None and rule.is_oracle:
-        found.append(f"Mind that these are {rule.sentence}.")
+    if _is_oracle(summary):
+        found.append(f"Mind that these are {RULES[summary.selection].sentence}.")
+    else:
+        picks = [_tell_pick(group) for group in summary.groups]
+        found = [f"{one} {pick}".strip() for one, pick in zip(found, picks, strict=True)]
     return tuple(found)
 
 
+def split_notes(notes: str) -> tuple[str, str]:
+    """Return the first sentence of a suite's notes, and the others.
+
+    >>> split_notes("A trial, e.g. of 2.5 s: it means nothing. Then more.\\nAnd more.")
+    ('A trial, e.g. of 2.5 s: it means nothing.', 'Then more.\\nAnd more.')
+    """
+    text = notes.strip()
+    end = re.search(r"(?<=[.!?…])\s+(?=[^a-z\s])|\n", text)
+    return (text, "") if end is None else (text[: end.start()], text[end.end() :].strip())
+
+
 def format_difference(found: Difference) -> str:
-    """Return a difference in points with its interval."""
-    return f"{signed(found.value)} [{signed(found.low)}, {signed(found.high)}]"
+    """Return a difference in points with its interval; a dash if there are too few units for it."""
+    interval = f"{signed(found.low)}, {signed(found.high)}" if found.has_interval else "–"
+    return f"{signed(found.value)} [{interval}]"
 
 
 def signed(value: float) -> str:
@@ -156,8 +182,8 @@ def _finding(group: Group, rankings: Sequence[Ranking]) -> str:
     rows = group.competing(0)
     if not rows:
         return f"{where}No row is complete yet."
-    lowest = round(rows[0].mean.mean, 1)
-    best = [row for row in rows if round(row.mean.mean, 1) == lowest]
+    best = _find_best(group)
+    lowest = round(best[0].mean.mean, 1)
     base = next((row for row in rows if row.is_reference), None)
     named = " and ".join(row.label for row in best[:_MOST_NAMED])
     if base is None or len(rows) == 1:
@@ -170,22 +196,100 @@ def _finding(group: Group, rankings: Sequence[Ranking]) -> str:
             f"{base.mean.mean:.1f} % without adapting"
         )
     main = next((ranking for ranking in rankings if ranking.protocol == 0), None)
-    return f"{where}{sentence}{_lead(main, base)}."
+    # Where rows have different seeds, the ranking is over those that they share.
+    lead = _lead(main, base) if main is not None and main.places[0].row in best else ""
+    return f"{where}{sentence}{lead}."
 
 
-def _lead(ranking: Ranking | None, base: Row | None) -> str:
-    if ranking is None or ranking.places[0].to_next is None or len(ranking.places) < 3:
+def _find_best(group: Group) -> list[Row]:
+    """Return the rows of the common protocol with the lowest error, as far as is shown."""
+    rows = group.competing(0)
+    return [row for row in rows if round(row.mean.mean, 1) == round(rows[0].mean.mean, 1)]
+
+
+def _tell_pick(group: Group) -> str:
+    """Return that the best was picked from several settings by the test itself; empty if not."""
+    best = _find_best(group)
+    if any(row.is_reference for row in best):
+        return ""
+    picked: dict[str, list[Row]] = {}
+    for row in best:
+        if row.is_one_of_several:
+            picked.setdefault(row.kind, []).append(row)
+    sentences = []
+    for kind, rows in picked.items():
+        names = " and ".join(row.label for row in rows)
+        is_one = len(rows) == 1
+        sentences.append(
+            f"Of the {rows[0].n_settings} settings of {kind}, {names} {'is' if is_one else 'are'} "
+            f"lowest here; {'it was' if is_one else 'they were'} found on the test itself."
+        )
+    return " ".join(sentences)
+
+
+def _list_several(rows: Iterable[Row]) -> str:
+    counts: dict[str, int] = {}
+    for row in rows:
+        if row.is_one_of_several:
+            counts[row.kind] = max(row.n_settings, counts.get(row.kind, 0))
+    return ", ".join(f"{kind} ({count} settings)" for kind, count in counts.items())
+
+
+def _is_oracle(summary: Summary) -> bool:
+    return summary.selection in RULES and RULES[summary.selection].is_oracle
+
+
+def _lead(ranking: Ranking, base: Row | None) -> str:
+    if ranking.places[0].to_next is None or len(ranking.places) < 3:
         return ""
     ahead, second = ranking.places[0].to_next, ranking.places[1].row
     # A tie has been told: both are named as the lowest.
     if second is base or abs(ahead.value) < 0.05:
         return ""
     low, high = -ahead.high, -ahead.low
-    few = f", from {ahead.n_units} {ahead.kind} only" if ahead.n_units < FEW_UNITS else ""
-    sure = few if low > 0 else f"{few}, so the order of these two is open"
+    few = f"from {ahead.n_units} {ahead.kind} only" if ahead.n_units < FEW_UNITS else ""
+    if not ahead.has_interval:
+        about = [few, "too few for an interval, so the order of these two is open"]
+    else:
+        about = [f"95 % interval {signed(low)} to {signed(high)}", few]
+        about += ["so the order of these two is open"] * (low <= 0)
     return (
         f"; {ranking.places[0].row.label} is {-ahead.value:.1f} points ahead of {second.label} "
-        f"(95 % interval {signed(low)} to {signed(high)}{sure})"
+        f"({', '.join(text for text in about if text)})"
+    )
+
+
+def _spread(group: Group) -> str:
+    """Return what stands behind the figures, and how uncertain those are that have nothing."""
+    several = [row for row in group.rows if len(row.seeds) > 1]
+    still = [row for row in several if row.ignores_seed]
+    if not several:
+        return f"one seed; {_margin(group)}"
+    if len(still) == len(several):
+        return f"{group.n_seeds} seeds, and the seed changes nothing here; {_margin(group)}"
+    spread = f"mean ± standard deviation over {group.n_seeds} seeds"
+    if still:
+        names = ", ".join(row.label for row in still)
+        spread += f"; where no ± stands ({names}), the seed changes nothing here; {_margin(group)}"
+    return spread
+
+
+def _note_seeds(group: Group) -> str:
+    """Return which rows were asked for with fewer seeds than others; empty if none."""
+    most = {row.protocol: 0 for row in group.rows}
+    for row in group.rows:
+        most[row.protocol] = max(most[row.protocol], len(row.seeds) + len(row.missing))
+    fewer = [
+        row
+        for row in group.rows
+        if not row.missing and not row.ignores_seed and len(row.seeds) < most[row.protocol]
+    ]
+    if not fewer:
+        return ""
+    told = "; ".join(f"{row.label} {_seeds(row.seeds)}" for row in fewer)
+    return (
+        f"The suite asks for fewer seeds in some rows ({told}). What is said against the source "
+        "model, and the ranking, are over the seeds that rows share."
     )
 
 

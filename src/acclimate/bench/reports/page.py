@@ -7,7 +7,7 @@ from html import escape
 from importlib.resources import files
 
 from acclimate.bench.reports.bootstrap import rank
-from acclimate.bench.reports.notes import findings
+from acclimate.bench.reports.notes import findings, split_notes
 from acclimate.bench.reports.page_charts import (
     axis_section,
     cost_section,
@@ -64,7 +64,9 @@ def render_page(summary: Summary, records: str | None = "") -> str:
         ("Protocol and provenance", protocol_section(summary)),
         ("Jobs and records", jobs_section(summary, records)),
     ]
-    body = _header(title, found)
+    # What limits all numbers is said before any of them.
+    caveat, _ = split_notes(summary.notes)
+    body = _header(title, [caveat, *found] if caveat else found)
     body += "".join(_section(name, content) for name, content in sections if content)
     body = body.replace(" %", "\u00a0%")  # a number and its sign stay on one line
     return f"""<!DOCTYPE html>

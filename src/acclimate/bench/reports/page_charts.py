@@ -68,7 +68,7 @@ def severity_section(summary: Summary, looks: Looks) -> str:
     ]
     if not parts:
         return ""
-    several = any(group.n_seeds > 1 for group in summary.groups)
+    several = any(row.mean.deviation is not None for _, row in summary.rows)
     spread = "; bars are standard deviations over seeds" if several else ""
     note = f"Mean error over all corruptions at each severity{spread}."
     return f'<p class="note">{note}</p>\n{"".join(parts)}'
@@ -78,7 +78,7 @@ def cost_section(summary: Summary, looks: Looks) -> str:
     """Return charts of error against time and memory; the lower left corner is the best."""
     note = (
         "The closer to the lower left corner, the better. Time is that of the call that predicts "
-        "and adapts. The vertical axes need not start at zero."
+        "and adapts, the median over batches. The vertical axes need not start at zero."
     )
     parts = [f'<p class="note">{note}</p>\n']
     for group in summary.groups:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from typing import TypeVar
 from urllib.parse import quote
@@ -29,6 +30,7 @@ from acclimate.bench.reports.notes import (
     group_notes,
     protocol_line,
     selection_line,
+    split_notes,
     summary_notes,
 )
 from acclimate.bench.reports.plots import severity_errors
@@ -56,7 +58,9 @@ def table_section(summary: Summary) -> str:
             *(f'<p class="note">{escape(text)}</p>\n' for text in group_notes(group)),
             f'<p class="note">{escape(protocol_line(group))}</p>\n',
         ]
-    texts = (selection_line(summary), *summary_notes(summary))
+    # The first sentence of the notes stands at the top of the page.
+    rest = replace(summary, notes=split_notes(summary.notes)[1])
+    texts = (selection_line(summary), *summary_notes(rest))
     return "".join([*parts, *(f'<p class="note">{escape(text)}</p>\n' for text in texts)])
 
 

@@ -134,9 +134,12 @@ def draw_severities(group: Group, looks: Mapping[str, Look]) -> Figure | None:
 
 
 def severity_errors(row: Row) -> dict[int, list[float]]:
-    """Return the mean error over corruptions at each severity, one for each seed."""
+    """Return the mean error over corruptions at each severity, one for each seed.
+
+    One for all, if the seed changes nothing.
+    """
     found: dict[int, list[float]] = {}
-    for outcome in row.outcomes:
+    for outcome in row.outcomes[:1] if row.ignores_seed else row.outcomes:
         own: dict[int, list[float]] = {}
         for domain, error in domain_errors(outcome).items():
             severity = split_domain(domain, outcome.entry.spec)[1]
@@ -171,12 +174,15 @@ def draw_costs(group: Group, looks: Mapping[str, Look]) -> tuple[Figure, ...]:
 
 def draw_ranking(ranking: Ranking, looks: Mapping[str, Look]) -> Figure:
     """Return a chart of how far each method is behind the first, with intervals."""
-    items = [(ranking.places[0].row.label, 0.0, 0.0, 0.0)]
-    for place in ranking.places[1:]:
+    items: list[tuple[str, float, tuple[float, float] | None]] = []
+    for place in ranking.places:
         far = place.to_first
-        if far is not None:
-            items.append((place.row.label, far.value, far.low, far.high))
-    ends = [value for _, *values in items for value in values]
+        if far is None:
+            items.append((place.row.label, 0.0, None))
+        else:
+            interval = (far.low, far.high) if far.has_interval else None
+            items.append((place.row.label, far.value, interval))
+    ends = [end for _, value, interval in items for end in (value, *(interval or ()))]
     svg = draw_intervals(
         "error above that of the first",
         items,

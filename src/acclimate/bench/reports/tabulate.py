@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from acclimate.bench.outcome import Entry, Outcome
@@ -14,8 +14,16 @@ from acclimate.bench.reports.facts import (
     protocol_facts,
     split_domain,
 )
-from acclimate.bench.reports.labels import find_unfinished, label_outcomes
+from acclimate.bench.reports.labels import (
+    describe_settings,
+    find_unfinished,
+    identify,
+    label_outcomes,
+    name_kind,
+)
+from acclimate.bench.reports.seeds import ignores_seed, is_source
 from acclimate.errors import BadInput
+from acclimate.measures import Record
 from acclimate.methods import get_method
 from acclimate.report.table import BASELINE, Measure
 
@@ -29,10 +37,13 @@ class Row:
         outcomes: One a seed, seeds ascending.
         errors: In percent, by column; a column is a corruption, over all its severities.
         mean: In percent, over domains.
-        missing: Seeds that other rows of its protocol have and this one has not.
+        missing: Seeds that the suite asks for and that are not there; none if the seed changes
+            nothing.
         protocol: Place of its protocol in that of the group: 0 for the common one.
-        gain: Mean error minus that of the source row, in points; None where there is no such row.
+        gain: Mean error minus that of the source row over the seeds that both have, in points; None
+            where there is no such row, or no such seed.
         miou: Mean intersection over union in percent, over domains; None if of no pixels.
+        n_settings: Hyper-parameter settings of its method among the rows of its protocol.
     """
 
     label: str
@@ -43,6 +54,7 @@ class Row:
     protocol: int = 0
     gain: float | None = None
     miou: Measure | None = None
+    n_settings: int = 1
 
     @property
     def method(self) -> str:
@@ -62,8 +74,22 @@ class Row:
     @property
     def is_reference(self) -> bool:
         """Whether this is the source model, which the others are compared with."""
-        spec = self.outcomes[0].entry.spec
-        return self.method == BASELINE and spec.regularizer is None and spec.auxiliary is None
+        return is_source(self.outcomes[0].entry.spec)
+
+    @property
+    def ignores_seed(self) -> bool:
+        """Whether the seed changes no error."""
+        return ignores_seed(self.outcomes)
+
+    @property
+    def kind(self) -> str:
+        """The method, with what is laid over it, whatever the settings of both."""
+        return name_kind(self.outcomes[0].entry.spec)
+
+    @property
+    def is_one_of_several(self) -> bool:
+        """Whether the table has other settings of the same method, so that one can be picked."""
+        return self.n_settings > 1
 
     @property
     def is_complete(self) -> bool:
@@ -77,8 +103,9 @@ class Row:
 
     @property
     def mark(self) -> str:
-        """A letter for a protocol other than the common one, and a dagger for missing seeds."""
-        return name_mark(self.protocol) + ("†" if self.missing else "")
+        """A letter for another protocol than the common one, and daggers for what limits a row."""
+        daggers = "†" * bool(self.missing) + "‡" * self.is_one_of_several
+        return name_mark(self.protocol) + daggers
 
     @property
     def name(self) -> str:
@@ -89,9 +116,8 @@ class Row:
 
     @property
     def ms_per_image(self) -> float:
-        """Time of calls over images, over all seeds."""
-        records = [record for outcome in self.outcomes for record in outcome.result.counted]
-        return sum(record.ms for record in records) / sum(record.n_images for record in records)
+        """Time of a call over its images: the median over all batches of all seeds."""
+        return median_ms(record for outcome in self.outcomes for record in outcome.result.counted)
 
     @property
     def peak_memory(self) -> int | None:
@@ -191,7 +217,8 @@ def tabulate(
         title: Of the suite.
         selection: Name of the rule that hyper-parameters were chosen by, or a sentence.
         notes: What a reader must know.
-        entries: All jobs of the suite, so that those that are missing can be told.
+        entries: All jobs of the suite, so that those that are missing can be told. If there are
+            none, a row is expected to have all seeds that any row of its protocol has.
 
     Raises:
         BadInput: There are no outcomes, or different jobs cannot be told apart by their labels.
@@ -203,7 +230,7 @@ def tabulate(
         _group(
             name,
             [outcome for outcome in outcomes if outcome.entry.group == name],
-            [entry for entry in unfinished if entry.group == name],
+            [entry for entry in entries if entry.group == name],
         )
         for name in dict.fromkeys(outcome.entry.group for outcome in outcomes)
     )
@@ -230,6 +257,15 @@ def measure(values: Sequence[float]) -> Measure:
     return Measure(statistics.fmean(values), deviation)
 
 
+def median_ms(records: Iterable[Record]) -> float:
+    """Return the median over batches of the time per image; a batch that had to wait counts once.
+
+    Args:
+        records: At least one.
+    """
+    return statistics.median(record.ms / record.n_images for record in records)
+
+
 def column_errors(outcome: Outcome) -> dict[str, float]:
     """Return the mean error over the severities of each corruption, in percent."""
     by_column: dict[str, list[float]] = {}
@@ -238,33 +274,51 @@ def column_errors(outcome: Outcome) -> dict[str, float]:
     return {name: statistics.fmean(errors) for name, errors in by_column.items()}
 
 
-def _group(name: str, outcomes: Sequence[Outcome], unfinished: Sequence[Entry]) -> Group:
+def _group(name: str, outcomes: Sequence[Outcome], entries: Sequence[Entry]) -> Group:
     found = label_outcomes(outcomes)
     facts = {label: merge_facts([protocol_facts(o) for o in own]) for label, own in found.items()}
     protocols = _order_protocols(facts, found)
-    seeds = [{o.entry.spec.seed for o in own} for own in found.values()]
-    places = {label: protocols.index(facts[label]) for label in found}
     rows = []
-    for (label, own), present in zip(found.items(), seeds, strict=True):
-        rivals = zip(places.values(), seeds, strict=True)
-        expected = set().union(*(other for place, other in rivals if place == places[label]))
-        own_labels = {outcome.entry.label for outcome in own}
-        expected |= {entry.spec.seed for entry in unfinished if entry.label in own_labels}
-        rows.append(_row(label, own, places[label], tuple(sorted(expected - present))))
+    for label, own in found.items():
+        same = [other for name, other in found.items() if facts[name] == facts[label]]
+        seeds = _list_asked(own[0].entry, entries) or {
+            outcome.entry.spec.seed for other in same for outcome in other
+        }
+        missing = set() if ignores_seed(own) else seeds - {o.entry.spec.seed for o in own}
+        rows.append(_row(label, own, protocols.index(facts[label]), tuple(sorted(missing))))
+    rows = _count_settings(rows)
     rows.sort(key=lambda row: not row.is_reference)
     columns = dict.fromkeys(column for row in rows for column in row.errors)
     return Group(name, tuple(columns), tuple(_add_gains(rows)), tuple(protocols))
 
 
+def _count_settings(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows, each with how many settings of its method there are in its protocol."""
+    found: dict[tuple[int, str], set[str]] = {}
+    for row in rows:
+        settings = describe_settings(row.outcomes[0].entry.spec)
+        found.setdefault((row.protocol, row.kind), set()).add(settings)
+    return [replace(row, n_settings=len(found[row.protocol, row.kind])) for row in rows]
+
+
+def _list_asked(own: Entry, entries: Sequence[Entry]) -> set[int]:
+    """Return the seeds that a suite asks for in a row."""
+    same = identify(own, with_seed=False)
+    named = [entry for entry in entries if entry.label == own.label]
+    return {entry.spec.seed for entry in named if identify(entry, with_seed=False) == same}
+
+
 def _row(label: str, own: Sequence[Outcome], protocol: int, missing: tuple[int, ...]) -> Row:
-    errors = [column_errors(outcome) for outcome in own]
-    overlaps = [outcome.miou for outcome in own if outcome.miou is not None]
+    # The same numbers again have no spread.
+    counted = own[:1] if ignores_seed(own) else own
+    errors = [column_errors(outcome) for outcome in counted]
+    overlaps = [outcome.miou for outcome in counted if outcome.miou is not None]
     columns = dict.fromkeys(column for found in errors for column in found)
     return Row(
         label=label,
         outcomes=tuple(own),
         errors={c: measure([found[c] for found in errors if c in found]) for c in columns},
-        mean=measure([outcome.error for outcome in own]),
+        mean=measure([outcome.error for outcome in counted]),
         miou=measure(overlaps) if overlaps else None,
         missing=missing,
         protocol=protocol,
@@ -274,13 +328,16 @@ def _row(label: str, own: Sequence[Outcome], protocol: int, missing: tuple[int, 
 def _add_gains(rows: Sequence[Row]) -> Iterator[Row]:
     for row in rows:
         same = [r for r in rows if r.is_reference and r.protocol == row.protocol]
-        usable = bool(same) and set(row.seeds) <= set(same[0].seeds)
-        if not usable or row.is_reference:
+        if row.is_reference or not same:
             yield row
             continue
-        means = [o.error for o in same[0].outcomes if o.entry.spec.seed in row.seeds]
-        gain = row.mean.mean - statistics.fmean(means)
-        yield replace(row, gain=gain)
+        own, base = ({o.entry.spec.seed: o.error for o in r.outcomes} for r in (row, same[0]))
+        if same[0].ignores_seed:
+            base = dict.fromkeys(own, same[0].mean.mean)
+        elif row.ignores_seed:
+            own = dict.fromkeys(base, row.mean.mean)
+        apart = [own[seed] - base[seed] for seed in own if seed in base]
+        yield replace(row, gain=statistics.fmean(apart) if apart else None)
 
 
 def _order_protocols(facts: dict[str, Facts], found: dict[str, list[Outcome]]) -> list[Facts]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from acclimate.bench.reports.bootstrap import Ranking, rank
 from acclimate.bench.reports.cells import (
+    MEAN_HEAD,
     RANKING_HEADS,
     Cell,
     list_cells,
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
 #: Width of a report that is written to a file, or through a pipe.
 FILE_WIDTH = 120
 
-# The columns after the domains: mean, against source, time, memory, seeds.
-_N_SUMMARY = 5
+# Letters of a heading that stand on one line.
+_HEAD_WIDTH = 9
 
 
 def show_report(console: Console, summary: Summary) -> None:
@@ -92,8 +94,9 @@ def _split(
     everything = list(range(len(heads)))
     if fits(everything):
         return [everything]
-    parts: list[list[int]] = [everything[-_N_SUMMARY:], []]
-    for index in everything[:-_N_SUMMARY]:
+    n_domains = heads.index(MEAN_HEAD)
+    parts: list[list[int]] = [everything[n_domains:], []]
+    for index in everything[:n_domains]:
         if parts[-1] and not fits([*parts[-1], index]):
             parts.append([])
         parts[-1].append(index)
@@ -115,7 +118,7 @@ def _table(
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column("method", overflow="fold")
     for head in heads:
-        table.add_column(head.replace("_", "\n"), justify="right", no_wrap=True)
+        table.add_column(_fold(head), justify="right", no_wrap=True)
     for name, cells in zip(names, rows, strict=True):
         texts = [
             Text(cell.text + mark, style="bold") if cell.is_best else Text(cell.text + blank)
@@ -123,6 +126,14 @@ def _table(
         ]
         table.add_row(Text(name), *texts)
     return table
+
+
+def _fold(head: str) -> str:
+    """Return a heading over several lines, as numbers are narrow."""
+    if ", " not in head:
+        return head.replace("_", "\n")
+    whole = head.replace(" %", "\u00a0%")  # a number and its sign stay on one line
+    return "\n".join(textwrap.wrap(whole, _HEAD_WIDTH, break_long_words=False))
 
 
 def _name(row: Row) -> str:
