@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from acclimate.bench.reports.confidence import most_confidence
 from acclimate.paper.cells import SEVERITY, Cell, Errors, Grid
 
 #: Tables drawn to judge one claim; the draws are the same in every run.
@@ -266,7 +267,7 @@ def decide(draws: Floats, n_pairs: int) -> tuple[Verdicts, float, str]:
         draws: The statistic of a claim in drawn tables.
         n_pairs: Seeds × domains of the run.
     """
-    most = 1 - 0.5**n_pairs
+    most = most_confidence(n_pairs)
     above, under = float(np.mean(draws > 0)), float(np.mean(draws < 0))
     confidence = min(max(above, under), most)
     if not above and not under:
