@@ -36,13 +36,18 @@ class MaskSource:
         images: The training images.
         seed: Of the order.
         normalization: Applied to the images in [0, 1]; None for none.
+        batch_size: Images a batch.
     """
 
     def __init__(
-        self, images: LabelledPixels, seed: int, normalization: Normalization | None = None
+        self,
+        images: LabelledPixels,
+        seed: int,
+        normalization: Normalization | None = None,
+        batch_size: int = BATCH,
     ) -> None:
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-        self._images, self._parts = images, torch.split(order, BATCH)
+        self._images, self._parts = images, torch.split(order, batch_size)
         self._normalization = normalization
 
     def __len__(self) -> int:
@@ -72,6 +77,31 @@ def find_split(name: str, wanted: Sequence[str], root: str | Path | None = None)
     spec, base = find_set(name, data_root(root))
     there = list_splits(base, spec)
     return next((split for split in wanted if split in there), None)
+
+
+def open_source(
+    name: str,
+    seed: int,
+    normalization: Normalization | None = None,
+    root: str | Path | None = None,
+    batch_size: int = BATCH,
+    **options: Any,
+) -> tuple[MaskSource, Sequence[str]]:
+    """Return the training images of a set with masks in batches, and the names of its classes.
+
+    Args:
+        name: A key of `acclimate.data.masks.MASK_SETS`, or a folder.
+        seed: Of the order.
+        normalization: Applied to the images in [0, 1]; None for none.
+        root: Of all data.
+        batch_size: Images a batch.
+        **options: Of `load_masks`: size, number of images, names of classes.
+
+    Raises:
+        BadInput: There are none, or files cannot be used.
+    """
+    images = load_masks(name, find_split(name, PREPARED, root), root, **options)
+    return MaskSource(images, seed, normalization, batch_size), images.classes
 
 
 def load_masked(name: str, asked: Request) -> Data:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
-from acclimate.comparison.masks import PREPARED, MaskSource, find_split, has_masks
+from acclimate.comparison.masks import has_masks
+from acclimate.comparison.masks import open_source as open_masks
 from acclimate.comparison.run import Wrapping
 from acclimate.comparison.several import open_several
 from acclimate.data import SETS, load
 from acclimate.data.domain_pool import DomainChoice
-from acclimate.data.masks import load_masks
 from acclimate.errors import ArtifactMissing, BadInput
 from acclimate.functional.normalization import Normalization
 from acclimate.methods import get_method
@@ -181,11 +181,8 @@ class Preparation:
             pooled, names = open_several(self.source, self.domains, self.n, self.seed, self.root)
             return ArraySource(pooled, self.seed, normal), names
         if has_masks(self.source):
-            split = find_split(self.source, PREPARED, self.root)
-            masked = load_masks(
-                self.source, split, self.root, None, self.size, self.n, classes=self.classes
-            )
-            return MaskSource(masked, self.seed, normal), masked.classes
+            chosen: dict[str, Any] = {"size": self.size, "n": self.n, "classes": self.classes}
+            return open_masks(self.source, self.seed, normal, self.root, **chosen)
         if self._is_set:
             made = SETS[self.source].kind == "made"
             options = {"n": self.n or N_BUILTIN} if made else {}
