@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner, Result
 
 import acclimate
@@ -13,7 +15,10 @@ from acclimate.artifact import Artifact
 from acclimate.cli.main import app
 from acclimate.comparison.masks import MaskSource
 from acclimate.data.masks import load_masks
-from acclimate.errors import BadInput
+from acclimate.errors import BadInput, CorruptFile
+from acclimate.methods.base import Method
+from acclimate.streams.folder import FolderStream
+from acclimate.streams.predictions import PredictionFile, PredictionFolder, predict_folder
 from acclimate.testing.dense_models import TinyDeepLab
 from tests.segmentation.samples import make_folder
 
@@ -72,3 +77,99 @@ def test_prepare_takes_sets_with_masks_by_name(tmp_path: Path) -> None:
     assert Artifact.load(out).parts["features"]["n_samples"] == 100
     with pytest.raises(BadInput, match="expected a batch size of at least 1"):
         run("prepare", *scenes, "--out", tmp_path / "b", "--batch-size", "0")
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for number in range(7):
+        path = tmp_path / "photos" / f"day{number // 4}" / f"{number}.{'jpg' if number else 'bmp'}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (12, 20, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path)
+    return tmp_path / "photos"
+
+
+def predict(photos: Path, out: Path, resume: bool = False) -> Method:
+    adapted = acclimate.adapt(tiny_net(), "tent", lr=0.05)
+    stream = FolderStream(photos, batch_size=2)
+    predict_folder(adapted, stream, PredictionFolder(out, resume=resume))
+    return adapted
+
+
+def read_all(out: Path) -> dict[str, bytes]:
+    return {p.relative_to(out).as_posix(): p.read_bytes() for p in out.rglob("*") if p.is_file()}
+
+
+def test_adapt_writes_the_masks_of_the_plain_loop(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "masks"
+    result = run("adapt", photos, *MODEL, "--method", "tent", "--set", "lr=0.05", "--out", out)
+    assert "7 in 4 batches" in result.output
+    assert "most pixels" in result.output
+    adapted = acclimate.adapt(tiny_net(), "tent", lr=0.05)
+    expected = {}
+    for paths, x in FolderStream(photos, batch_size=2):
+        large = torch.nn.functional.interpolate(adapted(x), (12, 20), mode="bilinear")
+        for path, mask in zip(paths, large.argmax(dim=1), strict=True):
+            expected[path.relative_to(photos).with_suffix(".png").as_posix()] = mask
+    assert read_all(out).keys() == expected.keys()
+    for name, mask in expected.items():
+        with Image.open(out / name) as file:
+            assert file.mode == "L"
+            assert np.array_equal(np.asarray(file), mask.numpy())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["masks", "photos"]
+    with pytest.raises(BadInput, match="masks exists already"):
+        run("adapt", photos, *MODEL, "--method", "tent", "--out", out)
+
+
+@pytest.mark.parametrize("what", ["write_masks", "append"])
+def test_masks_of_a_resumed_call_are_those_of_an_uncut_one(
+    what: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predict(photos, tmp_path / "uncut")
+    out, real, calls = tmp_path / "out", getattr(PredictionFolder, what), []
+
+    def crash(self: PredictionFolder, given: object) -> None:
+        calls.append(0)
+        real(self, given)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PredictionFolder, what, crash)
+        with pytest.raises(KeyboardInterrupt):
+            predict(photos, out)
+    with pytest.raises(BadInput, match="did not finish"):
+        PredictionFolder(out)
+    kept = (out / "day0" / "0.png").rename(tmp_path / "kept.png")
+    with pytest.raises(CorruptFile, match=r"0\.png was written .* and is gone"):
+        predict(photos, out, resume=True)
+    kept.rename(out / "day0" / "0.png")
+    adapted = predict(photos, out, resume=True)
+    assert read_all(out) == read_all(tmp_path / "uncut")
+    assert adapted.counts.batches == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photos", "uncut"]
+
+
+def test_an_output_that_does_not_fit_is_refused_before_anything_is_learned(
+    photos: Path, tmp_path: Path
+) -> None:
+    adapted = acclimate.adapt(tiny_net(), "tent")
+    stream = FolderStream(photos, batch_size=2)
+    with pytest.raises(BadInput, match=r"expected a folder for its masks, found .*out\.csv"):
+        predict_folder(adapted, stream, PredictionFile(tmp_path / "out.csv"))
+    with pytest.raises(BadInput, match="expected 4 class names"):
+        predict_folder(adapted, stream, PredictionFolder(tmp_path / "out"), classes=["a"])
+    for place in (photos, photos / "day0", tmp_path):
+        with pytest.raises(BadInput, match="a folder for masks apart from the images"):
+            predict_folder(adapted, stream, PredictionFolder(place, force=True))
+    Image.new("RGB", (20, 12)).save(photos / "day0" / "1.png")
+    stream = FolderStream(photos, batch_size=2)
+    with pytest.raises(BadInput, match=r"1\.jpg and day0/1\.png would both get the mask"):
+        predict_folder(adapted, stream, PredictionFolder(tmp_path / "out"))
+    assert adapted.counts.batches == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+    whole = torch.nn.Sequential(tiny_net(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    adapted = acclimate.adapt(whole, "tent")
+    with pytest.raises(BadInput, match=r"expected a table that ends in \.csv"):
+        predict_folder(adapted, FolderStream(photos / "day1"), PredictionFolder(tmp_path / "out"))
+    assert adapted.counts.batches == 0
