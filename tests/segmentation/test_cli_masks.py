@@ -79,6 +79,44 @@ def test_prepare_takes_sets_with_masks_by_name(tmp_path: Path) -> None:
         run("prepare", *scenes, "--out", tmp_path / "b", "--batch-size", "0")
 
 
+def test_images_of_several_sizes_and_another_ignore_label_can_be_used(
+    pairs: Path, tmp_path: Path
+) -> None:
+    """With --size and --ignore-label, in training, preparing and measuring."""
+    for path in pairs.rglob("masks/a/*.png"):
+        values = np.array(Image.open(path))
+        mask = Image.fromarray(np.where(values == 255, 99, values).astype(np.uint8))
+        image = pairs / path.relative_to(pairs).as_posix().replace("masks", "images")
+        size = (24, 16) if path.stem == "0" else (30, 20)
+        mask.resize(size, Image.Resampling.NEAREST).save(path)
+        Image.open(image).resize(size).save(image)
+    out = tmp_path / "net.safetensors"
+    line = ("train", "--task", "segmentation", "--model", "builtin-scenes", "--data", pairs)
+    line += ("--epochs", "1", "--batch-size", "5", "--device", "cpu", "--out", out)
+    with pytest.raises(BadInput, match="Give the size to bring them to: --size"):
+        run(*line)
+    with pytest.raises(BadInput, match="for no class: 99"):
+        run(*line, "--size", "16x24")
+    result = run(*line, "--size", "16x24", "--ignore-label", "99")
+    assert "--size 16x24 --ignore-label 99" in " ".join(result.output.split())
+    assert (
+        "had ended before"
+        in run(*line, "--size", "16x24", "--ignore-label", "99", "--resume").output
+    )
+    form = ("--model", "builtin-scenes", "--weights", out, "--size", "16x24", "--device", "cpu")
+    form += ("--ignore-label", "99", "--batch-size", "2")
+    run("prepare", pairs, *form, "--samples", "5", "--out", tmp_path / "a.acclimate")
+    assert Artifact.load(tmp_path / "a.acclimate").card["input_shape"] == [3, 16, 24]
+    measured = run(
+        "eval", "--data", pairs, *form, "--method", "source,swr", "--out", tmp_path / "e"
+    )
+    assert "mIoU" in measured.output
+    with pytest.raises(BadInput, match=r'expected --size as a number.* found "16by24"'):
+        run("prepare", pairs, *MODEL, "--size", "16by24", "--out", tmp_path / "b.acclimate")
+    with pytest.raises(BadInput, match="expected --size as one number"):
+        run("train", "--model", "resnet20", "--data", pairs, "--size", "8x9", "--out", out)
+
+
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     for number in range(7):

@@ -26,6 +26,7 @@ from acclimate.cli.options import (
     get_normalization,
     get_size,
     make_config,
+    parse_size,
 )
 from acclimate.cli.terminal import (
     get_console,
@@ -118,7 +119,7 @@ def adapt(
     # Whatever can be refused is refused before the model is loaded.
     file = open_predictions(out, resume=resume, force=force, state=state)
     config = make_config(get_method(method).config_class, preset, parse_settings(settings or []))
-    names = None if classes is None else read_classes(classes)
+    names, wanted = None if classes is None else read_classes(classes), parse_size(size)
     normal: Normalization | None = get_normalization(normalization, mean, std)
     with show_warnings(), show_progress() as progress:
         prepared = None if artifact is None else Artifact.load(artifact)
@@ -141,7 +142,7 @@ def adapt(
             speed=speed,
         )
         # Whoever predicts every pixel takes images of any size, and none of them is to be cropped.
-        shape = size if file.holds_masks else get_size(size, prepared)
+        shape = wanted if file.holds_masks else get_size(wanted, prepared)
         n = batch_size if batch_size is not None else 2 if file.holds_masks else 200
         stream = FolderStream(images, shape, n, normal)
         try:

@@ -15,6 +15,7 @@ from acclimate.cli.models import load_model
 from acclimate.cli.options import (
     DeviceOption,
     HeadOption,
+    IgnoreLabelOption,
     LogitsAtOption,
     MeanOption,
     ModelOption,
@@ -27,6 +28,7 @@ from acclimate.cli.options import (
     get_logits_at,
     get_normalization,
     get_size,
+    parse_size,
 )
 from acclimate.cli.tables import show_table, split_names, split_numbers
 from acclimate.cli.terminal import (
@@ -68,6 +70,7 @@ def evaluate(
     reveal_labels: o.RevealLabels = False,
     preset: PresetOption = None,
     size: SizeOption = None,
+    ignore_label: IgnoreLabelOption = 255,
     normalization: NormalizationOption = None,
     mean: MeanOption = None,
     std: StdOption = None,
@@ -111,7 +114,7 @@ def evaluate(
     options |= {"epochs": epochs, "window": window}
     c.Protocol(**options, order=order or "file")
     normal = get_normalization(normalization, mean, std)
-    names = None if classes is None else read_classes(classes)
+    names, wanted = None if classes is None else read_classes(classes), parse_size(size)
     chosen = None if corruptions is None else split_names(corruptions)
     if artifact is not None and (source_data is not None or source_images is not None):
         raise BadInput(
@@ -128,9 +131,10 @@ def evaluate(
             corruptions=chosen,
             severities=split_numbers(severity),
             n=images,
-            size=get_size(size, prepared),
+            size=get_size(wanted, prepared),
             classes=names,
             root=data_dir,
+            ignore_label=ignore_label,
             progress=progress,
         )
         found = c.load_data(data, request)
@@ -138,12 +142,15 @@ def evaluate(
             raise BadInput(f"{data} has no clean images to probe with. Leave --clean-probe out.")
         if size is not None and not found.is_folder:
             raise BadInput(f"--size is for folders of images; those of {data} have one size.")
+        if ignore_label != 255 and not found.palette:
+            raise BadInput(f"--ignore-label is for masks, and {data} has none. Leave it out.")
         preparation = None
         if prepared is None and c.find_needs(methods):
             preparation = c.Preparation(
                 source=c.check_source(source_data or found.source, methods),
                 n=source_images,
-                size=size,
+                size=wanted,
+                ignore_label=ignore_label,
                 classes=found.classes,
                 root=data_dir,
                 seed=seed,

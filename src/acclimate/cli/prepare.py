@@ -15,6 +15,7 @@ from acclimate.cli.models import load_model
 from acclimate.cli.options import (
     DeviceOption,
     HeadOption,
+    IgnoreLabelOption,
     LogitsAtOption,
     MeanOption,
     ModelOption,
@@ -24,6 +25,7 @@ from acclimate.cli.options import (
     WeightsOption,
     get_logits_at,
     get_normalization,
+    parse_size,
 )
 from acclimate.cli.terminal import (
     get_console,
@@ -69,6 +71,7 @@ def prepare(
         ),
     ] = None,
     size: SizeOption = None,
+    ignore_label: IgnoreLabelOption = 255,
     normalization: NormalizationOption = None,
     mean: MeanOption = None,
     std: StdOption = None,
@@ -120,10 +123,14 @@ def prepare(
     pace: Any = speed
     penalty = PenaltyOptions(n_samples=samples, granularity=chosen)
     prototypes = PrototypeOptions(depth=depth, epochs=epochs)
+    ignored = {} if ignore_label == 255 else {"ignore_label": ignore_label}
+    wanted = parse_size(size)
     given = None if classes is None else read_classes(classes)
     began = time.perf_counter()
     with show_warnings(), show_progress() as progress:
-        data, names = _open_source(source, size, batch_size, normal, seed, given, data_dir)
+        data, names = _open_source(
+            source, normal, seed, batch_size, data_dir, size=wanted, classes=given, **ignored
+        )
         net = load_model(model, weights, device)
         artifact = prepare_model(
             net,
@@ -154,25 +161,28 @@ def prepare(
 
 def _open_source(
     source: Path,
-    size: int | None,
-    batch_size: int | None,
     normalization: Normalization | None,
     seed: int,
-    classes: Sequence[str] | None,
+    batch_size: int | None,
     root: Path | None,
+    **options: Any,
 ) -> tuple[Iterable[Any], Sequence[str]]:
     """Return labelled batches, with masks where the source has them, and the names of classes."""
+    from acclimate.comparison.masks import BATCH as MASK_BATCH
     from acclimate.comparison.masks import has_masks, open_source
     from acclimate.streams.folder import FolderSource
 
     if batch_size is not None and batch_size < 1:
         raise BadInput(f"expected a batch size of at least 1, found {batch_size}.")
     if has_masks(str(source)):
-        options: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}
-        return open_source(
-            str(source), seed, normalization, root, size=size, classes=classes, **options
-        )
-    folder = FolderSource(source, size, batch_size or BATCH, normalization, seed, classes)
+        together = MASK_BATCH if batch_size is None else batch_size
+        return open_source(str(source), seed, normalization, root, together, **options)
+    if "ignore_label" in options:
+        raise BadInput(f"--ignore-label is for masks, and {source} has none. Leave it out.")
+    together = BATCH if batch_size is None else batch_size
+    folder = FolderSource(
+        source, batch_size=together, normalization=normalization, seed=seed, **options
+    )
     return folder, folder.classes
 
 

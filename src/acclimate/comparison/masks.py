@@ -203,4 +203,10 @@ class _Gathered:
 
 def _options(name: str, asked: Request) -> dict[str, Any]:
     split = find_split(name, MEASURED, asked.root)
-    return {"split": split, "size": asked.size, "n": asked.n, "classes": asked.classes}
+    return {
+        "split": split,
+        "size": asked.size,
+        "n": asked.n,
+        "classes": asked.classes,
+        "ignore_label": asked.ignore_label,
+    }

@@ -90,7 +90,8 @@ def _describe_unknown(path: Path, values: Pixels, table: Table) -> str:
     ids = ", ".join(map(str, unknown[:_SHOWN]))
     return (
         f"{path} has {len(values):,} pixels with ids that stand for no class: {ids}{more}. Known "
-        f"are {_show_ids(known)}. Correct the mask, or name the class."
+        f"are {_show_ids(known)}. Correct the mask, or name the class; or, if it is the value of "
+        "pixels without a label, say so: --ignore-label, or ignore_label= in Python."
     )
 
 

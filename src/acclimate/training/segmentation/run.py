@@ -89,8 +89,9 @@ def train_segmentation(
     check_place(out, resume, force)
     if save_every < 1:
         raise BadInput(f"expected save_every of at least 1, found {save_every}.")
-    data = load_masks(settings.data, "train", root, n=settings.images)
-    held = load_masks(settings.data, "val", root)
+    form: dict[str, Any] = {"size": settings.size, "ignore_label": settings.ignore_label}
+    data = load_masks(settings.data, "train", root, n=settings.images, **form)
+    held = load_masks(settings.data, "val", root, **form)
     run = _identify(settings, data, held)
     if resume and out.exists() and not checkpoint_path(out).exists():
         return _read_result(out, run)
