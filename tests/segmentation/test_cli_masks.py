@@ -20,6 +20,7 @@ from acclimate.methods.base import Method
 from acclimate.streams.folder import FolderStream
 from acclimate.streams.predictions import PredictionFile, PredictionFolder, predict_folder
 from acclimate.testing.dense_models import TinyDeepLab
+from acclimate.zoo.named import find_classes
 from tests.segmentation.samples import make_folder
 
 FOUR = "one\ntwo\nthree\nfour\n"
@@ -115,6 +116,23 @@ def test_images_of_several_sizes_and_another_ignore_label_can_be_used(
         run("prepare", pairs, *MODEL, "--size", "16by24", "--out", tmp_path / "b.acclimate")
     with pytest.raises(BadInput, match="expected --size as one number"):
         run("train", "--model", "resnet20", "--data", pairs, "--size", "8x9", "--out", out)
+
+
+def test_classes_of_trained_weights_are_compared_with_the_data(pairs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "net.safetensors"
+    common = ("--model", "builtin-scenes", "--data", pairs, "--device", "cpu")
+    line = ("train", "--task", "segmentation", *common, "--epochs", "1", "--batch-size", "5")
+    run(*line, "--out", out)
+    assert find_classes(out) == tuple(FOUR.split())
+    measure = ("eval", *common, "--weights", out, "--method", "source", "--batch-size", "2")
+    assert "taken for the same" not in run(*measure, "--out", tmp_path / "1").output
+    (pairs / "classes.txt").write_text("two\none\nthree\nfour\n")
+    with pytest.raises(
+        BadInput, match=r"classes one, two, three, four; mine has two, one, three, four\. Some"
+    ):
+        run(*measure, "--out", tmp_path / "2")
+    (pairs / "classes.txt").write_text("one\ntwo\nthree\ncar\n")
+    assert "taken for the same" in run(*measure, "--out", tmp_path / "3").output
 
 
 @pytest.fixture

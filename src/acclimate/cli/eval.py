@@ -102,6 +102,7 @@ def evaluate(
     from acclimate.artifact import Artifact
     from acclimate.methods.speed import Speed
     from acclimate.streams.folder import read_classes
+    from acclimate.zoo.named import find_classes
 
     # Whatever can be refused is refused before the model is loaded.
     place = out if out is not None else Path(f"eval-{Path(data).resolve().name}")
@@ -179,6 +180,7 @@ def evaluate(
             reveal_labels=reveal_labels,
             notes=_notes(context, model, weights),
             preparation=preparation,
+            trained_classes=None if weights is None else find_classes(weights),
         )
         job = c.check_job(job)
         try:
