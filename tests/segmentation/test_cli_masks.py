@@ -15,7 +15,7 @@ from acclimate.artifact import Artifact
 from acclimate.cli.main import app
 from acclimate.comparison.masks import MaskSource
 from acclimate.data.masks import load_masks
-from acclimate.errors import BadInput, CorruptFile
+from acclimate.errors import BadInput, CorruptFile, UnsuitableModel
 from acclimate.methods.base import Method
 from acclimate.streams.folder import FolderStream
 from acclimate.streams.predictions import PredictionFile, PredictionFolder, predict_folder
@@ -133,6 +133,15 @@ def test_classes_of_trained_weights_are_compared_with_the_data(pairs: Path, tmp_
         run(*measure, "--out", tmp_path / "2")
     (pairs / "classes.txt").write_text("one\ntwo\nthree\ncar\n")
     assert "taken for the same" in run(*measure, "--out", tmp_path / "3").output
+
+
+def test_methods_that_are_not_for_pixels_are_refused_before_anything_is_prepared(
+    pairs: Path, tmp_path: Path
+) -> None:
+    line = ("eval", *MODEL, "--data", pairs, "--batch-size", "2", "--out", tmp_path / "e")
+    with pytest.raises(UnsuitableModel, match=r"eata: it is made for predictions of whole images"):
+        run(*line, "--method", "source,eata")
+    assert not (tmp_path / "e").exists()
 
 
 @pytest.fixture

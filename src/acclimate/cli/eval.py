@@ -158,7 +158,9 @@ def evaluate(
             )
         net = load_model(model, weights, device, len(found.classes))
         if split_names(method) == (c.ALL,):
-            unsuitable = c.find_unsuitable(net, configs, prepared)
+            unsuitable = c.find_unsuitable(
+                net, configs, prepared, predicts_pixels=bool(found.palette)
+            )
             show_left_out(unsuitable)
             configs = {name: own for name, own in configs.items() if name not in unsuitable}
         job = c.Job(

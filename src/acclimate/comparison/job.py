@@ -129,7 +129,8 @@ def check_job(job: Job) -> Job:
     x, _ = job.data.domains[0].take(torch.arange(min(2, len(job.data.domains[0]))))
     x = x if how.normalization is None else how.normalization.normalize(x)
     x = x.to(next(job.model.parameters(), x))
-    n_logits = get_logits(try_forward(job.model, x), at).shape[1]
+    logits = get_logits(try_forward(job.model, x), at)
+    n_logits = logits.shape[1]
     if n_logits != len(classes):
         raise BadInput(
             f"expected data of {n_logits} classes, as the model has {n_logits} logits; found "
@@ -137,7 +138,9 @@ def check_job(job: Job) -> Job:
             "classes, or name them all, in the order of the logits, by --classes."
         )
     _compare_classes(job.trained_classes, job.data)
-    unsuitable = find_unsuitable(job.model, job.methods, how.artifact)
+    unsuitable = find_unsuitable(
+        job.model, job.methods, how.artifact, predicts_pixels=logits.dim() == 4
+    )
     if unsuitable:
         reasons = "".join(f"\n  {name}: {reason}" for name, reason in unsuitable.items())
         raise UnsuitableModel(
