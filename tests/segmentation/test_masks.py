@@ -173,6 +173,24 @@ def test_coloured_masks_are_refused(tmp_path: Path) -> None:
         load_masks("camvid", "val", root=tmp_path).verify()
 
 
+def test_masks_of_one_bit_are_read_and_those_of_sixteen_refused(tmp_path: Path) -> None:
+    base = make_folder(tmp_path / "mine")
+    path = base / "masks" / "a" / "0.png"
+    values = np.random.default_rng(0).integers(0, 2, SIZE).astype(np.uint8)
+    Image.fromarray(values * 255).convert("1").save(path)
+    assert Image.open(path).mode == "1"
+    assert np.array_equal(all_of(load_masks(str(base)))[1][0].numpy(), values)
+    Image.fromarray(values.astype(np.uint16)).save(path)
+    with pytest.raises(BadInput, match=r"0\.png has pixels of 16 bits.*expected 8 bits"):
+        load_masks(str(base)).verify()
+
+
+def test_too_many_images_are_refused_with_the_option(tmp_path: Path) -> None:
+    base = make_folder(tmp_path / "mine", ("val",))
+    with pytest.raises(BadInput, match=r"expected 1 to 3 images, .* val has, found 9.*--images"):
+        load_masks(str(base), n=9)
+
+
 def test_it_is_put_in_place_from_an_archive_or_not_at_all(tmp_path: Path) -> None:
     base = make_camvid(tmp_path / "source" / "CamVid")
     archive = tmp_path / "camvid.tar"

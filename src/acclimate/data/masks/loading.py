@@ -72,7 +72,7 @@ def load_masks(
     if chosen in differing:
         warnings.warn(differing[chosen], AcclimateWarning, stacklevel=2)
     pairs = tree.splits[chosen]
-    kept = [pairs[index] for index in _spread(len(pairs), n)]
+    kept = [pairs[index] for index in _spread(len(pairs), n, chosen or base.name)]
     images = MaskedImages(
         tree,
         chosen,
@@ -130,7 +130,10 @@ def _choose_split(tree: MaskTree, spec: MaskSpec, split: str | None) -> str:
     return split
 
 
-def _spread(total: int, n: int | None) -> list[int]:
+def _spread(total: int, n: int | None, where: str) -> list[int]:
     if n is not None and not 1 <= n <= total:
-        raise BadInput(f"expected 1 to {total} images, as many as there are, found {n}.")
+        raise BadInput(
+            f"expected 1 to {total} images, as many as {where} has, found {n}. Give another "
+            "--images (of a source, --source-images), n= in Python; or none, for all."
+        )
     return list(range(total)) if n is None else [index * total // n for index in range(n)]
