@@ -255,7 +255,7 @@ def test_a_killed_process_is_resumed_as_if_nothing_had_happened(
             out,
         ],
         cwd=ROOT,
-        env={**os.environ, "KILL_AT": "5", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "KILL_AT": "6", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         check=False,
     )
@@ -263,7 +263,7 @@ def test_a_killed_process_is_resumed_as_if_nothing_had_happened(
     assert not out.exists()
     result = run(*common, "--out", out, "--resume")
     assert out.read_bytes() == (tmp_path / "uncut.csv").read_bytes()
-    # The first forward was the dry run on a new shape, the fourth that of the third batch.
+    # Two forwards were dry runs, of what is predicted and on a new shape; then one a batch.
     assert "5 batches, 2 of them taken over" in result.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "uncut.csv"]
 

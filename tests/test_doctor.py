@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import acclimate
 from acclimate.artifact import Artifact
 from acclimate.doctor import Diagnosis, Finding, diagnose
-from acclimate.errors import AcclimateWarning
+from acclimate.errors import AcclimateWarning, BadInput
 from acclimate.testing.dense_models import TinyDeepLab
 from tests.cli_models import plain_mlp, tiny_cnn
 
@@ -207,3 +207,17 @@ def test_a_model_that_predicts_every_pixel_is_seen_as_one() -> None:
     assert find(diagnosis, "batch size").level == "ok"
     assert "moves" in find(diagnosis, "method swr").text
     assert find(diagnosis, "method t3a").text == "made for predictions of whole images"
+
+
+@pytest.mark.parametrize("pools", [False, True])
+def test_a_single_image_is_judged_as_adapting_judges_it(pools: bool) -> None:
+    model = TinyDeepLab(pools=pools)
+    found = find(diagnose(model, batch(1)), "batch size")
+    assert found.level == ("problem" if pools else "ok")
+    adapted = acclimate.adapt(model, "tent")
+    if pools:
+        with pytest.raises(BadInput, match="expected more than one sample"):
+            adapted(batch(1))
+        assert find(diagnose(TinyDeepLab(pools=True), batch(2)), "batch size").level == "ok"
+    else:
+        assert adapted(batch(1)).shape == (1, 4, 4, 4)

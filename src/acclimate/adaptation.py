@@ -13,11 +13,11 @@ from acclimate.methods import get_method
 from acclimate.methods.base import Method
 from acclimate.methods.composition import Composition, NspOptions, SwrOptions
 from acclimate.methods.config import Config
-from acclimate.methods.dense import check_dense
+from acclimate.methods.dense import check_dense, is_dense
 from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.guard import Guard
 from acclimate.methods.speed import Speed
-from acclimate.taps import LogitsAt, get_head
+from acclimate.taps import LogitsAt, get_head, looks_dense
 
 
 def adapt(
@@ -79,7 +79,7 @@ def adapt(
         raise InvalidConfig(
             f"expected a {kind.config_class.__name__} for {method}, found {type(config).__name__}."
         )
-    if artifact is not None and artifact.anatomy.is_dense:
+    if _is_of_pixels(model, kind, artifact, logits_at):
         check_dense(kind)
     problems = kind.check(model, config)
     if problems:
@@ -129,6 +129,22 @@ def adapt(
         composition=composition,
         speed=Speed.of(speed),
     )
+
+
+def _is_of_pixels(
+    model: nn.Module, kind: type[Method], artifact: Artifact | None, logits_at: LogitsAt
+) -> bool:
+    """Say whether the model is known to predict every pixel.
+
+    Without an artifact it is looked at only if the method is not for pixels, and would ask for an
+    artifact or a linear head, neither of which would be of use.
+    """
+    if artifact is not None:
+        return artifact.anatomy.is_dense
+    if is_dense(kind):
+        return False
+    has_linear = any(isinstance(part, nn.Linear) for part in model.modules())
+    return (bool(kind.needs) or not has_linear) and looks_dense(model, logits_at)
 
 
 def _compose(

@@ -19,7 +19,7 @@ from acclimate.methods import METHODS
 from acclimate.methods.base import Method
 from acclimate.methods.dense import is_dense as makes_sense_densely
 from acclimate.methods.gradient import GradientMethod
-from acclimate.taps import Anatomy, LogitsAt, find_anatomy
+from acclimate.taps import Anatomy, LogitsAt, find_anatomy, takes
 
 Level = Literal["ok", "note", "problem"]
 
@@ -185,7 +185,15 @@ def _batch_size(model: nn.Module, x: Tensor, is_dense: bool) -> Iterator[Finding
     if x.dim() == 0 or not batch_norm_layers(model):
         return
     n = len(x)
-    if is_dense and n:
+    if is_dense and n == 1 and not takes(model, x.to(next(model.parameters(), x)), "batch"):
+        yield Finding(
+            "problem",
+            "batch size",
+            "1: the model pools an image into one value somewhere and normalises that, and one "
+            "value has no statistics.",
+            'Send two images or more, or adapt with statistics="running" or "source".',
+        )
+    elif is_dense and n:
         yield Finding("ok", "batch size", f"{n}: statistics are those of all pixels")
     elif n <= 1:
         yield Finding(

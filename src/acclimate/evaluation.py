@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from acclimate.errors import BadInput
+from acclimate.errors import BadInput, UnsuitableModel
 from acclimate.functional.entropy import entropy, log_probs
 from acclimate.functional.pixels import IGNORE_LABEL, check_masks, resize_maps, to_rows
 from acclimate.measures import Measures, Metric, Record, Result, Tally, check_labels
@@ -19,7 +19,7 @@ from acclimate.measures.tally import check_metric, find_rows, to_probs
 from acclimate.methods.base import Method
 from acclimate.methods.state import Counts
 from acclimate.streams.batch import Batch
-from acclimate.taps import get_logits
+from acclimate.taps import get_logits, try_forward
 
 __all__ = ["Measures", "Metric", "Record", "Result", "Tally", "evaluate", "iter_evaluate"]
 
@@ -55,18 +55,25 @@ def iter_evaluate(
     """
     if metrics is not None:
         check_metric(metrics)
+    known = _Kind.of(adapted)
     for index, batch in enumerate(stream):
-        n = _check(batch, index)
-        if batch.reset:
-            adapted.reset()
         # Streams are made on the CPU, whatever the model is on.
         x = batch.x.to(next(adapted.model.parameters(), batch.x).device)
+        if known is None:
+            known = _Kind.tried(adapted, x, batch.y)
+        n = _check(batch, index, known, ignore_label)
+        if batch.reset:
+            adapted.reset()
         before = copy.deepcopy(adapted.counts)
         if reveal_labels and adapted.is_oracle:
             adapted.reveal(batch.y)
         with nullcontext() if batch.learns else adapted.paused(), measure_call(x.device) as cost:
             output = adapted(x)
         logits = get_logits(output, None if isinstance(output, Tensor) else adapted.logits_at)
+        found = _Kind(logits.shape[1], logits.dim() == 4)
+        if found != known:  # which nobody could tell before
+            _check(batch, index, found, ignore_label)
+            known = found
         judged = _judge(batch, n, logits.detach(), ignore_label)
         record = _record(batch, index, judged, cost, (before, adapted.counts))
         record = dataclasses.replace(record, losses=adapted.losses)
@@ -136,8 +143,43 @@ def evaluate(
     return tally.result(records)
 
 
-def _check(batch: Batch, index: int) -> int:
-    """Return how many samples count, having looked at what can be known before the method runs."""
+@dataclass(frozen=True)
+class _Kind:
+    """What a model predicts.
+
+    Attributes:
+        n_classes: Number of logits.
+        is_dense: Whether every pixel has them.
+    """
+
+    n_classes: int
+    is_dense: bool
+
+    @classmethod
+    def of(cls, adapted: Method) -> _Kind | None:
+        """Return what the artifact says; None if there is none."""
+        if adapted.artifact is None:
+            return None
+        return cls(adapted.artifact.anatomy.n_classes, adapted.artifact.anatomy.is_dense)
+
+    @classmethod
+    def tried(cls, adapted: Method, x: Tensor, y: object) -> _Kind | None:
+        """Return what a forward shows where labels are masks; None if the model takes no such."""
+        if not isinstance(y, Tensor) or y.dim() != 3 or x.dim() != 4 or len(x) == 0:
+            return None
+        try:
+            logits = get_logits(try_forward(adapted.model, x[:2]), adapted.logits_at)
+        except (BadInput, UnsuitableModel):
+            return None  # the method itself says what is wrong with the batch
+        return cls(logits.shape[1], logits.dim() == 4)
+
+
+def _check(batch: Batch, index: int, known: _Kind | None, ignore_label: int) -> int:
+    """Return how many samples count, having looked at what is known of their labels.
+
+    Raises:
+        BadInput: They do not fit; batch and domain are named.
+    """
     n_all = len(batch.x)
     n = n_all if batch.n_new is None else batch.n_new
     where = f"batch {index} ({batch.domain})"
@@ -147,11 +189,24 @@ def _check(batch: Batch, index: int) -> int:
         raise BadInput(
             f"{where}: expected the domain of each of {n_all} samples, found {len(batch.domains)}."
         )
-    if isinstance(batch.y, Tensor) and batch.y.dim() > 2 and batch.x.dim() == 4:
-        check_masks(batch.y, (n_all, *batch.x.shape[2:]))
-    else:
-        check_labels(batch.y, n_all)
+    try:
+        _check_labels(batch, n_all, n, known, ignore_label)
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from error
     return n
+
+
+def _check_labels(batch: Batch, n_all: int, n: int, known: _Kind | None, ignored: int) -> None:
+    are_masks = isinstance(batch.y, Tensor) and batch.y.dim() > 2 and batch.x.dim() == 4
+    if are_masks if known is None else known.is_dense:
+        check_masks(batch.y, (n_all, *batch.x.shape[2:]))
+        if known is not None:
+            # Those that do not count may be unknown.
+            check_masks(batch.y[-n:], (n, *batch.x.shape[2:]), known.n_classes, ignored)
+        return
+    check_labels(batch.y, n_all)
+    if known is not None:
+        check_labels(batch.y[-n:], n, known.n_classes)
 
 
 @dataclass(frozen=True)
@@ -179,17 +234,11 @@ class _Judged:
 
 
 def _judge(batch: Batch, n: int, logits: Tensor, ignore_label: int) -> _Judged:
-    """Put the predictions that count beside their labels, having checked those.
-
-    Raises:
-        BadInput: They do not fit.
-    """
+    """Put the predictions that count beside their labels, which were checked."""
     logits, y = logits[-n:], batch.y[-n:]
     names: Sequence[str] = batch.domains[-n:] or (batch.domain,) * n
     if logits.dim() == 2:
-        check_labels(y, n, logits.shape[1])
         return _Judged(logits, y, names, logits.argmax(dim=1).cpu())
-    check_masks(y, (n, *batch.x.shape[2:]), logits.shape[1], ignore_label)
     maps = resize_maps(logits, y.shape[1:])
     counts = (y != ignore_label).to(maps.device)
     rows, labels = to_rows(maps)[counts.flatten()], y.to(maps.device)[counts].long()

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from acclimate.errors import BadInput, UnsuitableModel, did_you_mean
 from acclimate.functional.norm import Statistics, use_statistics
@@ -198,6 +199,26 @@ def takes(model: nn.Module, x: Tensor, statistics: Statistics) -> bool:
     except BadInput:
         return False
     return True
+
+
+def looks_dense(model: nn.Module, at: LogitsAt = None) -> bool:
+    """Say whether a model predicts every pixel, before any batch is there to tell.
+
+    It is tried on a black image of 64×64 pixels. False if it takes none, or gives no logits.
+
+    Args:
+        model: Any; it is left as it is.
+        at: Where the logits are in its output.
+    """
+    first = next((layer for layer in model.modules() if isinstance(layer, nn.Conv2d)), None)
+    # A lazy layer would take its shape from what is tried.
+    if first is None or any(map(is_lazy, model.parameters())):
+        return False
+    x = first.weight.new_zeros(1, first.in_channels, 64, 64)
+    try:
+        return get_logits(try_forward(model, x), at).dim() == 4
+    except (BadInput, UnsuitableModel, AssertionError):  # some models assert the size of inputs
+        return False
 
 
 def suits_channels_last(model: nn.Module, x: Tensor) -> bool:

@@ -28,6 +28,7 @@ from acclimate.streams import (
     sliding_window,
     with_clean_probe,
 )
+from acclimate.testing.cases import tiny_artifact
 from acclimate.testing.dense_models import tiny_masks
 from acclimate.testing.models import tiny_model
 
@@ -149,6 +150,21 @@ X, Y = tiny_masks(1)[0]
 def test_masks_that_do_not_fit(y, words):
     with pytest.raises(BadInput, match=words):
         acclimate.evaluate(acclimate.adapt(tiny_model("dense"), "source"), [Batch(X, y, "any")])
+
+
+@pytest.mark.parametrize("has_artifact", [False, True])
+def test_masks_are_looked_at_before_they_are_learned_from(has_artifact):
+    artifact = tiny_artifact("dense") if has_artifact else None
+    wrong = Y.clone()
+    wrong[-1, 0, 0] = 77
+    for y, words in ((wrong, "found 77"), (torch.zeros(8).long(), "masks of shape")):
+        adapted = acclimate.adapt(tiny_model("dense"), "tent", artifact)
+        for good in ([], [Batch(X, Y, "fog")]):
+            adapted.reset()
+            with pytest.raises(BadInput, match=rf"^batch {len(good)} \(snow\): .*{words}"):
+                acclimate.evaluate(adapted, [*good, Batch(X, y, "snow")])
+            if y.dim() == 3 or has_artifact or good:
+                assert adapted.counts.updates == len(good)
 
 
 def test_masks_for_a_model_of_whole_images():

@@ -8,12 +8,14 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 import acclimate
 from acclimate.errors import BadInput, InvalidConfig, UnsuitableModel
 from acclimate.functional.augmentations import CottaAugmentation
 from acclimate.methods import METHODS
 from acclimate.methods.dense import is_dense
+from acclimate.taps import looks_dense
 from acclimate.testing import yield_checks
 from acclimate.testing.cases import Case, tiny_artifact
 from acclimate.testing.contract import refuses_with_a_reason
@@ -61,6 +63,24 @@ def test_the_others_refuse_at_once_if_the_artifact_tells(method):
     assert "tent" in str(caught.value)
 
 
+@pytest.mark.parametrize("method", [name for name in METHODS if not is_dense(METHODS[name])])
+def test_the_others_ask_for_neither_artifact_nor_head(method):
+    """Both would be refused in the end: an artifact has no such part, a head is no linear layer."""
+    with pytest.raises(UnsuitableModel, match=r"predicts every pixel.*whole images"):
+        acclimate.adapt(tiny_model("dense"), method)
+
+
+def test_a_model_that_cannot_be_tried_is_not_taken_to_be_dense():
+    class Asserts(nn.Conv2d):
+        def forward(self, x):
+            raise AssertionError("224 pixels")
+
+    lazy = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.LazyLinear(2))
+    for model in (Asserts(3, 4, 1), lazy, nn.Sequential(nn.Flatten(), nn.Linear(12, 3))):
+        assert not looks_dense(model)
+    assert is_lazy(lazy[2].weight)
+
+
 def test_a_method_is_not_dense_by_inheritance():
     class Mine(METHODS["tent"]):
         name = "mine"
@@ -72,7 +92,8 @@ def test_a_method_is_not_dense_by_inheritance():
 
 
 def test_the_suite_sees_a_method_that_does_not_refuse(monkeypatch):
-    monkeypatch.setattr("acclimate.methods.base.check_dense", lambda *_: None)
+    for where in ("methods.base", "adaptation"):
+        monkeypatch.setattr(f"acclimate.{where}.check_dense", lambda *_: None)
     with pytest.raises(AssertionError, match="accepts the model"):
         refuses_with_a_reason(Case("eta", "dense"))
 

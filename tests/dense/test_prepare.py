@@ -103,12 +103,21 @@ def test_an_artifact_survives_its_file(tmp_path):
     assert adapted(tiny_masks(1)[0][0]).shape == (8, 4, 4, 4)
 
 
+def test_one_note_tells_of_few_images_and_of_those_without_a_label():
+    batches = tiny_masks(1, batch_size=4)
+    batches[0][1][2] = 255
+    with pytest.warns(AcclimateWarning) as notes:
+        acclimate.prepare(tiny_model("dense"), batches, parts=["penalty"])
+    (note,) = [str(note.message) for note in notes if "penalty" in str(note.message)]
+    assert "has only 4: 3 were used, 1 have no labelled pixel" in note
+
+
 def test_images_without_a_label_are_left_out_and_counted():
     model = tiny_model("dense").double()
     batches = tiny_masks(2, batch_size=4, dtype=torch.float64)
     batches[0][1][2] = 255
     options = PenaltyOptions(n_samples=8)
-    with pytest.warns(AcclimateWarning, match="1 of 8 source images.*no labelled pixel"):
+    with pytest.warns(AcclimateWarning, match="1 of 8 source images.*no labelled.*7 were used"):
         found = acclimate.prepare(model, batches, parts=["penalty"], penalty=options)
     card = found.parts["penalty"]
     assert (card["n_samples"], card["n_unlabelled"]) == (7, 1)

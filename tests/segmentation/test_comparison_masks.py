@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from acclimate.bench import Entry, JobSpec, Outcome
 from acclimate.bench.folder import JobFolder
@@ -24,7 +25,7 @@ from acclimate.comparison import Preparation, Request, load_data, masks
 from acclimate.data.masks import MASK_SETS, MaskedImages, load_masks
 from acclimate.data.masks.copies import corrupt_masks
 from acclimate.data.masks.tree import guess_set
-from acclimate.errors import ArtifactMismatch, BadInput
+from acclimate.errors import AcclimateWarning, ArtifactMismatch, BadInput
 from acclimate.report import Run, summarize
 from acclimate.streams import Domain
 from acclimate.training.segmentation import SegmentationSettings, train_segmentation
@@ -80,7 +81,7 @@ def test_what_is_large_is_read_when_it_is_asked_for(
 ) -> None:
     monkeypatch.setattr(masks, "_MOST_IN_MEMORY", most)
     looks: list[str] = []
-    monkeypatch.setattr(MaskedImages, "verify", lambda *_: looks.append("once"))
+    monkeypatch.setattr(MaskedImages, "verify", lambda *_, **__: looks.append("once"))
     make_camvid(tmp_path / "camvid")
     data = load_data("camvid", Request(corruptions=("snow", "fog"), root=tmp_path))
     domain = data.domains[1]
@@ -91,6 +92,20 @@ def test_what_is_large_is_read_when_it_is_asked_for(
     assert torch.equal(picked[0], take_all(domain)[0][1])
     with pytest.raises(BadInput, match="found masks of shape"):
         _ = domain.labels
+
+
+@pytest.mark.parametrize("most", [2**30, 0])
+def test_an_image_without_labels_is_noted_whatever_the_size_of_the_set(
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masks, "_MOST_IN_MEMORY", most)
+    base = make_folder(tmp_path / "mine", ("test",))
+    Image.fromarray(np.full((16, 24), 255, np.uint8)).save(base / "test/masks/a/1.png")
+    with pytest.warns(AcclimateWarning, match="1 of 3 images of mine have no labelled pixel") as n:
+        data = load_data(str(base), Request(corruptions=("fog", "contrast")))
+    assert len(n) == 1
+    assert [about["n_unlabelled"] for about in data.descriptions.values()] == [1, 1]
+    assert [len(domain) for domain in data.domains] == [3, 3]
 
 
 def test_folders_are_known_by_their_layout(tmp_path: Path) -> None:

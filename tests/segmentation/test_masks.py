@@ -88,6 +88,27 @@ def test_a_size_is_brought_about_without_new_labels(tmp_path: Path) -> None:
     assert set(y.unique().tolist()) <= {0, 1, 2, 255}
 
 
+def test_another_label_can_be_ignored(tmp_path: Path) -> None:
+    base = make_folder(tmp_path / "mine")
+    for path in base.glob("masks/a/*.png"):
+        values = np.array(Image.open(path))
+        Image.fromarray(np.where(values == 255, 200, values).astype(np.uint8)).save(path)
+    with pytest.raises(BadInput, match=r"for no class: 200.*--ignore-label, or ignore_label="):
+        load_masks(str(base)).verify()
+    images = load_masks(str(base), ignore_label=200)
+    images.verify()
+    assert images.description["ignore_label"] == 200
+    assert set(all_of(images)[1].unique().tolist()) == {0, 1, 2, IGNORE}
+    assert check("mask-folder", tmp_path, base, ignore_label=200).problems == []
+    assert len(check("mask-folder", tmp_path, base).problems) == 3
+    for wrong in (-1, 256):
+        with pytest.raises(BadInput, match=f"from 0 to 255.*found {wrong}"):
+            load_masks(str(base), ignore_label=wrong)
+    make_camvid(tmp_path / "camvid")
+    with pytest.raises(BadInput, match="values of camvid are published"):
+        load_masks("camvid", "val", tmp_path, ignore_label=3)
+
+
 @pytest.mark.parametrize("lacking", ["train", "trainannot"])
 def test_a_missing_pair_is_refused_by_name(tmp_path: Path, lacking: str) -> None:
     base = make_camvid(tmp_path / "camvid")
@@ -150,6 +171,24 @@ def test_coloured_masks_are_refused(tmp_path: Path) -> None:
     Image.new("RGB", SIZE[::-1]).save(base / "valannot" / "0000.png")
     with pytest.raises(BadInput, match="pixels of kind RGB"):
         load_masks("camvid", "val", root=tmp_path).verify()
+
+
+def test_masks_of_one_bit_are_read_and_those_of_sixteen_refused(tmp_path: Path) -> None:
+    base = make_folder(tmp_path / "mine")
+    path = base / "masks" / "a" / "0.png"
+    values = np.random.default_rng(0).integers(0, 2, SIZE).astype(np.uint8)
+    Image.fromarray(values * 255).convert("1").save(path)
+    assert Image.open(path).mode == "1"
+    assert np.array_equal(all_of(load_masks(str(base)))[1][0].numpy(), values)
+    Image.fromarray(values.astype(np.uint16)).save(path)
+    with pytest.raises(BadInput, match=r"0\.png has pixels of 16 bits.*expected 8 bits"):
+        load_masks(str(base)).verify()
+
+
+def test_too_many_images_are_refused_with_the_option(tmp_path: Path) -> None:
+    base = make_folder(tmp_path / "mine", ("val",))
+    with pytest.raises(BadInput, match=r"expected 1 to 3 images, .* val has, found 9.*--images"):
+        load_masks(str(base), n=9)
 
 
 def test_it_is_put_in_place_from_an_archive_or_not_at_all(tmp_path: Path) -> None:

@@ -226,3 +226,13 @@ def test_the_command_line(tmp_path: Path) -> None:
     alone = ["train", "--model", "resnet20", "--data", "cifar10", "--isw", "--out", str(out)]
     refused = CliRunner().invoke(app, alone)
     assert "say --task segmentation" in str(refused.exception)
+
+
+@pytest.mark.parametrize("splits", [("train",), ("",)])
+def test_training_says_how_to_make_the_split_it_needs(
+    splits: tuple[str, ...], tmp_path: Path
+) -> None:
+    base = make_folder(tmp_path / "mine", splits)
+    found = splits[0] or "no splits"
+    with pytest.raises(BadInput, match=rf"needs the splits train and val.*found {found}.*masks"):
+        train_segmentation(make_settings(data=str(base)), tmp_path / "out.safetensors", **CPU)

@@ -26,6 +26,7 @@ from acclimate.cli.options import (
     get_normalization,
     get_size,
     make_config,
+    parse_size,
 )
 from acclimate.cli.terminal import (
     get_console,
@@ -49,7 +50,12 @@ def adapt(
     ],
     model: ModelOption,
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="Predictions to write: .csv or .parquet.")
+        Path,
+        typer.Option(
+            metavar="FILE|DIR",
+            help="Predictions to write: .csv or .parquet; a folder, for the masks of a model that "
+            "predicts every pixel.",
+        ),
     ],
     weights: WeightsOption = None,
     artifact: Annotated[
@@ -63,7 +69,9 @@ def adapt(
     preset: PresetOption = None,
     regularizer: RegularizerOption = None,
     auxiliary: AuxiliaryOption = None,
-    batch_size: Annotated[int, typer.Option(help="Images a batch.")] = 200,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Images a batch; default: 200, for masks 2.")
+    ] = None,
     size: SizeOption = None,
     normalization: NormalizationOption = None,
     mean: MeanOption = None,
@@ -92,7 +100,8 @@ def adapt(
     """Predict a folder of images with a model that adapts to them as it goes.
 
     Images are taken in the order of their paths, and each batch is predicted before the model
-    learns from it. Size and normalisation of the inputs come from the artifact.
+    learns from it. Size and normalisation of the inputs come from the artifact. Of a model that
+    predicts every pixel, a mask of class numbers is written for each image, as large as the image.
 
     A crash loses at most the batch in flight: say the same again with **--resume**, and the result
     is that of an uninterrupted call.
@@ -105,12 +114,12 @@ def adapt(
     from acclimate.functional.inputs import Normalization
     from acclimate.methods import get_method
     from acclimate.streams.folder import FolderStream, read_classes
-    from acclimate.streams.predictions import PredictionFile, predict_folder
+    from acclimate.streams.predictions import open_predictions, predict_folder
 
     # Whatever can be refused is refused before the model is loaded.
-    file = PredictionFile(out, resume=resume, force=force, state=state)
+    file = open_predictions(out, resume=resume, force=force, state=state)
     config = make_config(get_method(method).config_class, preset, parse_settings(settings or []))
-    names = None if classes is None else read_classes(classes)
+    names, wanted = None if classes is None else read_classes(classes), parse_size(size)
     normal: Normalization | None = get_normalization(normalization, mean, std)
     with show_warnings(), show_progress() as progress:
         prepared = None if artifact is None else Artifact.load(artifact)
@@ -132,7 +141,10 @@ def adapt(
             guard=guard,
             speed=speed,
         )
-        stream = FolderStream(images, get_size(size, prepared), batch_size, normal)
+        # Whoever predicts every pixel takes images of any size, and none of them is to be cropped.
+        shape = wanted if file.holds_masks else get_size(wanted, prepared)
+        n = batch_size if batch_size is not None else 2 if file.holds_masks else 200
+        stream = FolderStream(images, shape, n, normal)
         try:
             summary = predict_folder(
                 adapted, stream, file, classes=names, save_every=save_every, progress=progress
@@ -172,6 +184,7 @@ def _facts(summary: Summary, counts: Counts, out: Path, state: Path | None) -> d
     taken = f", {summary.n_resumed} of them taken over" if summary.n_resumed else ""
     top = list(summary.labels.items())[:_SHOWN_LABELS]
     labels = ", ".join(f"{label}: {100 * n / summary.n_images:.0f} %" for label, n in top)
+    shown = "labels" if out.suffix and not out.is_dir() else "most pixels"
     rest = len(summary.labels) - len(top)
     facts = {
         "predictions": str(out),
@@ -181,7 +194,7 @@ def _facts(summary: Summary, counts: Counts, out: Path, state: Path | None) -> d
         "restored": f"{counts.restored} times, by the guard or the method"
         if counts.restored
         else "",
-        "labels": labels + (f", {rest} more" if rest else ""),
+        shown: labels + (f", {rest} more" if rest else ""),
         "state": "" if state is None else str(state),
     }
     return {name: value for name, value in facts.items() if value}

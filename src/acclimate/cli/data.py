@@ -110,6 +110,12 @@ def check(
         Path | None,
         typer.Option("--dir", metavar="DIR", help="Where a set of image files is."),
     ] = None,
+    ignore_label: Annotated[
+        int | None,
+        typer.Option(
+            metavar="NUMBER", help="The value of pixels without a label, with mask-folder."
+        ),
+    ] = None,
 ) -> None:
     """Look at every file of a set on disk, and report what is wrong; exit code 1 if anything is.
 
@@ -118,7 +124,7 @@ def check(
     from acclimate.data.check import check as check_set
 
     with show_warnings(), show_progress() as progress:
-        report = check_set(name, data_dir, folder, progress)
+        report = check_set(name, data_dir, folder, progress, ignore_label)
     console = get_console()
     console.print(make_facts(name, report.facts))
     if not report.problems:

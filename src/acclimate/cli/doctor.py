@@ -21,6 +21,7 @@ from acclimate.cli.options import (
     get_logits_at,
     get_normalization,
     get_size,
+    parse_size,
 )
 from acclimate.cli.terminal import get_console, show_unreadable, show_warnings
 from acclimate.errors import BadInput
@@ -74,7 +75,7 @@ def doctor(
         prepared = None if artifact is None else Artifact.load(artifact)
         normal = normal or (prepared.normalization if prepared is not None else None)
         if images is not None:
-            stream = FolderStream(images, get_size(size, prepared), batch_size, normal)
+            stream = FolderStream(images, get_size(parse_size(size), prepared), batch_size, normal)
             _, x = next(iter(stream))
             show_unreadable(stream.unreadable)
         elif input_shape is not None:

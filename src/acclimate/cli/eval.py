@@ -15,6 +15,7 @@ from acclimate.cli.models import load_model
 from acclimate.cli.options import (
     DeviceOption,
     HeadOption,
+    IgnoreLabelOption,
     LogitsAtOption,
     MeanOption,
     ModelOption,
@@ -27,6 +28,7 @@ from acclimate.cli.options import (
     get_logits_at,
     get_normalization,
     get_size,
+    parse_size,
 )
 from acclimate.cli.tables import show_table, split_names, split_numbers
 from acclimate.cli.terminal import (
@@ -68,6 +70,7 @@ def evaluate(
     reveal_labels: o.RevealLabels = False,
     preset: PresetOption = None,
     size: SizeOption = None,
+    ignore_label: IgnoreLabelOption = 255,
     normalization: NormalizationOption = None,
     mean: MeanOption = None,
     std: StdOption = None,
@@ -99,6 +102,7 @@ def evaluate(
     from acclimate.artifact import Artifact
     from acclimate.methods.speed import Speed
     from acclimate.streams.folder import read_classes
+    from acclimate.zoo.named import find_classes
 
     # Whatever can be refused is refused before the model is loaded.
     place = out if out is not None else Path(f"eval-{Path(data).resolve().name}")
@@ -111,7 +115,7 @@ def evaluate(
     options |= {"epochs": epochs, "window": window}
     c.Protocol(**options, order=order or "file")
     normal = get_normalization(normalization, mean, std)
-    names = None if classes is None else read_classes(classes)
+    names, wanted = None if classes is None else read_classes(classes), parse_size(size)
     chosen = None if corruptions is None else split_names(corruptions)
     if artifact is not None and (source_data is not None or source_images is not None):
         raise BadInput(
@@ -128,9 +132,10 @@ def evaluate(
             corruptions=chosen,
             severities=split_numbers(severity),
             n=images,
-            size=get_size(size, prepared),
+            size=get_size(wanted, prepared),
             classes=names,
             root=data_dir,
+            ignore_label=ignore_label,
             progress=progress,
         )
         found = c.load_data(data, request)
@@ -138,19 +143,24 @@ def evaluate(
             raise BadInput(f"{data} has no clean images to probe with. Leave --clean-probe out.")
         if size is not None and not found.is_folder:
             raise BadInput(f"--size is for folders of images; those of {data} have one size.")
+        if ignore_label != 255 and not found.palette:
+            raise BadInput(f"--ignore-label is for masks, and {data} has none. Leave it out.")
         preparation = None
         if prepared is None and c.find_needs(methods):
             preparation = c.Preparation(
                 source=c.check_source(source_data or found.source, methods),
                 n=source_images,
-                size=size,
+                size=wanted,
+                ignore_label=ignore_label,
                 classes=found.classes,
                 root=data_dir,
                 seed=seed,
             )
         net = load_model(model, weights, device, len(found.classes))
         if split_names(method) == (c.ALL,):
-            unsuitable = c.find_unsuitable(net, configs, prepared)
+            unsuitable = c.find_unsuitable(
+                net, configs, prepared, predicts_pixels=bool(found.palette)
+            )
             show_left_out(unsuitable)
             configs = {name: own for name, own in configs.items() if name not in unsuitable}
         job = c.Job(
@@ -172,6 +182,7 @@ def evaluate(
             reveal_labels=reveal_labels,
             notes=_notes(context, model, weights),
             preparation=preparation,
+            trained_classes=None if weights is None else find_classes(weights),
         )
         job = c.check_job(job)
         try:

@@ -48,8 +48,18 @@ GpusOption = Annotated[
     float | None, typer.Option(help="With ray: GPUs of each job, such as 1 or 0.5; default: none.")
 ]
 SizeOption = Annotated[
-    int | None,
-    typer.Option(help="Resize the shorter side to this and crop the centre, a square."),
+    str | None,
+    typer.Option(
+        metavar="N|HxW",
+        help="Resize the shorter side to this and crop the centre, a square; or height and width, "
+        "such as 48x64. Images with masks are brought to it whole.",
+    ),
+]
+IgnoreLabelOption = Annotated[
+    int,
+    typer.Option(
+        metavar="NUMBER", help="The value of pixels without a label, in masks of a folder of yours."
+    ),
 ]
 NormalizationOption = Annotated[
     str | None,
@@ -128,7 +138,26 @@ def get_normalization(name: str | None, mean: str | None, std: str | None) -> No
     return Normalization.of((mean.split(","), std.split(",")))
 
 
-def get_size(size: int | None, artifact: Artifact | None) -> int | tuple[int, int] | None:
+def parse_size(text: str | None) -> int | tuple[int, int] | None:
+    """Return one number, or height and width.
+
+    >>> parse_size("224"), parse_size("48x64"), parse_size(None)
+    (224, (48, 64), None)
+    """
+    if text is None:
+        return None
+    sides = text.lower().replace("×", "x").split("x")
+    if not all(side.strip().isdecimal() for side in sides) or len(sides) > 2:
+        raise BadInput(
+            f'expected --size as a number, or as height and width such as 48x64; found "{text}".'
+        )
+    numbers = [int(side) for side in sides]
+    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+def get_size(
+    size: int | tuple[int, int] | None, artifact: Artifact | None
+) -> int | tuple[int, int] | None:
     """Return the size to bring images to: as asked for, or as the artifact was prepared with."""
     if size is not None or artifact is None:
         return size

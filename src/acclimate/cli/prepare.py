@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from acclimate.cli.data import RootOption
 from acclimate.cli.models import load_model
 from acclimate.cli.options import (
     DeviceOption,
     HeadOption,
+    IgnoreLabelOption,
     LogitsAtOption,
     MeanOption,
     ModelOption,
@@ -22,6 +25,7 @@ from acclimate.cli.options import (
     WeightsOption,
     get_logits_at,
     get_normalization,
+    parse_size,
 )
 from acclimate.cli.terminal import (
     get_console,
@@ -34,12 +38,21 @@ from acclimate.errors import BadInput
 
 if TYPE_CHECKING:
     from acclimate.artifact import Artifact
+    from acclimate.functional.normalization import Normalization
+
+#: Images of a folder of classes in a batch.
+BATCH = 128
 
 
 def prepare(
     source: Annotated[
         Path,
-        typer.Argument(metavar="SOURCE_DIR", help="Labelled images: `SOURCE_DIR/<class>/<image>`."),
+        typer.Argument(
+            metavar="SOURCE_DIR",
+            help="Labelled images: `SOURCE_DIR/<class>/<image>`. For a model that predicts every "
+            "pixel: images and masks, as for training, of which the split `train` is taken; or "
+            "camvid, cityscapes, builtin-scenes.",
+        ),
     ],
     model: ModelOption,
     out: Annotated[Path, typer.Option(metavar="FILE.acclimate", help="The artifact to write.")],
@@ -58,6 +71,7 @@ def prepare(
         ),
     ] = None,
     size: SizeOption = None,
+    ignore_label: IgnoreLabelOption = 255,
     normalization: NormalizationOption = None,
     mean: MeanOption = None,
     std: StdOption = None,
@@ -78,13 +92,16 @@ def prepare(
         str, typer.Option(help="Layers of the projector: 0 to 3, or auto (0 for few classes).")
     ] = "auto",
     epochs: Annotated[int, typer.Option(help="Passes over the source to train a projector.")] = 20,
-    batch_size: Annotated[int, typer.Option(help="Images a batch.")] = 128,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Images a batch; default: 128, of images with masks 4.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,
     speed: Annotated[
         str,
         typer.Option(help="exact, or fast: in bfloat16 if the processor has it, else as exact."),
     ] = "exact",
     device: DeviceOption = "auto",
+    data_dir: RootOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Compute on source data what a model needs to adapt later without it.
@@ -98,7 +115,7 @@ def prepare(
     _check_place(out, force)
     from acclimate.parts.options import PenaltyOptions, PrototypeOptions
     from acclimate.preparation import prepare as prepare_model
-    from acclimate.streams.folder import FolderSource, read_classes
+    from acclimate.streams.folder import read_classes
 
     normal = get_normalization(normalization, mean, std)
     chosen: Any = granularity
@@ -106,11 +123,15 @@ def prepare(
     pace: Any = speed
     penalty = PenaltyOptions(n_samples=samples, granularity=chosen)
     prototypes = PrototypeOptions(depth=depth, epochs=epochs)
-    names = None if classes is None else read_classes(classes)
-    data = FolderSource(source, size, batch_size, normal, seed, names)
-    net = load_model(model, weights, device)
+    ignored = {} if ignore_label == 255 else {"ignore_label": ignore_label}
+    wanted = parse_size(size)
+    given = None if classes is None else read_classes(classes)
     began = time.perf_counter()
     with show_warnings(), show_progress() as progress:
+        data, names = _open_source(
+            source, normal, seed, batch_size, data_dir, size=wanted, classes=given, **ignored
+        )
+        net = load_model(model, weights, device)
         artifact = prepare_model(
             net,
             data,
@@ -121,20 +142,48 @@ def prepare(
             penalty=penalty,
             prototypes=prototypes,
             contrast_head=contrast_head,
-            classes=data.classes,
+            classes=names,
             seed=seed,
             speed=pace,
             progress=progress,
         )
     artifact.save(out)
-    show_unreadable(data.unreadable)
+    show_unreadable(getattr(data, "unreadable", {}))
     console = get_console()
     console.print(make_facts("Prepared", _facts(artifact, out, time.perf_counter() - began)))
     command = ["acclimate", "adapt", "IMAGES_DIR", "--model", model]
     command += ["--weights", str(weights)] if weights is not None else []
-    command += ["--artifact", str(out), "--out", "predictions.csv"]
+    place = "predictions" if artifact.anatomy.is_dense else "predictions.csv"
+    command += ["--artifact", str(out), "--out", place]
     console.print("\nNext, where the model is used, with a folder of images:", style="dim")
     console.print(f"  {shlex.join(command)}", soft_wrap=True)
+
+
+def _open_source(
+    source: Path,
+    normalization: Normalization | None,
+    seed: int,
+    batch_size: int | None,
+    root: Path | None,
+    **options: Any,
+) -> tuple[Iterable[Any], Sequence[str]]:
+    """Return labelled batches, with masks where the source has them, and the names of classes."""
+    from acclimate.comparison.masks import BATCH as MASK_BATCH
+    from acclimate.comparison.masks import has_masks, open_source
+    from acclimate.streams.folder import FolderSource
+
+    if batch_size is not None and batch_size < 1:
+        raise BadInput(f"expected a batch size of at least 1, found {batch_size}.")
+    if has_masks(str(source)):
+        together = MASK_BATCH if batch_size is None else batch_size
+        return open_source(str(source), seed, normalization, root, together, **options)
+    if "ignore_label" in options:
+        raise BadInput(f"--ignore-label is for masks, and {source} has none. Leave it out.")
+    together = BATCH if batch_size is None else batch_size
+    folder = FolderSource(
+        source, batch_size=together, normalization=normalization, seed=seed, **options
+    )
+    return folder, folder.classes
 
 
 def _check_place(out: Path, force: bool) -> None:
@@ -161,7 +210,8 @@ def _facts(artifact: Artifact, out: Path, seconds: float) -> dict[str, str]:
         "artifact": f"{out} ({out.stat().st_size / 1024:,.0f} KiB)",
         "model": f"{anatomy.n_classes} classes, {anatomy.n_features} features before "
         f'the head "{anatomy.head}"',
-        "source": f"{features['n_samples']:,} images, of which the model gets "
+        "source": f"{features['n_samples']:,} images, of "
+        f"{'whose labelled pixels' if anatomy.is_dense else 'which'} the model gets "
         f"{100 * features['error']:.1f} % wrong",
         **facts,
         "time": f"{seconds:.1f} s in {features['precision']}",

@@ -9,7 +9,7 @@ import typer
 
 from acclimate.cli.options import DeviceOption
 from acclimate.cli.terminal import get_console, make_facts
-from acclimate.cli.train_common import run_training
+from acclimate.cli.train_common import get_side, run_training
 from acclimate.cli.train_domains import (
     AlgorithmOption,
     CheckEveryOption,
@@ -27,6 +27,7 @@ from acclimate.cli.train_domains import (
 from acclimate.cli.train_segmentation import (
     CropHeightOption,
     CropWidthOption,
+    IgnoreLabelOption,
     IswClustersOption,
     IswOption,
     IswWarmupOption,
@@ -89,6 +90,7 @@ def train(
     smallest_scale: SmallestScaleOption = 0.75,
     largest_scale: LargestScaleOption = 1.5,
     jitter: JitterOption = 0.4,
+    ignore_label: IgnoreLabelOption = 255,
     epochs: Annotated[int, typer.Option(help="Passes over the training images.")] = 100,
     batch_size: Annotated[int, typer.Option(help="Images a step, on all devices.")] = 128,
     lr: Annotated[float, typer.Option(help="The largest learning rate.")] = 0.1,
@@ -116,8 +118,12 @@ def train(
         int | None, typer.Option(help="Train on this many images; default: all.")
     ] = None,
     size: Annotated[
-        int | None,
-        typer.Option(help="Bring image files to this shorter side and crop the centre, a square."),
+        str | None,
+        typer.Option(
+            metavar="N|HxW",
+            help="Bring image files to this shorter side and crop the centre, a square; with "
+            "--task segmentation bring images and masks to it whole, also to HxW such as 48x64.",
+        ),
     ] = None,
     devices: Annotated[int, typer.Option(help="How many devices train together.")] = 1,
     seed: Annotated[int, typer.Option(help="Of the first weights and all random draws.")] = 0,
@@ -190,7 +196,7 @@ def train(
         joint_weight=joint_weight,
         precision=precision,
         images=images,
-        size=size,
+        size=get_side(size),
         devices=devices,
         seed=seed,
     )

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 import typer
 
+from acclimate.cli.options import parse_size
 from acclimate.cli.terminal import get_console, show_progress, show_warnings
+from acclimate.errors import BadInput
 
 Result = TypeVar("Result")
 
@@ -69,3 +71,17 @@ def find_given(context: typer.Context) -> dict[str, Any]:
 def to_flag(name: str) -> str:
     """Return an option as it is written on the command line."""
     return f"--{name.replace('_', '-')}"
+
+
+def get_side(text: str | None) -> int | None:
+    """Return the side of the square that images are cropped to.
+
+    Raises:
+        BadInput: It is no number, or two of them.
+    """
+    side = parse_size(text)
+    if isinstance(side, tuple):
+        raise BadInput(
+            f"expected --size as one number, as images are brought to a square, found {text}."
+        )
+    return side

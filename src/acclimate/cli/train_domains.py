@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acclimate.cli.terminal import get_console, make_facts
-from acclimate.cli.train_common import find_given, run_training, to_flag
+from acclimate.cli.train_common import find_given, get_side, run_training, to_flag
 from acclimate.errors import BadInput
 
 if TYPE_CHECKING:
@@ -146,6 +146,8 @@ def _make_settings(given: dict[str, Any]) -> DomainSettings:
 
     known = {option.name for option in fields(DomainSettings)}
     values = {name: value for name, value in given.items() if name in known}
+    if "size" in values:
+        values["size"] = get_side(values["size"])
     values["test_domain"] = tuple(values["test_domain"])
     if "weights" in values:
         values["weights"] = str(values["weights"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from acclimate.cli.options import parse_size
 from acclimate.cli.terminal import get_console, make_facts
 from acclimate.cli.train_common import find_given, run_training, to_flag
 from acclimate.errors import BadInput, did_you_mean
@@ -59,10 +60,18 @@ LargestScaleOption = Annotated[float, typer.Option(help="At most so much.", rich
 JitterOption = Annotated[
     float, typer.Option(help="How much colours change at random.", rich_help_panel=_PANEL)
 ]
+IgnoreLabelOption = Annotated[
+    int,
+    typer.Option(
+        metavar="NUMBER",
+        help="The value of pixels without a label, in masks of a folder of yours.",
+        rich_help_panel=_PANEL,
+    ),
+]
 
 _ONLY_DENSE = (
     *("isw", "isw_weight", "isw_clusters", "isw_warmup_epochs", "power", "crop_height"),
-    *("crop_width", "smallest_scale", "largest_scale", "jitter"),
+    *("crop_width", "smallest_scale", "largest_scale", "jitter", "ignore_label"),
 )
 _NOT_DENSE = {
     "algorithm": "it is for classification",
@@ -79,7 +88,6 @@ _NOT_DENSE = {
     "augmentation": "it is crops, flips, scales and colours",
     "joint": "leave it out",
     "joint_weight": "leave it out",
-    "size": "give --crop-height and --crop-width",
 }
 
 
@@ -137,7 +145,8 @@ def _make_settings(given: dict[str, Any]) -> SegmentationSettings:
     from acclimate.training.segmentation import SegmentationSettings
 
     known = {option.name for option in fields(SegmentationSettings)}
-    return SegmentationSettings(**{name: given[name] for name in known & given.keys()})
+    values = {name: given[name] for name in known & given.keys()}
+    return SegmentationSettings(**values | {"size": parse_size(given.get("size"))})
 
 
 def _list_facts(result: SegmentationResult, settings: SegmentationSettings) -> dict[str, str]:

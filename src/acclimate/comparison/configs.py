@@ -12,6 +12,7 @@ from acclimate.artifact import Artifact
 from acclimate.errors import BadInput, InvalidConfig, did_you_mean
 from acclimate.methods import get_method, list_methods
 from acclimate.methods.config import Config
+from acclimate.methods.dense import is_dense
 from acclimate.terms.contrastive_head import HOW_TO_TRAIN
 
 ALL = "all"
@@ -51,6 +52,7 @@ def find_unsuitable(
     configs: Mapping[str, Config],
     artifact: Artifact | None = None,
     has_head: bool = False,
+    predicts_pixels: bool = False,
 ) -> dict[str, str]:
     """Return the methods that cannot adapt the model, each with the reason.
 
@@ -60,9 +62,14 @@ def find_unsuitable(
         artifact: What is known of the source; None if it is prepared on the way, which gives all
             parts.
         has_head: Whether the projection head of a jointly trained model is there for that.
+        predicts_pixels: Whether the model predicts every pixel.
     """
     found = {}
     for name, config in configs.items():
+        if predicts_pixels and not is_dense(get_method(name)):
+            found[name] = "it is made for predictions of whole images, and this model predicts "
+            found[name] += "every pixel"
+            continue
         reasons = [str(problem) for problem in get_method(name).check(model, config)]
         reasons += _find_lack(name, artifact, has_head)
         if reasons:

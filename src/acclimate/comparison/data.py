@@ -10,6 +10,7 @@ from typing import Any
 from acclimate.corruptions import BENCHMARK
 from acclimate.data.corruptor import check_request
 from acclimate.data.domain_pool import DomainChoice
+from acclimate.data.masks import IGNORE
 from acclimate.data.places import Progress
 from acclimate.errors import BadInput
 from acclimate.streams import Domain
@@ -74,6 +75,7 @@ class Request:
         classes: Names in the order of the model's logits, for folders.
         root: Of all data; see `acclimate.data.data_root`.
         domains: Which images of a set of several domains; None for all.
+        ignore_label: The value in masks of a folder that stands for no label.
         progress: Is told of images that are made or read.
     """
 
@@ -84,6 +86,7 @@ class Request:
     classes: Sequence[str] | None = None
     root: str | Path | None = None
     domains: DomainChoice | None = None
+    ignore_label: int = IGNORE
     progress: Progress | None = None
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from acclimate.comparison.protocol import Protocol
 from acclimate.comparison.result import Comparison
 from acclimate.comparison.run import Finished, Unit, Wrapping, iter_compare
 from acclimate.comparison.source import Preparation
-from acclimate.errors import AcclimateError, BadInput, UnsuitableModel
+from acclimate.errors import AcclimateError, AcclimateWarning, BadInput, UnsuitableModel
 from acclimate.evaluation import Result
 from acclimate.measures.groups import merge
 from acclimate.methods.config import Config
@@ -46,6 +47,7 @@ class Job:
         reveal_labels: Whether oracles are shown the labels.
         notes: More that belongs into the result, such as the command and the file of weights.
         preparation: Where to prepare an artifact from, if one is needed and none is given.
+        trained_classes: Names in the order of the logits, if the weights say them.
     """
 
     model: nn.Module
@@ -58,6 +60,7 @@ class Job:
     reveal_labels: bool = False
     notes: Mapping[str, Any] | None = None
     preparation: Preparation | None = None
+    trained_classes: tuple[str, ...] | None = None
 
     @property
     def clean(self) -> Domain | None:
@@ -105,8 +108,8 @@ def check_job(job: Job) -> Job:
 
     Raises:
         BadInput: The model cannot take the images, has another number of logits than the data has
-            classes, or the artifact was prepared with other class names; or there are no clean
-            images to probe with.
+            classes, or the artifact was prepared with other class names, or the weights were
+            trained with the same ones in another order; or there are no clean images to probe with.
         UnsuitableModel: A method cannot adapt this model, or not with this artifact.
     """
     if job.protocol.clean_probe and job.data.clean is None:
@@ -126,14 +129,18 @@ def check_job(job: Job) -> Job:
     x, _ = job.data.domains[0].take(torch.arange(min(2, len(job.data.domains[0]))))
     x = x if how.normalization is None else how.normalization.normalize(x)
     x = x.to(next(job.model.parameters(), x))
-    n_logits = get_logits(try_forward(job.model, x), at).shape[1]
+    logits = get_logits(try_forward(job.model, x), at)
+    n_logits = logits.shape[1]
     if n_logits != len(classes):
         raise BadInput(
             f"expected data of {n_logits} classes, as the model has {n_logits} logits; found "
             f"{len(classes)} in {job.data.name}: {_shorten(classes)}. Take data of the model's "
             "classes, or name them all, in the order of the logits, by --classes."
         )
-    unsuitable = find_unsuitable(job.model, job.methods, how.artifact)
+    _compare_classes(job.trained_classes, job.data)
+    unsuitable = find_unsuitable(
+        job.model, job.methods, how.artifact, predicts_pixels=logits.dim() == 4
+    )
     if unsuitable:
         reasons = "".join(f"\n  {name}: {reason}" for name, reason in unsuitable.items())
         raise UnsuitableModel(
@@ -142,6 +149,26 @@ def check_job(job: Job) -> Job:
         )
     fits = x.device.type == "cpu" and suits_channels_last(job.model, x)
     return replace(job, wrapping=replace(how, channels_last=how.channels_last and fits))
+
+
+def _compare_classes(trained: Sequence[str] | None, data: Data) -> None:
+    """Refuse data whose classes are numbered otherwise; warn of names that the model never saw."""
+    if trained is None or tuple(trained) == data.classes:
+        return
+    both = (
+        f"the weights were trained with the classes {', '.join(trained)}; {data.name} has "
+        f"{', '.join(data.classes)}."
+    )
+    places = {name: place for place, name in enumerate(trained)}
+    if any(places.get(name, place) != place for place, name in enumerate(data.classes)):
+        raise BadInput(
+            f"{both} Some have another place: their errors would be counted wrongly. Take data of "
+            "the same classes in the same order, or name them in the order of the logits by "
+            "--classes."
+        )
+    warnings.warn(
+        f"{both} They are taken for the same, by their places.", AcclimateWarning, stacklevel=3
+    )
 
 
 def _shorten(names: Sequence[str]) -> str:

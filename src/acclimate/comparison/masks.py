@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from acclimate.comparison.data import Data, Request
 from acclimate.data import SETS, data_root
 from acclimate.data.arrays import array_sha256
-from acclimate.data.masks import LabelledPixels, MaskedImages, load_masks
+from acclimate.data.masks import IGNORE, LabelledPixels, MaskedImages, load_masks
 from acclimate.data.masks.loading import find_set
 from acclimate.data.masks.tree import Pair, guess_set, list_splits
+from acclimate.errors import AcclimateWarning
 from acclimate.functional.normalization import Normalization
 from acclimate.streams import Domain
 
@@ -36,13 +39,18 @@ class MaskSource:
         images: The training images.
         seed: Of the order.
         normalization: Applied to the images in [0, 1]; None for none.
+        batch_size: Images a batch.
     """
 
     def __init__(
-        self, images: LabelledPixels, seed: int, normalization: Normalization | None = None
+        self,
+        images: LabelledPixels,
+        seed: int,
+        normalization: Normalization | None = None,
+        batch_size: int = BATCH,
     ) -> None:
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-        self._images, self._parts = images, torch.split(order, BATCH)
+        self._images, self._parts = images, torch.split(order, batch_size)
         self._normalization = normalization
 
     def __len__(self) -> int:
@@ -72,6 +80,31 @@ def find_split(name: str, wanted: Sequence[str], root: str | Path | None = None)
     spec, base = find_set(name, data_root(root))
     there = list_splits(base, spec)
     return next((split for split in wanted if split in there), None)
+
+
+def open_source(
+    name: str,
+    seed: int,
+    normalization: Normalization | None = None,
+    root: str | Path | None = None,
+    batch_size: int = BATCH,
+    **options: Any,
+) -> tuple[MaskSource, Sequence[str]]:
+    """Return the training images of a set with masks in batches, and the names of its classes.
+
+    Args:
+        name: A key of `acclimate.data.masks.MASK_SETS`, or a folder.
+        seed: Of the order.
+        normalization: Applied to the images in [0, 1]; None for none.
+        root: Of all data.
+        batch_size: Images a batch.
+        **options: Of `load_masks`: size, number of images, names of classes.
+
+    Raises:
+        BadInput: There are none, or files cannot be used.
+    """
+    images = load_masks(name, find_split(name, PREPARED, root), root, **options)
+    return MaskSource(images, seed, normalization, batch_size), images.classes
 
 
 def load_masked(name: str, asked: Request) -> Data:
@@ -133,6 +166,7 @@ class _Gathered:
         self._groups: dict[str, tuple[Domain, ...]] = {}
         self._about: dict[str, dict[str, Any]] = {}
         self._verified: Sequence[Pair] = ()
+        self._n_unlabelled = 0
         self._in_memory = True
         if isinstance(images, MaskedImages):
             pixels = len(images) * images.size[0] * images.size[1] * n_domains
@@ -146,19 +180,31 @@ class _Gathered:
             self._progress(f"reading {name}", len(self._about), self._total)
         if isinstance(images, MaskedImages) and not self._in_memory:
             if images.pairs != self._verified:  # the same files may be spoiled in several ways
-                images.verify(self._progress)
+                self._n_unlabelled = images.verify(self._progress, needs_labels=False)
                 self._verified = images.pairs
             domain = images.open_domain(name)
             sha256 = images.description["listing_sha256"]
         else:
             domain = images.to_domain(name)
             sha256 = array_sha256(domain.x)
+            labels = np.asarray(domain.y)
+            self._n_unlabelled = int((labels == IGNORE).all(axis=(1, 2)).sum())
+        if self._n_unlabelled:
+            about = {**(about or {}), "n_unlabelled": self._n_unlabelled}
         made = {"source": "generated"} if "corruption" in images.description else {}
         self._about[name] = {**images.description, **made, "sha256": sha256, **(about or {})}
         self._groups[group] = (*self._groups.get(group, ()), domain)
 
     def result(self, name: str, source: str | None, clean: LabelledPixels | None) -> Data:
         """Return all of them."""
+        counts = [about.get("n_unlabelled", 0) for about in self._about.values()]
+        if any(counts):
+            warnings.warn(
+                f"{max(counts)} of {len(self._images)} images of {name} have no labelled pixel: "
+                "they are predicted and learned from, and count in no result.",
+                AcclimateWarning,
+                stacklevel=4,
+            )
         return Data(
             name,
             self._groups,
@@ -173,4 +219,10 @@ class _Gathered:
 
 def _options(name: str, asked: Request) -> dict[str, Any]:
     split = find_split(name, MEASURED, asked.root)
-    return {"split": split, "size": asked.size, "n": asked.n, "classes": asked.classes}
+    return {
+        "split": split,
+        "size": asked.size,
+        "n": asked.n,
+        "classes": asked.classes,
+        "ignore_label": asked.ignore_label,
+    }

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
-from acclimate.comparison.masks import PREPARED, MaskSource, find_split, has_masks
+from acclimate.comparison.masks import has_masks
+from acclimate.comparison.masks import open_source as open_masks
 from acclimate.comparison.run import Wrapping
 from acclimate.comparison.several import open_several
 from acclimate.data import SETS, load
 from acclimate.data.domain_pool import DomainChoice
-from acclimate.data.masks import load_masks
+from acclimate.data.masks import IGNORE
 from acclimate.errors import ArtifactMissing, BadInput
 from acclimate.functional.normalization import Normalization
 from acclimate.methods import get_method
@@ -94,6 +95,7 @@ class Preparation:
         root: Of all data; see `acclimate.data.data_root`.
         seed: Of the order and of all draws.
         domains: Which images of several domains, pooled.
+        ignore_label: The value in masks of a folder that stands for no label.
 
     Raises:
         BadInput: There is no such source, or it cannot give so many images.
@@ -106,6 +108,7 @@ class Preparation:
     root: str | Path | None = None
     seed: int = 0
     domains: DomainChoice | None = None
+    ignore_label: int = IGNORE
 
     def __post_init__(self) -> None:
         if self.domains is None and not self._is_set and not Path(self.source).is_dir():
@@ -130,6 +133,8 @@ class Preparation:
             "seed": self.seed,
             "parts": parts,
         }
+        if self.ignore_label != IGNORE:
+            about["ignore_label"] = self.ignore_label
         if self.domains is not None:
             about["domains"] = asdict(self.domains)
         elif not self._is_set:
@@ -181,11 +186,9 @@ class Preparation:
             pooled, names = open_several(self.source, self.domains, self.n, self.seed, self.root)
             return ArraySource(pooled, self.seed, normal), names
         if has_masks(self.source):
-            split = find_split(self.source, PREPARED, self.root)
-            masked = load_masks(
-                self.source, split, self.root, None, self.size, self.n, classes=self.classes
-            )
-            return MaskSource(masked, self.seed, normal), masked.classes
+            chosen: dict[str, Any] = {"size": self.size, "n": self.n, "classes": self.classes}
+            chosen["ignore_label"] = self.ignore_label
+            return open_masks(self.source, self.seed, normal, self.root, **chosen)
         if self._is_set:
             made = SETS[self.source].kind == "made"
             options = {"n": self.n or N_BUILTIN} if made else {}

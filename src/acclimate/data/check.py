@@ -21,6 +21,7 @@ from acclimate.data.folders import find_base, list_corrupted
 from acclimate.data.ingredients import find_faults
 from acclimate.data.ledger import find_origin, read_ledger
 from acclimate.data.masks.check import check_masks
+from acclimate.data.masks.specs import IGNORE
 from acclimate.data.places import Progress, data_root
 from acclimate.errors import BadInput, CorruptFile
 from acclimate.streams.images import list_images, read_ahead
@@ -47,6 +48,7 @@ def check(
     root: str | Path | None = None,
     path: str | Path | None = None,
     progress: Progress | None = None,
+    ignore_label: int | None = None,
 ) -> Report:
     """Return what is on disk of a set, and what is wrong with it.
 
@@ -55,12 +57,15 @@ def check(
         root: Of all data; see `data_root`.
         path: Where a set of folders is, if not under the root.
         progress: Is told of files.
+        ignore_label: The value of masks that stands for no label; None is the set's own, or 255.
 
     Raises:
         BadInput: There is no such set, or nothing of it is on disk.
     """
     place = data_root(root)
     entry = get_set(name)
+    if ignore_label is not None and entry.kind != "masks":
+        raise BadInput(f"an ignore label is for sets with masks; {name} has none. Leave it out.")
     if entry.kind == "made":
         return Report({"source": entry.placing})
     if entry.kind == "folder":
@@ -68,7 +73,8 @@ def check(
     if entry.kind == "domains":
         return Report(*check_domains(name, place, path, progress))
     if entry.kind == "masks":
-        return Report(*check_masks(name, place, path, progress))
+        ignored = IGNORE if ignore_label is None else ignore_label
+        return Report(*check_masks(name, place, path, progress, ignored))
     if entry.kind == "cifar_c":
         with frost_from(place):
             return Report(*_check_cifar_c(entry, place, progress))

@@ -71,8 +71,8 @@ def prepare_penalty(
             n += len(x)
             if source.progress is not None:
                 source.progress("penalty", n, options.n_samples)
-    _check_labelled(n, n_unlabelled)
-    _warn(n + n_unlabelled, options.n_samples, len(labels), source.n_classes)
+    _check_labelled(n, n_unlabelled, options.n_samples)
+    _warn(n + n_unlabelled, n_unlabelled, options.n_samples, len(labels), source.n_classes)
     cosines = {
         name: (found.total / n).where(found.seen, torch.nan)
         for name, found in sums.result().items()
@@ -84,17 +84,20 @@ def prepare_penalty(
     return tensors, card if ignored is None else {**card, "n_unlabelled": n_unlabelled}
 
 
-def _check_labelled(n: int, n_unlabelled: int) -> None:
-    """Refuse a source without any label, and warn of images that have none."""
+def _check_labelled(n: int, n_unlabelled: int, wanted: int) -> None:
+    """Refuse a source without any label, and warn of images that have none.
+
+    Where the source has fewer images than are wanted, that warning tells of these as well.
+    """
     if n == 0:
         raise BadInput(
             f"expected masks with labels, but in all {n_unlabelled} of them every pixel is to be "
             "ignored. Check the masks, and ignore_label."
         )
-    if n_unlabelled:
+    if n_unlabelled and n + n_unlabelled >= wanted:
         warnings.warn(
             f"{n_unlabelled} of {n + n_unlabelled} source images for the penalty have no labelled "
-            "pixel: they were left out.",
+            f"pixel: they were left out, and {n} were used.",
             AcclimateWarning,
             stacklevel=4,
         )
@@ -106,11 +109,14 @@ def _n_units(weights: dict[str, Tensor], options: PenaltyOptions) -> int:
     return sum(value.numel() for value in weights.values())
 
 
-def _warn(n: int, wanted: int, n_labels: int, n_classes: int) -> None:
+def _warn(n: int, n_unlabelled: int, wanted: int, n_labels: int, n_classes: int) -> None:
     if n < wanted:
+        used = "all were used"
+        if n_unlabelled:
+            used = f"{n - n_unlabelled} were used, {n_unlabelled} have no labelled pixel"
         warnings.warn(
             f"the penalty was to be measured on {wanted} source samples, but the source has only "
-            f"{n}: all were used. The paper finds it stable from 256 on.",
+            f"{n}: {used}. The paper finds it stable from 256 on.",
             AcclimateWarning,
             stacklevel=4,
         )

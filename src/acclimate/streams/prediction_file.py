@@ -45,6 +45,9 @@ class PredictionFile:
         MissingExtra: Parquet was asked for, but pyarrow is not installed.
     """
 
+    #: Whether the output is a mask for every image, not a row.
+    holds_masks = False
+
     def __init__(
         self,
         out: str | Path,
@@ -91,16 +94,20 @@ class PredictionFile:
 
     def append(self, rows: list[list[str]]) -> None:
         """Write the rows of one batch, for good."""
+        file = self.open()
+        file.write(_to_csv(rows))
+        file.flush()
+        os.fsync(file.fileno())
+
+    def open(self) -> TextIO:
+        """Return the file of rows; nothing is left of an earlier call before it is begun."""
         if self._file is None:
-            # Nothing is left of an earlier call before the first new row is there.
             for path in (self.part, self.state):
                 path.unlink(missing_ok=True)
             write_atomically(self.card, self._description.encode())
             self._file = self.part.open("w", newline="", **CODEC)
-            rows = [list(COLUMNS), *rows]
-        self._file.write(_to_csv(rows))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+            self._file.write(_to_csv([list(COLUMNS)]))
+        return self._file
 
     def finish(self, has_names: bool) -> None:
         """Turn the rows into the output and clear up."""
@@ -122,12 +129,18 @@ class PredictionFile:
 
     def _check_place(self) -> None:
         if self.out.suffix not in (".csv", ".parquet"):
-            raise BadInput(f"expected an output that ends in .csv or .parquet, found {self.out}.")
+            raise BadInput(
+                f"expected an output that ends in .csv or .parquet, found {self.out}. For a model "
+                "that predicts every pixel, give a folder."
+            )
         if self.out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
             raise MissingExtra(
                 "writing Parquet needs pyarrow, which is not installed. "
                 "Say pip install 'acclimate[parquet]', or write a .csv."
             )
+        self._check_writable()
+
+    def _check_writable(self) -> None:
         for path in (self.out, self.state):
             if not path.parent.is_dir():
                 raise BadInput(f"cannot write {path}: there is no folder {path.parent}. Create it.")
@@ -135,14 +148,18 @@ class PredictionFile:
                 raise BadInput(f"cannot write {path}: the folder is read-only. Give another path.")
 
     def _check_free(self) -> None:
+        """Refuse to overwrite anything."""
         if self.part.exists():
             raise BadInput(
                 f"{self.part} is there: an earlier call did not finish. Go on with it by --resume "
                 "(resume=True), or start anew by --force (force=True)."
             )
         for path in (self.out, self.state) if self.keeps_state else (self.out,):
-            if path.exists():
+            if self._is_taken(path):
                 raise BadInput(f"{path} exists already. Overwrite it by --force (force=True).")
+
+    def _is_taken(self, path: Path) -> bool:
+        return path.exists()
 
     def _check_same(self) -> int:
         try:

@@ -13,15 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acclimate.errors import BadInput, UnsuitableModel
+from acclimate.errors import BadInput
 from acclimate.functional.entropy import entropy, log_probs
+from acclimate.functional.pixels import resize_maps, to_rows
 from acclimate.methods.base import Method
 from acclimate.parts.source import Progress
-from acclimate.streams.folder import FolderBatch, FolderStream
+from acclimate.streams.folder import FolderStream
 from acclimate.streams.prediction_file import CODEC, PredictionFile
-from acclimate.taps import get_logits
+from acclimate.streams.prediction_masks import MOST_CLASSES, PredictionFolder, open_predictions
+from acclimate.taps import get_logits, try_forward
 
-__all__ = ["PredictionFile", "Summary", "predict_folder"]
+__all__ = ["PredictionFile", "PredictionFolder", "Summary", "open_predictions", "predict_folder"]
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,12 @@ class Summary:
     """What was predicted.
 
     Attributes:
-        n_images: Rows in the output.
+        n_images: Rows or masks in the output.
         n_batches: Batches in the output.
         n_resumed: Batches taken over from an earlier, interrupted call.
         images_per_second: Of this call.
-        labels: Predictions by label, the most frequent first.
+        labels: Images by predicted label, the most frequent first; where every pixel is predicted,
+            by the label of most pixels.
     """
 
     n_images: int
@@ -52,18 +55,25 @@ def predict_folder(
     save_every: int = 1,
     progress: Progress | None = None,
 ) -> Summary:
-    """Predict all images of a folder, adapt on the way, and write one row an image.
+    """Predict all images of a folder, adapt on the way, and write one row or mask an image.
 
     Args:
         adapted: What `acclimate.adapt` returned.
         stream: The images.
-        file: Where to.
+        file: Where to: a `PredictionFile`, or for a model that predicts every pixel a
+            `PredictionFolder`.
         classes: Names of the classes, in the order of the logits; numbers are written if None.
         save_every: Batches between two saved states; a crash loses at most that many.
         progress: Called with "predict", the images done and all images.
+
+    Raises:
+        BadInput: The output does not fit the model or the images, or the names do not; nothing was
+            learned then.
     """
     if save_every < 1:
         raise BadInput(f"expected save_every to be at least 1, found {save_every}.")
+    if isinstance(file, PredictionFolder):
+        file.check_images(stream.root, [_name(stream, path) for path in stream.paths])
     rows = file.begin(_describe(adapted, stream, classes), adapted)
     labels = Counter(row[1] for row in rows)
     batches = {row[-1] for row in rows}
@@ -76,9 +86,19 @@ def predict_folder(
     n_new, began = 0, time.perf_counter()
     try:
         for batch in stream.batches(start):
-            output = adapted(batch.x.to(like))
+            x = batch.x.to(like)
+            if n_new == 0:
+                _check_fit(adapted, x, file, classes)
+            output = adapted(x)
             logits = get_logits(output, None if isinstance(output, Tensor) else adapted.logits_at)
-            new = _rows(stream, batch, logits, classes)
+            names = [_name(stream, path) for path in batch.paths]
+            if isinstance(file, PredictionFolder):
+                maps = resize_maps(logits.detach(), x.shape[2:])
+                file.write_masks(dict(zip(names, maps.argmax(dim=1), strict=True)))
+                new = _rows(names, batch.number, *_sum_up(maps), classes)
+            else:
+                p, numbers = log_probs(logits).exp().max(dim=1)
+                new = _rows(names, batch.number, numbers, p, entropy(logits), classes)
             file.append(new)
             if adapted.counts.batches % save_every == 0:
                 adapted.save(file.state)
@@ -126,29 +146,62 @@ def _name(stream: FolderStream, path: Path) -> str:
     return path.relative_to(stream.root).as_posix()
 
 
-def _rows(
-    stream: FolderStream, batch: FolderBatch, logits: Tensor, classes: Sequence[str] | None
-) -> list[list[str]]:
-    if logits.dim() != 2:
-        raise UnsuitableModel(
-            "expected predictions of whole images, of which a table has one a row, found a model "
-            "that predicts every pixel. Call the adapted model on batches of images instead, and "
-            "take the argmax over its classes."
-        )
-    if classes is not None and len(classes) != logits.shape[1]:
+def _check_fit(
+    adapted: Method, x: Tensor, file: PredictionFile, classes: Sequence[str] | None
+) -> None:
+    """Refuse an output, or names, that the model's predictions do not go into."""
+    if adapted.artifact is not None:
+        is_dense, n = adapted.artifact.anatomy.is_dense, adapted.artifact.anatomy.n_classes
+    else:
+        logits = get_logits(try_forward(adapted.model, x[:2]), adapted.logits_at)
+        is_dense, n = logits.dim() == 4, logits.shape[1]
+    if is_dense and not file.holds_masks:
         raise BadInput(
-            f"expected {logits.shape[1]} class names, one a logit of the model; found "
+            f"this model predicts every pixel: expected a folder for its masks, found {file.out}. "
+            "Give a name without an ending: --out DIR, or PredictionFolder(DIR) in Python."
+        )
+    if file.holds_masks and not is_dense:
+        raise BadInput(
+            "this model predicts whole images: expected a table that ends in .csv or .parquet, "
+            f"found the folder {file.out}. Give another --out, or PredictionFile in Python."
+        )
+    if is_dense and n > MOST_CLASSES:
+        raise BadInput(
+            f"expected at most {MOST_CLASSES} classes, which masks of 8 bits can hold, found {n}. "
+            "Call the adapted model on batches instead, and take the argmax over its classes."
+        )
+    if classes is not None and len(classes) != n:
+        raise BadInput(
+            f"expected {n} class names, one a logit of the model; found "
             f"{len(classes)}. Give the names of all classes in the order of training."
         )
-    probabilities, numbers = log_probs(logits).exp().max(dim=1)
-    columns = (batch.paths, numbers.tolist(), probabilities.tolist(), entropy(logits).tolist())
+
+
+def _sum_up(maps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return of each image its most frequent class, mean probability and mean entropy."""
+    rows = to_rows(maps)
+    probabilities, numbers = log_probs(rows).exp().max(dim=1)
+    pixels = [own.view(len(maps), -1) for own in (numbers, probabilities, entropy(rows))]
+    frequent = torch.stack([torch.bincount(own).argmax() for own in pixels[0]])
+    return frequent, pixels[1].mean(dim=1), pixels[2].mean(dim=1)
+
+
+def _rows(
+    names: Sequence[str],
+    batch: int,
+    numbers: Tensor,
+    probabilities: Tensor,
+    uncertain: Tensor,
+    classes: Sequence[str] | None,
+) -> list[list[str]]:
+    columns = (names, numbers.tolist(), probabilities.tolist(), uncertain.tolist())
     return [
         [
-            _name(stream, path),
+            name,
             str(number) if classes is None else classes[number],
             f"{probability:.6f}",
             f"{uncertainty:.6f}",
-            str(batch.number),
+            str(batch),
         ]
-        for path, number, probability, uncertainty in zip(*columns, strict=True)
+        for name, number, probability, uncertainty in zip(*columns, strict=True)
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -155,14 +156,30 @@ def load_trained(path: str | Path) -> nn.Module:
     return model.eval()
 
 
+def find_classes(path: str | Path) -> tuple[str, ...] | None:
+    """Return the names of the classes that weights were trained for; None if the file has none.
+
+    Args:
+        path: Of any weights; `acclimate train` writes names.
+    """
+    names = _read_card(Path(path)).get("training", {}).get("classes")
+    return None if names is None else tuple(map(str, names))
+
+
 def _find_trained(path: Path) -> str:
     """Return the name of the model that was trained on several domains; empty if none was."""
+    card = _read_card(path)
+    return str(card["name"]) if "head" in card.get("training", {}) else ""
+
+
+def _read_card(path: Path) -> dict[str, Any]:
+    """Return the card of weights that were trained here; empty of any others."""
     if not zoo.is_ours(path):
-        return ""
+        return {}
     with safe_open(path, framework="pt") as file:
         text = file.metadata()["acclimate"]
     try:
-        card = json.loads(text)
+        card: dict[str, Any] = json.loads(text)
     except ValueError:
-        return ""  # whoever reads the file says what is wrong with it
-    return str(card["name"]) if "head" in card.get("training", {}) else ""
+        return {}  # whoever reads the file says what is wrong with it
+    return card

@@ -7,7 +7,7 @@ from pathlib import Path
 from acclimate.data.masks.images import MaskedImages
 from acclimate.data.masks.loading import find_set
 from acclimate.data.masks.pixels import find_size
-from acclimate.data.masks.specs import MASK_SETS, make_palette
+from acclimate.data.masks.specs import IGNORE, MASK_SETS, make_palette
 from acclimate.data.masks.tree import compare_counts, list_tree
 from acclimate.data.places import Progress
 from acclimate.errors import BadInput
@@ -15,7 +15,11 @@ from acclimate.streams.images import show_size
 
 
 def check_masks(
-    name: str, root: Path, path: str | Path | None = None, progress: Progress | None = None
+    name: str,
+    root: Path,
+    path: str | Path | None = None,
+    progress: Progress | None = None,
+    ignore_label: int = IGNORE,
 ) -> tuple[dict[str, str], list[str]]:
     """Return facts about a set with masks on disk, and all that is wrong with it.
 
@@ -24,6 +28,7 @@ def check_masks(
         root: Of all data.
         path: Where the set is, if not under the root.
         progress: Is told of masks.
+        ignore_label: See `load_masks`.
 
     Raises:
         BadInput: Nothing of it is on disk.
@@ -33,7 +38,7 @@ def check_masks(
     if name == "mask-folder" and path is None:
         raise BadInput("mask-folder is any folder of yours: give it by --dir.")
     spec, base = find_set(name, root, path)
-    tree = list_tree(base, spec)
+    tree = list_tree(base, spec, ignore_label=ignore_label)
     facts = {"folder": str(base), "classes": f"{len(tree.classes)}: {', '.join(tree.classes)}"}
     problems = [*compare_counts(tree, spec).values()]
     for split, pairs in tree.splits.items():

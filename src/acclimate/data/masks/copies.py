@@ -21,6 +21,7 @@ from acclimate.data.generate import open_pool
 from acclimate.data.masks.images import MaskedImages
 from acclimate.data.masks.loading import find_set, load_masks
 from acclimate.data.masks.shift import Shift, corrupt_image, describe
+from acclimate.data.masks.specs import IGNORE
 from acclimate.data.masks.tree import CLASSES, Pair
 from acclimate.data.places import Notify, Progress, data_root, hold_lock, make_folder
 from acclimate.errors import BadInput
@@ -43,6 +44,7 @@ def corrupt_masks(
     workers: int = 1,
     progress: Progress | None = None,
     notify: Notify | None = None,
+    ignore_label: int = IGNORE,
 ) -> int:
     """Write corrupted copies of a split to `out/<corruption>/<severity>`; return how many are new.
 
@@ -61,13 +63,15 @@ def corrupt_masks(
         workers: Processes; 1 computes in this one.
         progress: Is told of images.
         notify: Is told when another process works on the same folder.
+        ignore_label: See `load_masks`.
 
     Raises:
         BadInput: A name, severity or split is unknown; files of the set cannot be used; `out` holds
             copies of something else.
     """
     check_request(names, severities)
-    data, out, place = load_masks(name, split, root, path), Path(out), data_root(root)
+    data = load_masks(name, split, root, path, ignore_label=ignore_label)
+    out, place = Path(out), data_root(root)
     if not isinstance(data, MaskedImages):
         raise BadInput(f"{name} is made by code: corrupt it when it is loaded, by corruption=.")
     base = find_set(name, place, path)[1]

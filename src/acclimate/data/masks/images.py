@@ -49,8 +49,15 @@ class LabelledPixels(Protocol):
     def batches(self, picks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield uint8 images (batch, 3, height, width) and labels (batch, height, width)."""
 
-    def verify(self, progress: Progress | None = None) -> None:
+    def verify(self, progress: Progress | None = None, needs_labels: bool = True) -> int:
         """Look at every pixel, before anything is begun that a bad mask would break off.
+
+        Args:
+            progress: Is told of masks.
+            needs_labels: Whether an image all of whose pixels are ignored is refused, too.
+
+        Returns:
+            How many such images there are.
 
         Raises:
             BadInput: Files cannot be used; the first are named, and how many more.
@@ -140,20 +147,28 @@ class MaskedImages:
 
     def find_faults(self, progress: Progress | None = None) -> list[str]:
         """Return what is wrong with any image or mask, every pixel looked at, one line each."""
-        faults = []
+        return self._look(progress, needs_labels=True)[0]
+
+    def _look(self, progress: Progress | None, needs_labels: bool) -> tuple[list[str], int]:
+        """Return what is wrong, and how many images have no label."""
+        faults, n_unlabelled = [], 0
         for index, pair in enumerate(self.pairs):
             found = read_pair(pair, self._tables[pair.kind], self.size)
             if isinstance(found, str):
                 faults.append(found)
             elif (found[1] == IGNORE).all():
-                faults.append(f"{pair.mask} has no pixel of any class: all are ignored. Remove it.")
+                n_unlabelled += 1
+                fault = f"{pair.mask} has no pixel of any class: all are ignored. Remove it."
+                faults += [fault] if needs_labels else []
             if progress is not None and (index + 1) % _STEP == 0:
                 progress("reading masks", index + 1, len(self.pairs))
-        return faults
+        return faults, n_unlabelled
 
-    def verify(self, progress: Progress | None = None) -> None:
+    def verify(self, progress: Progress | None = None, needs_labels: bool = True) -> int:
         """Look at every pixel; see `LabelledPixels`."""
-        refuse(self.find_faults(progress))
+        faults, n_unlabelled = self._look(progress, needs_labels)
+        refuse(faults)
+        return n_unlabelled
 
     def to_domain(self, name: str | None = None) -> Domain:
         """Return all images and labels in memory; see `LabelledPixels`."""

@@ -12,7 +12,7 @@ from acclimate.data.corruptor import check_request
 from acclimate.data.masks.arrays import ArrayPixels
 from acclimate.data.masks.images import LabelledPixels, MaskedImages, refuse
 from acclimate.data.masks.shift import Shift
-from acclimate.data.masks.specs import MASK_SETS, MaskSpec, make_palette
+from acclimate.data.masks.specs import IGNORE, MASK_SETS, MaskSpec, make_palette
 from acclimate.data.masks.tree import MaskTree, compare_counts, find_base, guess_set, list_tree
 from acclimate.data.places import data_root
 from acclimate.errors import AcclimateWarning, BadInput, did_you_mean
@@ -33,6 +33,7 @@ def load_masks(
     severity: int = 5,
     seed: int = 0,
     classes: Sequence[str] | None = None,
+    ignore_label: int = IGNORE,
 ) -> LabelledPixels:
     """Return a split of a set; its files are read when they are asked for.
 
@@ -49,6 +50,8 @@ def load_masks(
         severity: Of the corruption, 1 to 5.
         seed: Of its random draws, which depend on the name of the image besides.
         classes: Of a folder of one's own, if it has no `classes.txt`.
+        ignore_label: The value in mask files of a folder of one's own that stands for no label;
+            what is returned has 255 there.
 
     Raises:
         BadInput: There is no such set, split or corruption; an image has no mask, or a mask no
@@ -58,16 +61,18 @@ def load_masks(
         check_request([corruption], [severity])
     shift = None if corruption is None else Shift(corruption, severity, seed, data_root(root))
     if name == "builtin-scenes":
+        if ignore_label != IGNORE:
+            raise BadInput("builtin-scenes have no other ignore label: leave --ignore-label out.")
         return _make_scenes(split or "test", n or N_SCENES, size, shift)
     spec, base = find_set(name, data_root(root), path)
-    tree = list_tree(base, spec, classes)
+    tree = list_tree(base, spec, classes, ignore_label)
     chosen = _choose_split(tree, spec, split)
     refuse(tree.faults[chosen])
     differing = compare_counts(tree, spec)
     if chosen in differing:
         warnings.warn(differing[chosen], AcclimateWarning, stacklevel=2)
     pairs = tree.splits[chosen]
-    kept = [pairs[index] for index in _spread(len(pairs), n)]
+    kept = [pairs[index] for index in _spread(len(pairs), n, chosen or base.name)]
     images = MaskedImages(
         tree,
         chosen,
@@ -77,6 +82,8 @@ def load_masks(
         shift,
     )
     images.description = {"name": spec.name if spec.splits else base.name, **images.description}
+    if ignore_label != IGNORE:
+        images.description["ignore_label"] = ignore_label
     return images
 
 
@@ -123,7 +130,10 @@ def _choose_split(tree: MaskTree, spec: MaskSpec, split: str | None) -> str:
     return split
 
 
-def _spread(total: int, n: int | None) -> list[int]:
+def _spread(total: int, n: int | None, where: str) -> list[int]:
     if n is not None and not 1 <= n <= total:
-        raise BadInput(f"expected 1 to {total} images, as many as there are, found {n}.")
+        raise BadInput(
+            f"expected 1 to {total} images, as many as {where} has, found {n}. Give another "
+            "--images (of a source, --source-images), n= in Python; or none, for all."
+        )
     return list(range(total)) if n is None else [index * total // n for index in range(n)]

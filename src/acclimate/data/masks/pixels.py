@@ -68,13 +68,21 @@ def read_mask(path: Path, table: Table, size: Size) -> Mask | str:
     """Return class numbers (height, width) of a mask file, or what is wrong with it."""
     try:
         with Image.open(path) as file:
-            if file.mode not in ("L", "P"):
+            if file.mode.startswith("I"):
+                return (
+                    f"{path} has pixels of 16 bits or more; expected 8 bits, class numbers of at "
+                    "most 255. Save it anew with 8 bits: Image.fromarray(np.uint8(mask))."
+                )
+            if file.mode not in ("1", "L", "P"):
                 return (
                     f"{path} has pixels of kind {file.mode}; expected one number of 8 bits a "
                     "pixel, the class. Colours must be turned into class numbers first."
                 )
             nearest = file.resize((size[1], size[0]), Image.Resampling.NEAREST)
-            values = np.asarray(nearest, dtype=np.uint8)
+            if nearest.mode == "1":  # Pillow's own conversion gives 0 and 255
+                values = (np.asarray(nearest.convert("L")) > 0).astype(np.uint8)
+            else:
+                values = np.asarray(nearest, dtype=np.uint8)
     except _DECODE_ERRORS as error:
         return f"{path} cannot be read ({type(error).__name__}: {error})."
     labels = table[values]
@@ -90,7 +98,8 @@ def _describe_unknown(path: Path, values: Pixels, table: Table) -> str:
     ids = ", ".join(map(str, unknown[:_SHOWN]))
     return (
         f"{path} has {len(values):,} pixels with ids that stand for no class: {ids}{more}. Known "
-        f"are {_show_ids(known)}. Correct the mask, or name the class."
+        f"are {_show_ids(known)}. Correct the mask, or name the class; or, if it is the value of "
+        "pixels without a label, say so: --ignore-label, or ignore_label= in Python."
     )
 
 

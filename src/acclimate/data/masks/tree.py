@@ -90,24 +90,41 @@ def list_splits(base: Path, spec: MaskSpec) -> list[str]:
     return [] if (base / "images").is_dir() else _find_splits(base)
 
 
-def list_tree(base: Path, spec: MaskSpec, classes: Sequence[str] | None = None) -> MaskTree:
+def list_tree(
+    base: Path,
+    spec: MaskSpec,
+    classes: Sequence[str] | None = None,
+    ignore_label: int = IGNORE,
+) -> MaskTree:
     """Return what lies in a folder of images and masks, without judging it.
 
     Args:
         base: The folder.
         spec: Of the set, whose layout is expected.
         classes: Names of the classes of a folder of one's own; None reads `classes.txt` in it.
+        ignore_label: The value that stands for no label in the masks of a folder of one's own.
 
     Raises:
-        BadInput: The classes of a folder of one's own are not known.
+        BadInput: The classes of a folder of one's own are not known; or the value is none that a
+            mask can hold, or is given for a set whose values are published.
     """
+    if not 0 <= ignore_label <= 255:
+        raise BadInput(
+            f"expected an ignore label from 0 to 255, which masks of 8 bits hold, found "
+            f"{ignore_label}."
+        )
+    if spec.ids and ignore_label != IGNORE:
+        raise BadInput(
+            f"an ignore label is for folders of your own; the values of {spec.name} are published, "
+            "and those without a class are ignored. Leave --ignore-label (ignore_label=) out."
+        )
     if spec.name == "cityscapes":
         return _list_cityscapes(base, spec)
     if spec.splits:
         places = {split: (base / split, base / f"{split}annot") for split in spec.splits}
         return _pair_folders(base, spec.classes, spec.ids, places)
     names = tuple(read_classes(base) if classes is None else classes)
-    ids = {"": {place: place for place in range(len(names))} | {IGNORE: IGNORE}}
+    ids = {"": {place: place for place in range(len(names))} | {ignore_label: IGNORE}}
     splits = [""] if (base / "images").is_dir() else _find_splits(base)
     places = {split: (base / split / "images", base / split / "masks") for split in splits}
     return _pair_folders(base, names, ids, places)
@@ -123,7 +140,7 @@ def read_classes(base: Path) -> list[str]:
     if not path.is_file():
         raise BadInput(
             f"{path} is missing, which names the classes in the order of their numbers, one a "
-            "line. Write it, or give classes= in Python."
+            "line. Write it, or give the names: --classes FILE, or classes= in Python."
         )
     lines = path.read_text(encoding="utf-8").splitlines()
     names = [line.strip() for line in lines if line.strip()]

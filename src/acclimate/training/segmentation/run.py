@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from acclimate.data.masks import LabelledPixels, load_masks
-from acclimate.data.places import Progress
+from acclimate.data.masks.loading import find_set
+from acclimate.data.masks.tree import list_splits
+from acclimate.data.places import Progress, data_root
 from acclimate.errors import BadInput, UnsuitableModel
 from acclimate.taps import try_forward
 from acclimate.training.checkpoint import check_place, checkpoint_path
@@ -89,8 +91,10 @@ def train_segmentation(
     check_place(out, resume, force)
     if save_every < 1:
         raise BadInput(f"expected save_every of at least 1, found {save_every}.")
-    data = load_masks(settings.data, "train", root, n=settings.images)
-    held = load_masks(settings.data, "val", root)
+    _check_splits(settings.data, root)
+    form: dict[str, Any] = {"size": settings.size, "ignore_label": settings.ignore_label}
+    data = load_masks(settings.data, "train", root, n=settings.images, **form)
+    held = load_masks(settings.data, "val", root, **form)
     run = _identify(settings, data, held)
     if resume and out.exists() and not checkpoint_path(out).exists():
         return _read_result(out, run)
@@ -136,6 +140,22 @@ def train_segmentation(
         write_zoo_file(out, model.state_dict(), settings.model, training, fabric.device, TASK)
     course.end()
     return _read_result(out, run, was_done=False)
+
+
+def _check_splits(name: str, root: str | Path | None) -> None:
+    """Refuse a folder of one's own that has not both splits, and say how to make them."""
+    if name == "builtin-scenes":
+        return
+    spec, base = find_set(name, data_root(root))
+    there = list_splits(base, spec)
+    if spec.splits or {"train", "val"} <= set(there):
+        return
+    raise BadInput(
+        f"training needs the splits train and val in {base}, each with images and masks, and "
+        f"measures on val; found {', '.join(there) or 'no splits'}. Put the pairs to train on into "
+        f"{base / 'train'}, and some others, such as a tenth of all, into "
+        f"{base / 'val' / 'images'} and {base / 'val' / 'masks'}."
+    )
 
 
 def _identify(

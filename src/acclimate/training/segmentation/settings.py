@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from acclimate.data.masks import MASK_SETS
+from acclimate.data.masks import IGNORE, MASK_SETS
 from acclimate.errors import BadInput, InvalidConfig, did_you_mean
-from acclimate.streams.images import Size
+from acclimate.streams.images import Size, as_size
 from acclimate.training.settings import PRECISIONS
 from acclimate.zoo.segmentation import get_dense
 
@@ -41,6 +41,8 @@ class SegmentationSettings:
         jitter: How much brightness, contrast and saturation change; the hue by a quarter of it.
         precision: `32-true`, or `bf16-mixed` or `16-mixed` to compute most products in 16 bits.
         images: How many training images, spread over the listing; None is all.
+        size: Height and width all images are brought to; None if they have one size.
+        ignore_label: The value in masks of a folder that stands for no label.
         check_every: Passes between two looks at the validation images.
         devices: How many compute together; each normalises by the statistics of its own images.
         seed: Of the first weights, the order of the images and all other draws.
@@ -65,6 +67,8 @@ class SegmentationSettings:
     jitter: float = 0.4
     precision: str = "32-true"
     images: int | None = None
+    size: int | Size | None = None
+    ignore_label: int = IGNORE
     check_every: int = 5
     devices: int = 1
     seed: int = 0
@@ -83,6 +87,8 @@ class SegmentationSettings:
                 f'there is no precision "{self.precision}". '
                 f"{did_you_mean(self.precision, PRECISIONS)}"
             )
+        if self.size is not None:
+            as_size(self.size)
         self._check_counts()
         self._check_numbers()
 
@@ -137,8 +143,16 @@ class SegmentationSettings:
         return self.lr * math.pow(1 - step / n_steps, self.power)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all settings as plain values."""
-        return asdict(self)
+        """Return all settings as plain values, as JSON types."""
+        values = asdict(self)
+        # Runs from before there were these can be gone on with.
+        if self.size is None:
+            del values["size"]
+        else:
+            values["size"] = list(as_size(self.size))
+        if self.ignore_label == IGNORE:
+            del values["ignore_label"]
+        return values
 
     @property
     def command(self) -> str:
@@ -154,5 +168,8 @@ class SegmentationSettings:
             if isinstance(value, bool):
                 words += [flag] if value else []
             elif value != option.default:
-                words += [flag, str(value)]
+                words += [
+                    flag,
+                    "x".join(map(str, value)) if isinstance(value, tuple) else str(value),
+                ]
         return shlex.join(words)

@@ -1,0 +1,240 @@
+"""The command line on images with masks: prepare and adapt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+import acclimate
+from acclimate.artifact import Artifact
+from acclimate.cli.main import app
+from acclimate.comparison.masks import MaskSource
+from acclimate.data.masks import load_masks
+from acclimate.errors import BadInput, CorruptFile, UnsuitableModel
+from acclimate.methods.base import Method
+from acclimate.streams.folder import FolderStream
+from acclimate.streams.predictions import PredictionFile, PredictionFolder, predict_folder
+from acclimate.testing.dense_models import TinyDeepLab
+from acclimate.zoo.named import find_classes
+from tests.segmentation.samples import make_folder
+
+FOUR = "one\ntwo\nthree\nfour\n"
+MODEL = ("--model", "tests.segmentation.test_cli_masks:tiny_net", "--device", "cpu")
+
+
+def tiny_net() -> TinyDeepLab:
+    """Return a net with four classes that looks trained."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return TinyDeepLab().eval()
+
+
+def run(*arguments: str | Path) -> Result:
+    """Run a command in this process; a failure is the error itself."""
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(part) for part in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    base = make_folder(tmp_path / "mine", ("train", "val", "test"), n=5)
+    (base / "classes.txt").write_text(FOUR)
+    return base
+
+
+def test_prepare_takes_masks_where_there_are_some(pairs: Path, tmp_path: Path) -> None:
+    """The artifact is that of the library on the split train."""
+    out = tmp_path / "net.acclimate"
+    result = run("prepare", pairs, *MODEL, "--out", out, "--samples", "5", "--seed", "3")
+    assert "5 images, of whose labelled pixels" in result.output
+    assert "--out predictions\n" in result.output
+    source = MaskSource(load_masks(str(pairs), "train"), 3)
+    expected = acclimate.prepare(
+        tiny_net(),
+        source,
+        penalty=acclimate.PenaltyOptions(n_samples=5),
+        classes=FOUR.split(),
+        seed=3,
+    )
+    found = Artifact.load(out)
+    assert found.classes == FOUR.split()
+    assert found.card["input_shape"] == [3, 16, 24]
+    assert found.tensors.keys() == expected.tensors.keys()
+    for name, tensor in expected.tensors.items():
+        assert torch.equal(found.tensors[name], tensor)
+
+
+def test_prepare_takes_sets_with_masks_by_name(tmp_path: Path) -> None:
+    out = tmp_path / "scenes.acclimate"
+    scenes = ("builtin-scenes", "--model", "builtin-scenes", "--device", "cpu")
+    run("prepare", *scenes, "--out", out, "--samples", "4", "--method", "swr")
+    assert Artifact.load(out).parts["features"]["n_samples"] == 100
+    with pytest.raises(BadInput, match="expected a batch size of at least 1"):
+        run("prepare", *scenes, "--out", tmp_path / "b", "--batch-size", "0")
+
+
+def test_images_of_several_sizes_and_another_ignore_label_can_be_used(
+    pairs: Path, tmp_path: Path
+) -> None:
+    """With --size and --ignore-label, in training, preparing and measuring."""
+    for path in pairs.rglob("masks/a/*.png"):
+        values = np.array(Image.open(path))
+        mask = Image.fromarray(np.where(values == 255, 99, values).astype(np.uint8))
+        image = pairs / path.relative_to(pairs).as_posix().replace("masks", "images")
+        size = (24, 16) if path.stem == "0" else (30, 20)
+        mask.resize(size, Image.Resampling.NEAREST).save(path)
+        Image.open(image).resize(size).save(image)
+    out = tmp_path / "net.safetensors"
+    line = ("train", "--task", "segmentation", "--model", "builtin-scenes", "--data", pairs)
+    line += ("--epochs", "1", "--batch-size", "5", "--device", "cpu", "--out", out)
+    with pytest.raises(BadInput, match="Give the size to bring them to: --size"):
+        run(*line)
+    with pytest.raises(BadInput, match="for no class: 99"):
+        run(*line, "--size", "16x24")
+    result = run(*line, "--size", "16x24", "--ignore-label", "99")
+    assert "--size 16x24 --ignore-label 99" in " ".join(result.output.split())
+    assert (
+        "had ended before"
+        in run(*line, "--size", "16x24", "--ignore-label", "99", "--resume").output
+    )
+    form = ("--model", "builtin-scenes", "--weights", out, "--size", "16x24", "--device", "cpu")
+    form += ("--ignore-label", "99", "--batch-size", "2")
+    run("prepare", pairs, *form, "--samples", "5", "--out", tmp_path / "a.acclimate")
+    assert Artifact.load(tmp_path / "a.acclimate").card["input_shape"] == [3, 16, 24]
+    measured = run(
+        "eval", "--data", pairs, *form, "--method", "source,swr", "--out", tmp_path / "e"
+    )
+    assert "mIoU" in measured.output
+    with pytest.raises(BadInput, match=r'expected --size as a number.* found "16by24"'):
+        run("prepare", pairs, *MODEL, "--size", "16by24", "--out", tmp_path / "b.acclimate")
+    with pytest.raises(BadInput, match="expected --size as one number"):
+        run("train", "--model", "resnet20", "--data", pairs, "--size", "8x9", "--out", out)
+
+
+def test_classes_of_trained_weights_are_compared_with_the_data(pairs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "net.safetensors"
+    common = ("--model", "builtin-scenes", "--data", pairs, "--device", "cpu")
+    line = ("train", "--task", "segmentation", *common, "--epochs", "1", "--batch-size", "5")
+    run(*line, "--out", out)
+    assert find_classes(out) == tuple(FOUR.split())
+    measure = ("eval", *common, "--weights", out, "--method", "source", "--batch-size", "2")
+    assert "taken for the same" not in run(*measure, "--out", tmp_path / "1").output
+    (pairs / "classes.txt").write_text("two\none\nthree\nfour\n")
+    with pytest.raises(
+        BadInput, match=r"classes one, two, three, four; mine has two, one, three, four\. Some"
+    ):
+        run(*measure, "--out", tmp_path / "2")
+    (pairs / "classes.txt").write_text("one\ntwo\nthree\ncar\n")
+    assert "taken for the same" in run(*measure, "--out", tmp_path / "3").output
+
+
+def test_methods_that_are_not_for_pixels_are_refused_before_anything_is_prepared(
+    pairs: Path, tmp_path: Path
+) -> None:
+    line = ("eval", *MODEL, "--data", pairs, "--batch-size", "2", "--out", tmp_path / "e")
+    with pytest.raises(UnsuitableModel, match=r"eata: it is made for predictions of whole images"):
+        run(*line, "--method", "source,eata")
+    assert not (tmp_path / "e").exists()
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for number in range(7):
+        path = tmp_path / "photos" / f"day{number // 4}" / f"{number}.{'jpg' if number else 'bmp'}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (12, 20, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path)
+    return tmp_path / "photos"
+
+
+def predict(photos: Path, out: Path, resume: bool = False) -> Method:
+    adapted = acclimate.adapt(tiny_net(), "tent", lr=0.05)
+    stream = FolderStream(photos, batch_size=2)
+    predict_folder(adapted, stream, PredictionFolder(out, resume=resume))
+    return adapted
+
+
+def read_all(out: Path) -> dict[str, bytes]:
+    return {p.relative_to(out).as_posix(): p.read_bytes() for p in out.rglob("*") if p.is_file()}
+
+
+def test_adapt_writes_the_masks_of_the_plain_loop(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "masks"
+    result = run("adapt", photos, *MODEL, "--method", "tent", "--set", "lr=0.05", "--out", out)
+    assert "7 in 4 batches" in result.output
+    assert "most pixels" in result.output
+    adapted = acclimate.adapt(tiny_net(), "tent", lr=0.05)
+    expected = {}
+    for paths, x in FolderStream(photos, batch_size=2):
+        large = torch.nn.functional.interpolate(adapted(x), (12, 20), mode="bilinear")
+        for path, mask in zip(paths, large.argmax(dim=1), strict=True):
+            expected[path.relative_to(photos).with_suffix(".png").as_posix()] = mask
+    assert read_all(out).keys() == expected.keys()
+    for name, mask in expected.items():
+        with Image.open(out / name) as file:
+            assert file.mode == "L"
+            assert np.array_equal(np.asarray(file), mask.numpy())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["masks", "photos"]
+    with pytest.raises(BadInput, match="masks exists already"):
+        run("adapt", photos, *MODEL, "--method", "tent", "--out", out)
+
+
+@pytest.mark.parametrize("what", ["write_masks", "append"])
+def test_masks_of_a_resumed_call_are_those_of_an_uncut_one(
+    what: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predict(photos, tmp_path / "uncut")
+    out, real, calls = tmp_path / "out", getattr(PredictionFolder, what), []
+
+    def crash(self: PredictionFolder, given: object) -> None:
+        calls.append(0)
+        real(self, given)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PredictionFolder, what, crash)
+        with pytest.raises(KeyboardInterrupt):
+            predict(photos, out)
+    with pytest.raises(BadInput, match="did not finish"):
+        PredictionFolder(out)
+    kept = (out / "day0" / "0.png").rename(tmp_path / "kept.png")
+    with pytest.raises(CorruptFile, match=r"0\.png was written .* and is gone"):
+        predict(photos, out, resume=True)
+    kept.rename(out / "day0" / "0.png")
+    adapted = predict(photos, out, resume=True)
+    assert read_all(out) == read_all(tmp_path / "uncut")
+    assert adapted.counts.batches == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photos", "uncut"]
+
+
+def test_an_output_that_does_not_fit_is_refused_before_anything_is_learned(
+    photos: Path, tmp_path: Path
+) -> None:
+    adapted = acclimate.adapt(tiny_net(), "tent")
+    stream = FolderStream(photos, batch_size=2)
+    with pytest.raises(BadInput, match=r"expected a folder for its masks, found .*out\.csv"):
+        predict_folder(adapted, stream, PredictionFile(tmp_path / "out.csv"))
+    with pytest.raises(BadInput, match="expected 4 class names"):
+        predict_folder(adapted, stream, PredictionFolder(tmp_path / "out"), classes=["a"])
+    for place in (photos, photos / "day0", tmp_path):
+        with pytest.raises(BadInput, match="a folder for masks apart from the images"):
+            predict_folder(adapted, stream, PredictionFolder(place, force=True))
+    Image.new("RGB", (20, 12)).save(photos / "day0" / "1.png")
+    stream = FolderStream(photos, batch_size=2)
+    with pytest.raises(BadInput, match=r"1\.jpg and day0/1\.png would both get the mask"):
+        predict_folder(adapted, stream, PredictionFolder(tmp_path / "out"))
+    assert adapted.counts.batches == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+    whole = torch.nn.Sequential(tiny_net(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    adapted = acclimate.adapt(whole, "tent")
+    with pytest.raises(BadInput, match=r"expected a table that ends in \.csv"):
+        predict_folder(adapted, FolderStream(photos / "day1"), PredictionFolder(tmp_path / "out"))
+    assert adapted.counts.batches == 0
