@@ -20,13 +20,7 @@ from acclimate.artifact import Artifact
 from acclimate.cli.adapt import parse_settings
 from acclimate.cli.inspect import draw_bar, draw_columns
 from acclimate.cli.main import app, main
-from acclimate.errors import (
-    AcclimateError,
-    BadInput,
-    CorruptFile,
-    InvalidConfig,
-    UnknownMethod,
-)
+from acclimate.errors import AcclimateError, BadInput, CorruptFile, InvalidConfig, UnknownMethod
 from tests.cli_models import CLASSES, tiny_cnn
 
 ROOT = Path(__file__).parent.parent

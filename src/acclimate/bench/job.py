@@ -29,6 +29,7 @@ from acclimate.measures.groups import merge
 from acclimate.methods.base import Method
 from acclimate.methods.speed import Speed
 from acclimate.streams import Batch
+from acclimate.zoo.named import find_classes
 
 #: Is told the batches done and those of the whole job; what it raises ends the work.
 OnBatch = Callable[[int, int], None]
@@ -224,6 +225,7 @@ def load_job(spec: JobSpec, materials: Materials, spent: Spent) -> Job:
         wrapping=Wrapping(speed=Speed.of(spec.speed)),
         seeds=(spec.seed,),
         reveal_labels=spec.reveal_labels,
+        trained_classes=None if spec.weights is None else find_classes(spec.weights),
     )
     check_job(job)
     spent.note("loading")
