@@ -151,12 +151,8 @@ _SMOKE = DomainSetup(
     tried=20,
     tested=40,
     prepare={"images": 64, "parts": {"penalty": {"n_samples": 8}, "prototypes": {"epochs": 1}}},
-    candidates=(
-        *_SOURCE,
-        *_t3a(1, ALL),
-        *_TENT,
-        *(_ours(5e-5, 0), _ours(5e-5, 2)),
-    ),
+    # One row to choose in: each candidate more is a job for every look, and this is to be quick.
+    candidates=(*_SOURCE, *_t3a(1, ALL), _TENT[0], _ours(5e-5, 0)),
 )
 
 _SETUPS = {"smoke": (_SMOKE,), "small": (_SMALL,), "full": _FULL}
