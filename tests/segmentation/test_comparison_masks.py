@@ -18,6 +18,7 @@ from acclimate.bench import Entry, JobSpec, Outcome
 from acclimate.bench.folder import JobFolder
 from acclimate.bench.reports.cells import list_cells, list_heads
 from acclimate.bench.reports.csv_files import render_csv
+from acclimate.bench.reports.facts import protocol_facts
 from acclimate.bench.reports.notes import caption
 from acclimate.bench.reports.tabulate import tabulate
 from acclimate.builtin.scene_model import load_scene_model
@@ -190,6 +191,9 @@ def test_a_job_measures_overlaps(tmp_path: Path) -> None:
     assert outcomes[0].miou == pytest.approx(mean, rel=1e-12)
     table = tabulate(outcomes)
     (group,) = table.groups
+    # Images are counted, not their pixels.
+    n = {own["n"] for own in outcomes[0].provenance["data"].values()}
+    assert protocol_facts(outcomes[0])["images"] == str(*n)
     place = list_heads(group).index("mIoU")
     cells = [list_cells(group, row)[place] for row in group.rows]
     assert [cell.value for cell in cells] == [outcome.miou for outcome in outcomes]

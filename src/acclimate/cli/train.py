@@ -9,7 +9,7 @@ import typer
 
 from acclimate.cli.options import DeviceOption
 from acclimate.cli.terminal import get_console, make_facts
-from acclimate.cli.train_common import get_side, run_training
+from acclimate.cli.train_common import Call, get_side, run_training
 from acclimate.cli.train_domains import (
     AlgorithmOption,
     CheckEveryOption,
@@ -170,12 +170,15 @@ def train(
     --pretrained --data camvid --isw --out camvid-isw.safetensors`
     """
     refuse_dense_options(context, task)
+    call = Call(
+        out=out, resume=resume, force=force, device=device, save_every=save_every, root=data_dir
+    )
     if task == "segmentation":
-        train_dense(context, out, resume, force, device, save_every, data_dir)
+        train_dense(context, call)
         return
     refuse_options(context, algorithm)
     if algorithm is not None:
-        train_on_domains(context, out, resume, force, device, save_every, data_dir)
+        train_on_domains(context, call)
         return
     from acclimate.training import TrainSettings
     from acclimate.training import train as train_model
@@ -200,7 +203,7 @@ def train(
         devices=devices,
         seed=seed,
     )
-    result = run_training(train_model, settings, out, resume, force, device, save_every, data_dir)
+    result = run_training(train_model, settings, call)
     facts = {
         "weights": str(result.path),
         "head": "" if joint == "none" else str(head_path(result.path)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,43 +17,41 @@ from acclimate.errors import BadInput
 Result = TypeVar("Result")
 
 
-def run_training(
-    train: Callable[..., Result],
-    settings: Any,
-    out: Path,
-    resume: bool,
-    force: bool,
-    device: str,
-    save_every: int,
-    data_dir: Path | None,
-) -> Result:
-    """Train with progress on the terminal, and return what came out.
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What every kind of training is told besides its settings.
 
-    Args:
-        train: Takes the settings, the file, and the rest by name.
-        settings: Of the run.
+    Attributes:
         out: Weights to write.
         resume: Go on where an interrupted call stopped.
         force: Overwrite, or start anew.
         device: `auto`, `cpu`, `cuda` or `mps`.
         save_every: Steps between two checkpoints.
-        data_dir: Of all data.
+        root: Of all data.
+    """
+
+    out: Path
+    resume: bool
+    force: bool
+    device: str
+    save_every: int
+    root: Path | None
+
+
+def run_training(train: Callable[..., Result], settings: Any, call: Call) -> Result:
+    """Train with progress on the terminal, and return what came out.
+
+    Args:
+        train: Takes the settings, and the fields of the call by name.
+        settings: Of the run.
+        call: What else was said.
     """
     here = str(Path.cwd())
     if here not in sys.path:  # for package.module:function
         sys.path.insert(0, here)
     with show_warnings(), show_progress() as progress:
         try:
-            return train(
-                settings,
-                out,
-                resume=resume,
-                force=force,
-                device=device,
-                save_every=save_every,
-                root=data_dir,
-                progress=progress,
-            )
+            return train(settings, **vars(call), progress=progress)
         except KeyboardInterrupt:
             get_console(stderr=True).print("interrupted; say the same again with --resume to go on")
             raise

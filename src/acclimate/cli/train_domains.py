@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acclimate.cli.terminal import get_console, make_facts
-from acclimate.cli.train_common import find_given, get_side, run_training, to_flag
+from acclimate.cli.train_common import Call, find_given, get_side, run_training, to_flag
 from acclimate.errors import BadInput
 
 if TYPE_CHECKING:
@@ -109,33 +109,18 @@ def refuse_options(context: typer.Context, algorithm: str | None) -> None:
         raise BadInput("--algorithm needs the domain to hold out: --test-domain NAME.")
 
 
-def train_on_domains(
-    context: typer.Context,
-    out: Path,
-    resume: bool,
-    force: bool,
-    device: str,
-    save_every: int,
-    data_dir: Path | None,
-) -> None:
+def train_on_domains(context: typer.Context, call: Call) -> None:
     """Train, and say what came out.
 
     Args:
         context: Of the command; what was given on the command line becomes the settings, the rest
             is left to the trial.
-        out: Weights to write.
-        resume: Go on where an interrupted call stopped.
-        force: Overwrite, or start anew.
-        device: `auto`, `cpu`, `cuda` or `mps`.
-        save_every: Steps between two checkpoints.
-        data_dir: Of all data.
+        call: What else was said.
     """
     from acclimate.training import domains
 
     settings = _make_settings(find_given(context))
-    result = run_training(
-        domains.train_domains, settings, out, resume, force, device, save_every, data_dir
-    )
+    result = run_training(domains.train_domains, settings, call)
     get_console().print(make_facts("Trained", _list_facts(result, settings)))
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from acclimate.cli.options import parse_size
 from acclimate.cli.terminal import get_console, make_facts
-from acclimate.cli.train_common import find_given, run_training, to_flag
+from acclimate.cli.train_common import Call, find_given, run_training, to_flag
 from acclimate.errors import BadInput, did_you_mean
 
 if TYPE_CHECKING:
@@ -110,32 +109,17 @@ def refuse_dense_options(context: typer.Context, task: str) -> None:
             raise BadInput(f"{to_flag(name)} does not go with --task segmentation: {hint}.")
 
 
-def train_dense(
-    context: typer.Context,
-    out: Path,
-    resume: bool,
-    force: bool,
-    device: str,
-    save_every: int,
-    data_dir: Path | None,
-) -> None:
+def train_dense(context: typer.Context, call: Call) -> None:
     """Train, and say what came out.
 
     Args:
         context: Of the command; what was given on the command line becomes the settings.
-        out: Weights to write.
-        resume: Go on where an interrupted call stopped.
-        force: Overwrite, or start anew.
-        device: `auto`, `cpu`, `cuda` or `mps`.
-        save_every: Steps between two checkpoints.
-        data_dir: Of all data.
+        call: What else was said.
     """
     from acclimate.training.segmentation import train_segmentation
 
     settings = _make_settings(find_given(context))
-    result = run_training(
-        train_segmentation, settings, out, resume, force, device, save_every, data_dir
-    )
+    result = run_training(train_segmentation, settings, call)
     get_console().print(make_facts("Trained", _list_facts(result, settings)))
 
 

@@ -57,6 +57,13 @@ def split_domain(name: str, spec: JobSpec) -> tuple[str, int | None]:
     return name, None
 
 
+def _count_images(outcome: Outcome, counts: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    """Return how many images each domain has; where every pixel is a sample, as the data says."""
+    if outcome.miou is None:
+        return {name: n for name, (n, _) in counts.items()}
+    return {name: int(outcome.provenance["data"][name]["n"]) for name in counts}
+
+
 def protocol_facts(outcome: Outcome) -> Facts:
     """Return all that must be equal for errors to be compared, as short texts by name."""
     spec = outcome.entry.spec
@@ -69,7 +76,7 @@ def protocol_facts(outcome: Outcome) -> Facts:
         "data checksum": data_hash(outcome),
         "domains": _list_domains(counts, spec),
         "severity": ", ".join(map(str, sorted(spec.severities))),
-        "images": _list_sizes([n for n, _ in counts.values()]),
+        "images": _list_sizes(list(_count_images(outcome, counts).values())),
         "stream": _name_stream(protocol),
         "reset": describe_resets(protocol),
         "order": describe_order(protocol),
