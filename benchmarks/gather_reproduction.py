@@ -24,12 +24,15 @@ BEGIN, END = "<!-- verdicts -->", "<!-- end of verdicts -->"
 SIGNS = {"holds": "✓", "does not hold": "✗", "cannot be told": "?"}
 
 
+def shorten_paths(text: str) -> str:
+    """Keep the last name only of every path: folders of one machine tell nobody anything."""
+    return re.sub(r'(?<=["= ])/(?:[\w.@+-]+/)+', "", text)
+
+
 def take(run: Path) -> None:
     """Copy what a run has written, but for the jobs' own folders."""
     result = json.loads((run / "result.json").read_text())
-    text = json.dumps(result, indent=1, ensure_ascii=False)
-    # Folders of this machine tell nobody anything: only the last name of such a path is kept.
-    text = re.sub(r'(?<=["= ])/(?:[\w.@+-]+/)+', "", text)
+    text = shorten_paths(json.dumps(result, indent=1, ensure_ascii=False))
     place = RESULTS / result["experiment"]
     place.mkdir(parents=True, exist_ok=True)
     (place / "result.json").write_text(text + "\n")
