@@ -56,7 +56,8 @@ class PredictionFile:
         force: bool = False,
         state: str | Path | None = None,
     ) -> None:
-        self.out = Path(out)
+        # A name is needed for the files beside it, which "." has not.
+        self.out = Path(out).resolve() if Path(out).name in ("", "..") else Path(out)
         self.part = self.out.with_name(f"{self.out.name}.part")
         self.card = self.out.with_name(f"{self.out.name}.part.json")
         self.keeps_state = state is not None

@@ -42,19 +42,6 @@ class PredictionFolder(PredictionFile):
 
     holds_masks = True
 
-    def __init__(
-        self,
-        out: str | Path,
-        *,
-        resume: bool = False,
-        force: bool = False,
-        state: str | Path | None = None,
-    ) -> None:
-        out = Path(out)
-        # A name is needed for the files beside it, which "." has not.
-        out = out.resolve() if out.name in ("", "..") else out
-        super().__init__(out, resume=resume, force=force, state=state)
-
     def check_images(self, root: Path, names: Sequence[str]) -> None:
         """Refuse images that the masks would overwrite, or that would share a mask.
 
