@@ -112,7 +112,7 @@ def test_images_of_several_sizes_and_another_ignore_label_can_be_used(
         "eval", "--data", pairs, *form, "--method", "source,swr", "--out", tmp_path / "e"
     )
     assert "mIoU" in measured.output
-    with pytest.raises(BadInput, match=r'expected --size as a number.* found "16by24"'):
+    with pytest.raises(BadInput, match=r'expected a size as a number.* found "16by24"'):
         run("prepare", pairs, *MODEL, "--size", "16by24", "--out", tmp_path / "b.acclimate")
     with pytest.raises(BadInput, match="expected --size as one number"):
         run("train", "--model", "resnet20", "--data", pairs, "--size", "8x9", "--out", out)

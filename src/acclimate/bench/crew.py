@@ -216,7 +216,7 @@ def _needs(spec: JobSpec) -> tuple[Any, ...]:
     """Return what a worker keeps from one job to the next."""
     return (
         (spec.model, spec.weights),
-        (spec.data, spec.corruptions, spec.severities, spec.images, spec.domains),
+        spec.data_key,
         spec.artifact_key,
     )
 

@@ -64,7 +64,7 @@ class Goods:
         If it is not here, the first who has it decides what the others must have.
         """
         probes = spec.get_protocol().clean_probe
-        key = ("data", spec.data, spec.corruptions, spec.severities, spec.images, spec.domains)
+        key = ("data", *spec.data_key)
         with self._lock:
             if key not in self._known:
                 try:

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import copy
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import torch
-from torch import nn
 
-from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact
 from acclimate.bench.hashes import code_sha256
 from acclimate.bench.materials import Materials
 from acclimate.bench.origin import Spent, describe_origin, forget_peak
 from acclimate.bench.sink import N_THREADS, Known, Place, Sink
 from acclimate.bench.spec import JobSpec
-from acclimate.comparison import Job, Unit, Wrapping, check_job
-from acclimate.errors import AcclimateWarning, ArtifactError, CorruptFile
+from acclimate.comparison import Job, Unit, check_job
+from acclimate.comparison.run import feed, wrap
+from acclimate.errors import AcclimateWarning, ArtifactError, BadInput, CorruptFile
 from acclimate.evaluation import Record, Result, Tally, iter_evaluate
+from acclimate.functional.pixels import IGNORE_LABEL
 from acclimate.measures import pack_measures, unpack_measures
 from acclimate.measures.groups import merge
 from acclimate.methods.base import Method
-from acclimate.methods.speed import Speed
 from acclimate.streams import Batch
 from acclimate.zoo.named import find_classes
 
@@ -107,17 +105,10 @@ def _run(
     if on_batch is not None:
         on_batch(len(known.records), n_batches)
     with _use_threads(known.n_threads):
-        adapted = adapt(
-            _copy(job.model, job.wrapping.channels_last),
-            spec.method,
-            job.wrapping.artifact,
-            config=config,
-            regularizer=spec.get_regularizer(),
-            auxiliary=spec.get_auxiliary(),
-            seed=spec.seed,
-            speed=job.wrapping.speed,
-        )
-        _warm_up(adapted, next(_feed(units[0].batches, job.model)), spec.reveal_labels)
+        added = {"regularizer": spec.get_regularizer(), "auxiliary": spec.get_auxiliary()}
+        adapted = wrap(job.model, spec.method, config, job.wrapping, spec.seed, **added)
+        first = next(feed(units[0].batches, job.model, job.wrapping))
+        _warm_up(adapted, first, spec.reveal_labels)
         spent.note("wrapping")
         forget_peak()
         course = _Course(job, adapted, known, sink, how, spent)
@@ -193,7 +184,7 @@ class _Course:
         batches = islice(iter(unit.batches), skipped, None)
         for record in iter_evaluate(
             self._adapted,
-            _feed(batches, self._job.model),
+            feed(batches, self._job.model, self._job.wrapping),
             tally=self._tally,
             reveal_labels=self._job.reveal_labels,
         ):
@@ -216,13 +207,17 @@ class _Course:
 def load_job(spec: JobSpec, materials: Materials, spent: Spent) -> Job:
     """Return the job with all it needs, checked; what can be refused early is."""
     data = materials.load_data(spec)
+    if spec.size is not None and not data.is_folder:
+        raise BadInput(f"size is for folders of images; those of {data.name} have one size.")
+    if spec.ignore_label != IGNORE_LABEL and not data.palette:
+        raise BadInput(f"ignore_label is for masks, and {data.name} has none. Leave it out.")
     model = materials.load_model(spec, len(data.classes))
     job = Job(
         model=model,
         methods={},
         data=data,
         protocol=spec.get_protocol(),
-        wrapping=Wrapping(speed=Speed.of(spec.speed)),
+        wrapping=spec.get_wrapping(),
         seeds=(spec.seed,),
         reveal_labels=spec.reveal_labels,
         trained_classes=None if spec.weights is None else find_classes(spec.weights),
@@ -233,20 +228,6 @@ def load_job(spec: JobSpec, materials: Materials, spent: Spent) -> Job:
     spent.note("artifact")
     wrapping = replace(job.wrapping, artifact=artifact)
     return check_job(replace(job, methods={spec.method: spec.get_config()}, wrapping=wrapping))
-
-
-def _copy(model: nn.Module, channels_last: bool) -> nn.Module:
-    own = copy.deepcopy(model)
-    if channels_last:
-        own = own.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return own
-
-
-def _feed(batches: Iterable[Batch], model: nn.Module) -> Iterator[Batch]:
-    """Give the batches in the precision of the model, on its device."""
-    like: Any = next(model.parameters(), torch.empty(0))
-    for batch in batches:
-        yield replace(batch, x=batch.x.to(like))
 
 
 def _warm_up(adapted: Method, batch: Batch, reveal_labels: bool) -> None:

@@ -34,6 +34,20 @@ _KINDS: dict[str, _Kind] = {
     "corruptions": (_is_list_of(_is_text), 'a list, such as ["fog"]'),
     "severities": (_is_list_of(_is_count), "a list of numbers from 1 to 5, such as [5]"),
     "images": _COUNT,
+    "size": (
+        lambda value: _is_count(value) or _is_text(value),
+        'a number of pixels, or height and width, such as "48x64"',
+    ),
+    "ignore_label": _COUNT,
+    "normalization": (
+        lambda value: _is_text(value) or isinstance(value, Mapping),
+        'a name or a table, such as "imagenet"',
+    ),
+    "head": _TEXT,
+    "logits_at": (
+        lambda value: _is_count(value) or _is_text(value),
+        "a name, or a place counted from 0",
+    ),
     "protocol": _TABLE,
     "method": _TEXT,
     "options": _TABLE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
 from acclimate.bench.spec import JobSpec
-from acclimate.comparison import Data, Preparation, Request, load_data
+from acclimate.comparison import Data, Preparation, load_data
 from acclimate.errors import ArtifactMissing, BadInput
 from acclimate.parts.source import Progress
 from acclimate.preparation import prepare
@@ -47,7 +48,7 @@ class Materials:
 
     def load_data(self, spec: JobSpec) -> Data:
         """Return the data of a job."""
-        key = (spec.data, spec.corruptions, spec.severities, spec.images, spec.domains)
+        key = spec.data_key
         if self._find("data", key) is None:
             self._kept["data"] = key, self.read_data(spec)
         found: Data = self._find("data", key)
@@ -55,14 +56,7 @@ class Materials:
 
     def read_data(self, spec: JobSpec) -> Data:
         """Return the data of a job as it is on disk."""
-        request = Request(
-            corruptions=spec.corruptions,
-            severities=spec.severities,
-            n=spec.images,
-            domains=spec.domains,
-            progress=self.progress,
-        )
-        return load_data(spec.data, request)
+        return load_data(spec.data, replace(spec.get_request(), progress=self.progress))
 
     def load_model(self, spec: JobSpec, n_classes: int) -> nn.Module:
         """Return the model of a job, which must not be changed: others will get it, too."""
@@ -119,20 +113,26 @@ class Materials:
         preparation = Preparation(
             source=source,
             n=how.images,
+            size=spec.get_size(),
             classes=data.classes,
             seed=_seed(spec),
             domains=how.domains,
+            ignore_label=spec.ignore_label,
         )
-        return preparation.open()
+        return preparation.open(spec.get_wrapping().normalization)
 
     def _prepare(self, spec: JobSpec, model: nn.Module, data: Data) -> Artifact:
         how = spec.prepare
         batches, classes = self.open_source(spec, data)
+        wrapping = spec.get_wrapping()
         options: dict[str, Any] = {**how.options(), "speed": how.speed}
         return prepare(
             model,
             batches,
             parts=spec.get_needs(),
+            normalization=wrapping.normalization,
+            head=wrapping.head,
+            logits_at=wrapping.logits_at,
             contrast_head=how.contrast_head,
             classes=classes,
             seed=_seed(spec),

@@ -19,7 +19,7 @@ Flat = dict[tuple[str, ...], Any]
 _JOB_FIELDS = tuple(spec.name for spec in dataclasses.fields(JobSpec))
 _ROW_FIELDS = ("label", "group", *_JOB_FIELDS)
 # Of these a list is one value, and a list of lists stands for several.
-_LISTS = ("corruptions", "severities", "names")
+_LISTS = ("corruptions", "severities", "names", "mean", "std")
 _FILES = (("weights",), ("prepare", "contrast_head"))
 # A name of a set, or a folder: one beside the suite if there is one.
 _FOLDERS = (("data",), ("prepare", "source"))

@@ -12,10 +12,12 @@ from typing import Any, Self, get_args
 
 from acclimate.bench.hashes import file_sha256, tell_folder
 from acclimate.bench.kinds import check_kinds
-from acclimate.comparison import Protocol, Request
+from acclimate.comparison import Protocol, Request, Wrapping
 from acclimate.data import SETS
 from acclimate.data.domain_pool import DomainChoice
 from acclimate.errors import BadInput, InvalidConfig, did_you_mean
+from acclimate.functional.normalization import Normalization
+from acclimate.functional.pixels import IGNORE_LABEL
 from acclimate.functional.precision import SpeedName
 from acclimate.methods import get_method
 from acclimate.methods.composition import NspOptions, SwrOptions
@@ -27,6 +29,7 @@ from acclimate.parts.options import (
     PenaltyOptions,
     PrototypeOptions,
 )
+from acclimate.streams.images import Size, parse_size
 
 #: Characters of a key: enough for a hundred thousand jobs in a folder, short enough for a path.
 _KEY_LENGTH = 12
@@ -89,12 +92,19 @@ class JobSpec:
         model: `package.module:function`, a name of the zoo, `timm:NAME`, `torchvision:NAME`, or
             `builtin`.
         weights: A file; None keeps those of the model.
+        normalization: How the model wants its images: a name, such as `"imagenet"`, or a table of
+            `mean` and `std`; None for images in [0, 1], as the models of the zoo take them.
+        head: Name of the module that makes the logits, if it cannot be found.
+        logits_at: Where the logits are in the model's output, if that cannot be told.
         data: A key of `acclimate.data.SETS`, or a folder; see `acclimate.comparison.load_data`.
         corruptions: Names; None for the fifteen of the benchmark, or for the images of a clean set
             as they are.
         severities: From 1 to 5.
         images: Of each domain; None for all.
         domains: Which images of a set of several domains; None for all of all domains.
+        size: What images of a folder are brought to: one side, or height and width as `"48x64"`;
+            None if all have one size.
+        ignore_label: The value in masks of a folder that stands for no label.
         protocol: Fields of `acclimate.comparison.Protocol` other than the defaults. Files come
             class after class, or frame after frame, so that the default of their order is
             `"shuffled"`.
@@ -114,11 +124,16 @@ class JobSpec:
 
     model: str = "builtin"
     weights: str | None = None
+    normalization: str | Mapping[str, Any] | None = None
+    head: str | None = None
+    logits_at: str | int | None = None
     data: str = "builtin"
     corruptions: tuple[str, ...] | None = None
     severities: tuple[int, ...] = (5,)
     images: int | None = None
     domains: DomainChoice | None = None
+    size: int | str | None = None
+    ignore_label: int = IGNORE_LABEL
     protocol: Mapping[str, Any] = field(default_factory=dict)
     method: str = "source"
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -141,8 +156,8 @@ class JobSpec:
         self.get_protocol()
         self.get_regularizer()
         self.get_auxiliary()
-        Speed.of(self.speed)
-        Request(corruptions=self.corruptions, severities=self.severities, n=self.images)
+        self.get_wrapping()
+        self.get_request()
 
     def get_config(self) -> Config:
         """Return all hyper-parameters of the method."""
@@ -157,6 +172,30 @@ class JobSpec:
         usual = {"order": "shuffled"} if is_folder else {}
         protocol: Protocol = _build(Protocol, {**usual, **self.protocol}, "protocol")
         return protocol
+
+    def get_request(self) -> Request:
+        """Return what is asked for of the data."""
+        return Request(
+            corruptions=self.corruptions,
+            severities=self.severities,
+            n=self.images,
+            size=self.get_size(),
+            domains=self.domains,
+            ignore_label=self.ignore_label,
+        )
+
+    def get_size(self) -> int | Size | None:
+        """Return what images of a folder are brought to."""
+        return None if self.size is None else parse_size(str(self.size))
+
+    def get_wrapping(self) -> Wrapping:
+        """Return how the model is wrapped, but for the artifact."""
+        return Wrapping(
+            speed=Speed.of(self.speed),
+            normalization=Normalization.of(self.normalization),
+            head=self.head,
+            logits_at=self.logits_at,
+        )
 
     def get_regularizer(self) -> SwrOptions | None:
         """Return the options of SWR, if it is laid over the method."""
@@ -181,6 +220,12 @@ class JobSpec:
         return _hash(self._identity())
 
     @property
+    def data_key(self) -> tuple[Any, ...]:
+        """What the data of a job depends on; jobs that share it follow each other."""
+        asked = (self.corruptions, self.severities, self.images, self.domains)
+        return (self.data, *asked, self.size, self.ignore_label)
+
+    @property
     def artifact_key(self) -> str | None:
         """The same for the artifact, which jobs of one model share; None if none is needed."""
         needs = self.get_needs()
@@ -193,6 +238,7 @@ class JobSpec:
         return _hash(
             {
                 **self._model_identity(),
+                **self._form_identity(),
                 **head,
                 **_describe_domains(how.domains),
                 "source": _identify(how.source or self.data),
@@ -238,6 +284,7 @@ class JobSpec:
             **self._model_identity(),
             "data": _identify(self.data),
             **_describe_domains(self.domains),
+            **self._form_identity(),
             "corruptions": self.corruptions,
             "severities": sorted(self.severities),
             "images": self.images,
@@ -253,10 +300,20 @@ class JobSpec:
         }
 
     def _model_identity(self) -> dict[str, Any]:
+        how = self.get_wrapping()
+        told: dict[str, Any] = {"head": self.head, "logits_at": self.logits_at}
+        if how.normalization is not None:
+            told["normalization"] = how.normalization.to_dict()
         return {
             "model": self.model,
             "weights": None if self.weights is None else file_sha256(self.weights),
+            **{name: value for name, value in told.items() if value is not None},
         }
+
+    def _form_identity(self) -> dict[str, Any]:
+        """Return what is not as usual: the names of all other jobs are what they were."""
+        ignored = {} if self.ignore_label == IGNORE_LABEL else {"ignore_label": self.ignore_label}
+        return ignored if self.size is None else {**ignored, "size": self.get_size()}
 
 
 def _identify(data: str) -> str:

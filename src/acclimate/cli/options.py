@@ -139,20 +139,10 @@ def get_normalization(name: str | None, mean: str | None, std: str | None) -> No
 
 
 def parse_size(text: str | None) -> int | tuple[int, int] | None:
-    """Return one number, or height and width.
+    """Return what `--size` says: one number, or height and width; None for nothing."""
+    from acclimate.streams import images
 
-    >>> parse_size("224"), parse_size("48x64"), parse_size(None)
-    (224, (48, 64), None)
-    """
-    if text is None:
-        return None
-    sides = text.lower().replace("×", "x").split("x")
-    if not all(side.strip().isdecimal() for side in sides) or len(sides) > 2:
-        raise BadInput(
-            f'expected --size as a number, or as height and width such as 48x64; found "{text}".'
-        )
-    numbers = [int(side) for side in sides]
-    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
+    return None if text is None else images.parse_size(text)
 
 
 def get_size(

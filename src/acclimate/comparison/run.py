@@ -153,7 +153,7 @@ def iter_compare(
         first = next((unit for unit in units if todo[unit.name]), None)
         if first is None:
             continue
-        warm_up = next(iter(_feed(first.batches, model, how)))
+        warm_up = next(iter(feed(first.batches, model, how)))
         adapted = {
             name: _wrap(model, name, methods, how, seed, warm_up, reveal_labels)
             for name in group
@@ -163,7 +163,7 @@ def iter_compare(
         for unit in units:
             names = todo[unit.name]
             tallies = {name: Tally() for name in names}
-            feeds = tee(_feed(unit.batches, model, how), len(names))
+            feeds = tee(feed(unit.batches, model, how), len(names))
             runs = [
                 iter_evaluate(adapted[name], feed, tally=tallies[name], reveal_labels=reveal_labels)
                 for name, feed in zip(names, feeds, strict=True)
@@ -186,7 +186,20 @@ def _wrap(
     reveal_labels: bool,
 ) -> Method:
     config = methods[name] if isinstance(methods, Mapping) else get_method(name).config_class()
-    adapted = adapt(
+    adapted = wrap(model, name, config, how, seed)
+    # The first call of all is slow: it is made before the clock runs, and undone.
+    if adapted.is_oracle and reveal_labels:
+        adapted.reveal(warm_up.y)
+    with nullcontext() if warm_up.learns else adapted.paused():
+        adapted(warm_up.x)
+    return adapted.reset()
+
+
+def wrap(
+    model: nn.Module, name: str, config: Config, how: Wrapping, seed: int, **added: Any
+) -> Method:
+    """Return a copy of the model, wrapped by a method; `added` is what `adapt` takes besides."""
+    return adapt(
         _copy(model, how.channels_last),
         name,
         how.artifact,
@@ -196,13 +209,8 @@ def _wrap(
         normalization=how.normalization,
         seed=seed,
         speed=how.speed,
+        **added,
     )
-    # The first call of all is slow: it is made before the clock runs, and undone.
-    if adapted.is_oracle and reveal_labels:
-        adapted.reveal(warm_up.y)
-    with nullcontext() if warm_up.learns else adapted.paused():
-        adapted(warm_up.x)
-    return adapted.reset()
 
 
 def _copy(model: nn.Module, channels_last: bool) -> nn.Module:
@@ -212,7 +220,7 @@ def _copy(model: nn.Module, channels_last: bool) -> nn.Module:
     return own
 
 
-def _feed(batches: Iterable[Batch], model: nn.Module, how: Wrapping) -> Iterator[Batch]:
+def feed(batches: Iterable[Batch], model: nn.Module, how: Wrapping) -> Iterator[Batch]:
     """Give the batches as the model takes them: normalised, in its precision, on its device."""
     like: Any = next(model.parameters(), torch.empty(0))
     for batch in batches:

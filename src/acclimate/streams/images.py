@@ -194,6 +194,24 @@ def all_unreadable(n: int, path: Path, reason: str) -> BadInput:
     )
 
 
+def parse_size(text: str) -> int | Size:
+    """Return one number, or height and width.
+
+    >>> parse_size("224"), parse_size("48x64")
+    (224, (48, 64))
+
+    Raises:
+        BadInput: It says neither.
+    """
+    sides = text.lower().replace("×", "x").split("x")
+    if not all(side.strip().isdecimal() for side in sides) or len(sides) > 2:
+        raise BadInput(
+            f'expected a size as a number, or as height and width such as 48x64; found "{text}".'
+        )
+    numbers = [int(side) for side in sides]
+    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
 def as_size(size: int | Size) -> Size:
     """Return height and width, of one number for both.
 

@@ -1,0 +1,168 @@
+"""Models and folders of somebody else: normalisation, logits, sizes and masks of jobs."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from acclimate.bench import JobSpec, Suite
+from acclimate.errors import AcclimateError
+from acclimate.functional.normalization import NORMALIZATIONS
+from acclimate.zoo.external import NormalizedModel
+from tests.bench import models
+from tests.bench.jobs import make_spec, read_lines, run_once, stable
+from tests.segmentation.samples import make_folder
+
+HERE = "tests.bench.test_form"
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)
+
+
+def normalized() -> nn.Module:
+    """Return the tiny classifier with the constants inside."""
+    return NormalizedModel(models.tiny(), MEAN, STD).eval()
+
+
+class Wordy(nn.Module):
+    """Says more than the logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        inner = models.tiny()
+        self.body, self.last, self.side = inner[:5], inner[5], copy.deepcopy(inner[5])  # type: ignore[index]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits of two heads."""
+        features = self.body(x)
+        return self.side(2 * features), self.last(features)
+
+
+def wordy() -> nn.Module:
+    """Return the tiny classifier, hidden in another."""
+    return Wordy().eval()
+
+
+def make_images(folder: Path) -> Path:
+    """Write images of several sizes, by class."""
+    draws = np.random.default_rng(0)
+    for k in range(models.N_CLASSES):
+        (folder / f"c{k}").mkdir(parents=True)
+        for i in range(2):
+            pixels = draws.integers(0, 256, (12 + 4 * i, 12 + k, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"c{k}" / f"{i}.png")
+    return folder
+
+
+@pytest.mark.parametrize("method", ["tent", "swr_nsp"])
+def test_constants_of_a_job_are_those_inside_of_a_model(method: str, tmp_path: Path) -> None:
+    form = {"mean": list(MEAN), "std": list(STD)}
+    run_once(make_spec(method, normalization=form), tmp_path / "a")
+    run_once(make_spec(method, model=f"{HERE}:normalized"), tmp_path / "b")
+    run_once(make_spec(method), tmp_path / "c")
+    told, inside, without = (stable(tmp_path / name) for name in "abc")
+    for one, other in zip(told, inside, strict=True):
+        assert one["n_errors"] == other["n_errors"]
+        assert one["entropy"] == pytest.approx(other["entropy"], abs=1e-5)
+    assert [line["entropy"] for line in told] != [line["entropy"] for line in without]
+
+
+@pytest.mark.parametrize("method", ["tent", "swr_nsp"])
+def test_logits_are_where_a_job_says(method: str, tmp_path: Path) -> None:
+    told = make_spec(method, model=f"{HERE}:wordy", head="last", logits_at=1)
+    run_once(told, tmp_path / "a")
+    run_once(make_spec(method), tmp_path / "b")
+    own, plain = (
+        [(line["n_errors"], line["entropy"]) for line in stable(tmp_path / name)] for name in "ab"
+    )
+    assert own == plain
+
+
+def test_images_of_a_folder_are_brought_to_a_size(tmp_path: Path) -> None:
+    folder = str(make_images(tmp_path / "images"))
+    fields: dict[str, Any] = {"data": folder, "corruptions": None, "images": None}
+    assert run_once(make_spec("source", **fields), tmp_path / "none") == "failed"
+    for size in (8, "8x8", "8x10"):
+        run_once(make_spec("source", **fields, size=size), tmp_path / str(size))
+    square, same, wide = (stable(tmp_path / name) for name in ("8", "8x8", "8x10"))
+    assert square == same
+    assert square != wide
+    assert make_spec("source", **fields, size=8).key != make_spec("source", **fields).key
+
+
+def test_masks_with_another_label_for_none(tmp_path: Path) -> None:
+    base = make_folder(tmp_path / "mine", ("train", "val", "test"), n=4)
+    (base / "classes.txt").write_text("one\ntwo\nthree\nfour\n")
+    n_labelled = 0
+    for path in base.rglob("masks/a/*.png"):
+        mask = np.array(Image.open(path))
+        n_labelled += int((mask != 255).sum()) if "test" in path.parts else 0
+        Image.fromarray(np.where(mask == 255, 99, mask).astype(np.uint8)).save(path)
+    fields: dict[str, Any] = {
+        "model": "tests.segmentation.test_cli_masks:tiny_net",
+        "data": str(base),
+        "protocol": {"batch_size": 2},
+        "prepare": {"images": 2, "parts": {"penalty": {"n_samples": 2}}},
+    }
+    spec = JobSpec.from_dict({**fields, "method": "swr", "ignore_label": 99})
+    assert run_once(JobSpec.from_dict({**fields, "method": "swr"}), tmp_path / "a") == "failed"
+    assert run_once(spec, tmp_path / "b") == "finished"
+    assert sum(line["n"] for line in read_lines(tmp_path / "b")) == n_labelled
+
+
+def test_what_is_as_usual_keeps_its_name() -> None:
+    """Jobs of older stores are found: new fields count only where they say something."""
+    spec = make_spec("swr_nsp")
+    told = JobSpec.from_dict({**spec.to_dict(), "ignore_label": 255, "normalization": None})
+    assert told.key == spec.key
+    named, numbers = (
+        make_spec("swr_nsp", normalization=value)
+        for value in ("imagenet", NORMALIZATIONS["imagenet"].to_dict())
+    )
+    assert named.key == numbers.key != spec.key
+    assert named.artifact_key == numbers.artifact_key != spec.artifact_key
+    assert JobSpec.from_dict(named.to_dict()) == named
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('size = "big"', 'expected a size as a number.* found "big"'),
+        ("size = 1.5", "expected a number of pixels"),
+        ('ignore_label = "void"', "expected a whole number"),
+        ('normalization = "imagnet"', "Did you mean \"imagenet\""),
+        ("normalization = { mean = [0.5], std = [0.0] }", "must be above 0"),
+        ("logits_at = 0.5", "expected a name, or a place counted from 0"),
+    ],
+)
+def test_slips_are_told_before_anything_runs(line: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "suite.toml"
+    file.write_text(f'title = "t"\n[job]\n{line}\n[[rows]]\nmethod = "source"\n')
+    with pytest.raises(AcclimateError, match=message):
+        Suite.load(file)
+
+
+@pytest.mark.parametrize("form", [{"size": 8}, {"ignore_label": 3}])
+def test_form_of_folders_is_refused_for_others(form: dict[str, int], tmp_path: Path) -> None:
+    assert run_once(make_spec("source", **form), tmp_path / "a") == "failed"
+    assert "is for" in (tmp_path / "a" / "error.json").read_text()
+
+
+def test_constants_in_a_suite_are_one_value(tmp_path: Path) -> None:
+    """A list stands for several jobs elsewhere."""
+    file = tmp_path / "suite.toml"
+    file.write_text(
+        'title = "t"\n[job]\nnormalization = { mean = [0.4, 0.5, 0.6], std = [0.2, 0.3, 0.25] }\n'
+        '[[rows]]\nmethod = "source"\n'
+    )
+    (entry,) = Suite.load(file).entries
+    found = entry.spec.get_wrapping().normalization
+    assert found is not None
+    assert found.mean == MEAN
+    x = torch.rand(2, 3, 4, 4)
+    assert torch.equal(found.normalize(x), normalized().normalize(x))  # type: ignore[operator]
