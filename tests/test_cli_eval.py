@@ -16,6 +16,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from acclimate.artifact import Artifact
 from acclimate.cli.main import app
 from acclimate.errors import ArtifactMismatch, ArtifactMissing, BadInput, InvalidConfig
 from acclimate.streams.images import read_image
@@ -205,3 +206,19 @@ def test_help_teaches() -> None:
     command = typer.main.get_command(app).commands["eval"]  # type: ignore[attr-defined]
     for parameter in command.params:
         assert getattr(parameter, "help", None), parameter.name
+
+
+def test_all_methods_may_be_guarded(photos: Path, artifact: Path, tmp_path: Path) -> None:
+    """The guard needs a part of its own, which is prepared if there is no artifact."""
+    words = ["eval", *MODEL, "--data", photos, "--method", "source,tent", "--guard"]
+    reckless = ("--set", "tent.lr=10", "--set", "tent.optimizer=sgd", "--batch-size", "2")
+    out = tmp_path / "a"
+    result = run(*words, *reckless, "--artifact", artifact, "--out", out)
+    assert "every method under guard" in " ".join(result.stdout.split())
+    facts = json.loads((out / "result.json").read_text())["provenance"]
+    assert facts["settings"]["guard"] is True
+    with pytest.raises(ArtifactMissing, match="the guard needs an artifact"):
+        run(*words, "--out", tmp_path / "b")
+    source = make_folder(tmp_path / "source")
+    run(*words, "--source-data", source, "--size", "8", "--out", tmp_path / "c")
+    assert "features" in Artifact.load(tmp_path / "c" / "artifact.acclimate").parts

@@ -135,7 +135,7 @@ def test_what_is_as_usual_keeps_its_name() -> None:
         ('size = "big"', 'expected a size as a number.* found "big"'),
         ("size = 1.5", "expected a number of pixels"),
         ('ignore_label = "void"', "expected a whole number"),
-        ('normalization = "imagnet"', "Did you mean \"imagenet\""),
+        ('normalization = "imagnet"', 'Did you mean "imagenet"'),
         ("normalization = { mean = [0.5], std = [0.0] }", "must be above 0"),
         ("logits_at = 0.5", "expected a name, or a place counted from 0"),
     ],
@@ -166,3 +166,19 @@ def test_constants_in_a_suite_are_one_value(tmp_path: Path) -> None:
     assert found.mean == MEAN
     x = torch.rand(2, 3, 4, 4)
     assert torch.equal(found.normalize(x), normalized().normalize(x))  # type: ignore[operator]
+
+
+def test_a_job_under_guard_recovers(tmp_path: Path) -> None:
+    reckless = {"lr": 10.0, "optimizer": "sgd", "statistics": "source"}
+    fields: dict[str, Any] = {"options": reckless, "images": 128, "corruptions": ("fog",)}
+    fields["protocol"] = {"batch_size": 8}
+    plain, guarded = make_spec("tent", **fields), make_spec("tent", **fields, guard=True)
+    assert plain.get_needs() == ()
+    assert guarded.get_needs() == ("features",)
+    assert plain.key != guarded.key
+    assert JobSpec.from_dict(guarded.to_dict()) == guarded
+    for name, spec in {"a": plain, "b": guarded}.items():
+        assert run_once(spec, tmp_path / name) == "finished"
+    before, after = (stable(tmp_path / name) for name in "ab")
+    assert not any(line["n_restored"] for line in before)
+    assert any(line["restored"] for line in after)

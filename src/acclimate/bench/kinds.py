@@ -25,6 +25,7 @@ _Kind = tuple[Callable[[Any], bool], str]
 _TEXT: _Kind = _is_text, "a text"
 _TABLE: _Kind = lambda value: isinstance(value, Mapping), "a table, such as { lr = 1e-3 }"
 _COUNT: _Kind = _is_count, "a whole number"
+_SWITCH: _Kind = lambda value: isinstance(value, bool), "true or false"
 _SEED: _Kind = lambda value: _is_count(value) and value >= 0, "a whole number of at least 0"
 
 _KINDS: dict[str, _Kind] = {
@@ -55,7 +56,8 @@ _KINDS: dict[str, _Kind] = {
     "regularizer": _TABLE,
     "auxiliary": _TABLE,
     "speed": _TEXT,
-    "reveal_labels": (lambda value: isinstance(value, bool), "true or false"),
+    "guard": _SWITCH,
+    "reveal_labels": _SWITCH,
     "prepare": (lambda value: not isinstance(value, str | int | float | list), "a table"),
     "seed": _SEED,
     "source": _TEXT,

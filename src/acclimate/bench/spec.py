@@ -12,7 +12,7 @@ from typing import Any, Self, get_args
 
 from acclimate.bench.hashes import file_sha256, tell_folder
 from acclimate.bench.kinds import check_kinds
-from acclimate.comparison import Protocol, Request, Wrapping
+from acclimate.comparison import Protocol, Request, Wrapping, find_needs
 from acclimate.data import SETS
 from acclimate.data.domain_pool import DomainChoice
 from acclimate.errors import BadInput, InvalidConfig, did_you_mean
@@ -114,6 +114,7 @@ class JobSpec:
         regularizer: Options of SWR laid over the method; None for no such thing, {} for defaults.
         auxiliary: Options of NSP added to the method; None for no such thing, {} for defaults.
         prepare: How the artifact is prepared, where one is needed.
+        guard: Whether the last good state is restored when predictions collapse.
         speed: Of adaptation: `"exact"`, `"fast"` or `"fastest"`.
         reveal_labels: Whether an oracle is shown the labels.
         seed: Of a shuffled order and of the method's draws.
@@ -141,6 +142,7 @@ class JobSpec:
     regularizer: Mapping[str, Any] | None = None
     auxiliary: Mapping[str, Any] | None = None
     prepare: Preparing = field(default_factory=Preparing)
+    guard: bool = False
     speed: str = "exact"
     reveal_labels: bool = False
     seed: int = 0
@@ -195,6 +197,7 @@ class JobSpec:
             normalization=Normalization.of(self.normalization),
             head=self.head,
             logits_at=self.logits_at,
+            guard=self.guard,
         )
 
     def get_regularizer(self) -> SwrOptions | None:
@@ -207,7 +210,7 @@ class JobSpec:
 
     def get_needs(self) -> tuple[str, ...]:
         """Return the parts of an artifact that the job needs."""
-        needs = dict.fromkeys(get_method(self.method).needs)
+        needs = dict.fromkeys(find_needs([self.method], self.guard))
         if self.regularizer is not None:
             needs["penalty"] = None
         if self.auxiliary is not None:
@@ -295,6 +298,7 @@ class JobSpec:
             "auxiliary": _to_dict(self.get_auxiliary()),
             "artifact": self.artifact_key,
             "speed": how.to_dict(),
+            **({"guard": True} if self.guard else {}),
             "reveal_labels": self.reveal_labels,
             "seed": self.seed,
         }

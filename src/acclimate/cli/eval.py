@@ -77,6 +77,7 @@ def evaluate(
     head: HeadOption = None,
     logits_at: LogitsAtOption = None,
     classes: o.Classes = None,
+    guard: o.UseGuard = False,
     speed: SpeedOption = "exact",
     seed: o.Seed = 0,
     seeds: o.Seeds = 1,
@@ -146,7 +147,7 @@ def evaluate(
         if ignore_label != 255 and not found.palette:
             raise BadInput(f"--ignore-label is for masks, and {data} has none. Leave it out.")
         preparation = None
-        if prepared is None and c.find_needs(methods):
+        if prepared is None and c.find_needs(methods, guard):
             preparation = c.Preparation(
                 source=c.check_source(source_data or found.source, methods),
                 n=source_images,
@@ -176,6 +177,7 @@ def evaluate(
                 head=head,
                 logits_at=get_logits_at(logits_at),
                 normalization=normal,
+                guard=guard,
             ),
             seeds=tuple(range(seed, seed + seeds)),
             side_by_side=not one_by_one,
@@ -198,7 +200,8 @@ def _show(result: Comparison, job: Job, place: Path) -> None:
     console = get_console()
     facts = result.provenance
     console.print(f"{facts['model']} on {job.data.title}", style="bold")
-    console.print(facts["protocol_line"], style="dim", soft_wrap=True)
+    guarded = "; every method under guard" if job.wrapping.guard else ""
+    console.print(facts["protocol_line"] + guarded, style="dim", soft_wrap=True)
     show_table(console, result.table, result.quality if len(job.data.domains) == 1 else ())
     console.print(
         make_facts(

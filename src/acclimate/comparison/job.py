@@ -74,7 +74,7 @@ class Job:
         how = self.wrapping
         parameter = next(self.model.parameters(), torch.empty(0))
         if self.preparation is not None:
-            artifact: Any = self.preparation.describe(self.methods)
+            artifact: Any = self.preparation.describe(self.methods, how.guard)
         else:
             artifact = None if how.artifact is None else digest(how.artifact.tensors)
         return {
@@ -100,6 +100,7 @@ class Job:
                 },
             },
             "versions": versions(),
+            **({"guard": True} if how.guard else {}),
         }
 
 

@@ -70,6 +70,8 @@ class Wrapping:
         channels_last: Whether the copies of the model keep colour as the last axis in memory. On a
             processor this is half as fast again; numbers differ by rounding only.
         speed: What may be traded for time and memory; the same for all methods.
+        guard: Whether the last good state is restored when predictions collapse; needs the part
+            `features` of the artifact.
     """
 
     artifact: Artifact | None = None
@@ -78,6 +80,7 @@ class Wrapping:
     normalization: Normalization | None = None
     channels_last: bool = True
     speed: Speed = field(default_factory=Speed)
+    guard: bool = False
 
 
 def compare(
@@ -209,6 +212,7 @@ def wrap(
         normalization=how.normalization,
         seed=seed,
         speed=how.speed,
+        guard=how.guard,
         **added,
     )
 

@@ -28,6 +28,8 @@ from acclimate.streams import Domain
 from acclimate.streams.folder import FolderSource
 from acclimate.streams.images import Size
 
+#: The part of an artifact that the guard compares with.
+GUARDED = "features"
 #: Training images of the built-in task, which has no end of its own.
 N_BUILTIN = 4096
 BATCH = 128
@@ -59,9 +61,10 @@ class ArraySource:
             yield x if self._normalization is None else self._normalization.normalize(x), y
 
 
-def find_needs(methods: Iterable[str]) -> tuple[str, ...]:
-    """Return the parts of an artifact that the methods need."""
-    return tuple(dict.fromkeys(part for name in methods for part in get_method(name).needs))
+def find_needs(methods: Iterable[str], guard: bool = False) -> tuple[str, ...]:
+    """Return the parts of an artifact that the methods need, and the guard, if there is one."""
+    parts = dict.fromkeys(part for name in methods for part in get_method(name).needs)
+    return tuple({**parts, GUARDED: None} if guard else parts)
 
 
 def check_source(source: str | None, methods: Sequence[str]) -> str:
@@ -71,7 +74,7 @@ def check_source(source: str | None, methods: Sequence[str]) -> str:
         ArtifactMissing: Nobody knows.
     """
     if source is None:
-        needy = [name for name in methods if get_method(name).needs]
+        needy = [name for name in methods if get_method(name).needs] or ["the guard"]
         raise ArtifactMissing(
             f"{', '.join(needy)} need{'s' if len(needy) == 1 else ''} an artifact, and none was "
             "given. Make one where the source data is, by acclimate prepare SOURCE_DIR …, and give "
@@ -124,9 +127,9 @@ class Preparation:
                 "taken. Leave --source-images out."
             )
 
-    def describe(self, methods: Iterable[str]) -> dict[str, Any]:
+    def describe(self, methods: Iterable[str], guard: bool = False) -> dict[str, Any]:
         """Return what changes the artifact, as JSON types."""
-        parts = list(find_needs(methods))
+        parts = list(find_needs(methods, guard))
         about: dict[str, Any] = {
             "prepared_from": self.source,
             "n": self.n,
@@ -159,7 +162,7 @@ class Preparation:
         Args:
             model: Whose artifact it is to be.
             methods: Only the parts that these need are prepared.
-            wrapping: Head, place of the logits, and normalisation.
+            wrapping: Head, place of the logits, normalisation, and whether there is a guard.
             progress: Called with the stage, the count done and the count to do.
 
         Raises:
@@ -169,7 +172,7 @@ class Preparation:
         return prepare(
             model,
             batches,
-            parts=find_needs(methods),
+            parts=find_needs(methods, wrapping.guard),
             normalization=wrapping.normalization,
             head=wrapping.head,
             logits_at=wrapping.logits_at,

@@ -141,6 +141,8 @@ def settings_facts(outcome: Outcome) -> Facts:
     facts = {f"{spec.method}.{name}": str(v) for name, v in spec.get_config().to_dict().items()}
     facts["method"] = spec.method
     facts["speed"] = spec.speed
+    if spec.guard:
+        facts["guard"] = "on"
     for what, given in (("regularizer", spec.regularizer), ("auxiliary", spec.auxiliary)):
         facts[what] = "none" if given is None else json.dumps(dict(given), sort_keys=True)
     if spec.get_needs():
