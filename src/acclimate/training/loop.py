@@ -6,7 +6,7 @@ import importlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from acclimate.training.checkpoint import Position
 from acclimate.training.draws import batch_order, generator_at, seed_of
 from acclimate.training.objectives import Objective
 from acclimate.training.sets import ImageSet
-from acclimate.training.settings import TrainSettings, learning_rate
+from acclimate.training.settings import TrainSettings
 
 _TEST_BATCH = 500
 
@@ -132,82 +132,116 @@ def make_optimizer(trained: nn.Module, settings: TrainSettings) -> torch.optim.S
     )
 
 
+class Batched(Protocol):
+    """Labelled images, of which any may be asked for."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def batches(self, picks: Sequence[Tensor]) -> Iterable[tuple[Tensor, Tensor]]:
+        """Return the images of each list of numbers, with their labels."""
+
+
+class Epochs(Protocol):
+    """Settings of a run that goes over its images again and again."""
+
+    @property
+    def epochs(self) -> int:
+        """How often."""
+
+    @property
+    def batch_size(self) -> int:
+        """Images a step."""
+
+    @property
+    def seed(self) -> int:
+        """Of all draws."""
+
+
 def run_epochs(
     fabric: Any,
-    trained: nn.Module,
+    trained: Any,
     optimizer: Any,
-    data: ImageSet,
-    settings: TrainSettings,
+    data: Batched,
+    settings: Epochs,
     position: Position,
     *,
+    rate_at: Callable[[int, int], float],
     keep: Callable[[], None],
     log: Callable[[dict[str, Any]], None],
     save_every: int,
+    begin: Callable[[int], None] | None = None,
+    remedy: str = "Give a smaller --lr.",
     progress: Progress | None = None,
 ) -> None:
     """Train from a position to the end.
 
     Args:
         fabric: What `make_fabric` gave.
-        trained: A `Trained`, set up by Fabric.
+        trained: A module from images, labels and draws to the loss, or to the loss and a penalty in
+            it; set up by Fabric.
         optimizer: Set up by Fabric.
         data: To train on.
         settings: Of the run.
         position: Where to begin; it is kept up to date.
+        rate_at: From the number of a step and those of an epoch to the learning rate.
         keep: Called when the position is to be kept: at every epoch's end, and now and then.
         log: Called with the figures of each epoch.
         save_every: Steps between two calls of `keep` within an epoch.
+        begin: Called with the number of an epoch before it begins, or goes on.
+        remedy: What to do if the loss is no number any more.
         progress: Called with the stage, the count done and the count to do.
     """
     n_steps = len(batch_order(len(data), settings.batch_size, settings.seed, 0))
     n_all = settings.epochs * n_steps
     before, began = position.seconds, time.perf_counter()
     rank, n_ranks = fabric.global_rank, fabric.world_size
-    trained.train()
     while position.epoch < settings.epochs:
         epoch = position.epoch
+        if begin is not None:
+            begin(epoch)
+        trained.train()
         order = batch_order(len(data), settings.batch_size, settings.seed, epoch)
         own = [picks[rank::n_ranks] for picks in order[position.step :]]
-        rate = settings.lr
+        rate = rate_at(epoch * n_steps, n_steps)
         for x, y in data.batches(own):
             place = (epoch, position.step, rank)
-            rate = learning_rate(settings, epoch * n_steps + position.step, n_steps)
+            rate = rate_at(epoch * n_steps + position.step, n_steps)
             for group in optimizer.param_groups:
                 group["lr"] = rate
             # Dropout and its like draw from the global generators, which know no place.
             torch.manual_seed(seed_of(settings.seed, "layers", *place))
             draws = generator_at(settings.seed, "augmentation", *place)
             optimizer.zero_grad()
-            loss = trained(x.to(fabric.device), y.to(fabric.device), draws)
+            given = trained(x.to(fabric.device), y.to(fabric.device), draws)
+            loss, penalty = given if isinstance(given, tuple) else (given, 0.0)
             fabric.backward(loss)
             optimizer.step()
-            _count(position, float(loss.detach()), rate)
+            _count(position, float(loss.detach()), float(penalty), rate, remedy)
             position.seconds = before + time.perf_counter() - began
             if progress is not None:
                 progress("train", epoch * n_steps + position.step, n_all)
             if position.step % save_every == 0 and position.step < n_steps:
                 keep()
-        mean = fabric.all_reduce(torch.tensor(position.loss_sum / n_steps), reduce_op="mean")
-        position.epoch, position.step, position.loss_sum = epoch + 1, 0, 0.0
-        log(
-            {
-                "epoch": position.epoch,
-                "loss": round(float(mean), 6),
-                "lr": rate,
-                "minutes": round(position.seconds / 60, 2),
-            }
-        )
+        sums = torch.tensor([position.loss_sum, position.penalty_sum], dtype=torch.float64)
+        loss_mean, penalty_mean = (fabric.all_reduce(sums, reduce_op="mean") / n_steps).tolist()
+        position.epoch, position.step = epoch + 1, 0
+        position.loss_sum = position.penalty_sum = 0.0
+        figures = {"epoch": epoch + 1, "loss": loss_mean, "penalty": penalty_mean, "lr": rate}
+        log({**figures, "minutes": round(position.seconds / 60, 2)})
+        position.seconds = before + time.perf_counter() - began
         keep()
 
 
-def _count(position: Position, loss: float, rate: float) -> None:
+def _count(position: Position, loss: float, penalty: float, rate: float, remedy: str) -> None:
     if not math.isfinite(loss):
         raise InvalidConfig(
             f"the loss became {loss} in step {position.step + 1} of epoch {position.epoch + 1}, "
-            f"at a learning rate of {rate:.3g}. Give a smaller --lr, or more --warmup-epochs."
+            f"at a learning rate of {rate:.3g}. {remedy}"
         )
     position.step += 1
     position.loss_sum += loss
+    position.penalty_sum += penalty
 
 
 @torch.no_grad()

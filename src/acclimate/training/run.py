@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from acclimate.training.output import (
     write_weights,
 )
 from acclimate.training.sets import ImageSet, load_sets
-from acclimate.training.settings import TrainSettings
+from acclimate.training.settings import TrainSettings, learning_rate
 
 
 def train(
@@ -91,11 +92,14 @@ def train(
         log = read_log(log_path(out), course.position.epoch) if is_going_on else []
 
         def note(figures: dict[str, Any]) -> None:
-            log.append(figures)
+            del figures["penalty"]  # there is none
+            log.append({**figures, "loss": round(figures["loss"], 6)})
             course.log(log)
 
         run_epochs(
             *(fabric, wrapped, optimizer, data, settings, course.position),
+            rate_at=partial(learning_rate, settings),
+            remedy="Give a smaller --lr, or more --warmup-epochs.",
             keep=course.keep,
             log=note,
             save_every=save_every,

@@ -18,9 +18,9 @@ from acclimate.errors import BadInput, UnsuitableModel
 from acclimate.taps import try_forward
 from acclimate.training.checkpoint import check_place, checkpoint_path
 from acclimate.training.course import Course
-from acclimate.training.loop import make_fabric, repeatable
+from acclimate.training.loop import make_fabric, repeatable, run_epochs
 from acclimate.training.output import log_path, read_done, read_log, write_zoo_file
-from acclimate.training.segmentation.loop import measure, run_epochs
+from acclimate.training.segmentation.looks import choose_pairs, measure
 from acclimate.training.segmentation.objective import PHOTOMETRIC, DenseTrained
 from acclimate.training.segmentation.settings import SegmentationSettings
 from acclimate.zoo.readers import sha256_of
@@ -114,7 +114,12 @@ def train_segmentation(
         is_going_on = bool(course.begin(resume=resume, force=force))
         log = read_log(log_path(out), course.position.epoch) if is_going_on else []
 
+        def begin(epoch: int) -> None:
+            if settings.isw and epoch >= settings.isw_warmup_epochs:
+                choose_pairs(fabric, trained, data, settings, progress)
+
         def note(figures: dict[str, Any]) -> None:
+            del figures["lr"]  # which follows from the settings
             is_last = figures["epoch"] == settings.epochs
             if is_last or figures["epoch"] % settings.check_every == 0:
                 figures |= _name_ious(measure(fabric, model, held, progress), held)
@@ -122,7 +127,9 @@ def train_segmentation(
             course.log(log)
 
         run_epochs(
-            *(fabric, wrapped, trained, optimizer, data, settings, course.position),
+            *(fabric, wrapped, optimizer, data, settings, course.position),
+            rate_at=lambda step, n_steps: settings.rate(step, settings.epochs * n_steps),
+            begin=begin,
             keep=course.keep,
             log=note,
             save_every=save_every,
