@@ -65,7 +65,10 @@ def make_provenance(domains: Sequence[str] | Mapping[str, Any], **more: Any) -> 
         "date": "2020-01-01T00:00:00+00:00",
         "protocol_line": "reset_each",
         "data_source": "generated",
-        "data": {name: {"sha256": f"{ord(name[0]):02x}" * 32, "n": 100} for name in domains},
+        "data": {
+            name: {"sha256": f"{ord(name[0]):02x}" * 32, "n": 100, "severity": 5}
+            for name in domains
+        },
         "model": {"name": "builtin", "weights_sha256": "ab" * 32, "n_parameters": 272_474},
         "versions": {"acclimate": "0.1.0", "torch": "2.3.0", "python": "3.11.2"},
         "machine": {"processor": "A processor", "n_cores": 2, "device": "cpu"},

@@ -16,6 +16,7 @@ from acclimate.bench.reports import (
     show_report,
     tabulate,
 )
+from acclimate.bench.reports.facts import describe_protocol, protocol_facts
 from acclimate.bench.reports.latex import escape as escape_latex
 from acclimate.bench.reports.markdown import escape as escape_markdown
 from acclimate.bench.selection import get_rule
@@ -102,6 +103,17 @@ def test_csv_has_every_count_with_all_digits():
     assert {line["is_complete"] for line in lines if line["label"] == "partial"} == {"false"}
     assert {line["protocol_mark"] for line in lines if line["label"] == "fewer"} == {"a"}
     assert {line["peak_memory_bytes"] for line in lines if line["label"] == "partial"} == {""}
+
+
+def test_images_as_they_were_found_have_no_severity():
+    """A folder of photographs is not corrupted, whatever the default of a job is."""
+    outcome = exact("source", 50, 60, method="source")
+    assert "at severity 5" in describe_protocol(protocol_facts(outcome))
+    for about in outcome.provenance["data"].values():
+        del about["severity"]
+    assert "severity" not in describe_protocol(protocol_facts(outcome))
+    lines = list(csv.DictReader(io.StringIO(render_csv(tabulate([outcome], title="t")))))
+    assert {line["severity"] for line in lines} == {""}
 
 
 def test_csv_tells_corruption_and_severity():

@@ -12,6 +12,7 @@ from acclimate.bench.reports.facts import (
     describe_protocol,
     domain_counts,
     domain_errors,
+    has_severity,
     protocol_facts,
     split_domain,
 )
@@ -55,7 +56,7 @@ def _lines(row: Row, outcome: Outcome) -> Iterator[dict[str, Any]]:
     memory = outcome.result.peak_memory
     for domain, (n, n_errors) in domain_counts(outcome).items():
         corruption, severity = split_domain(domain, outcome.entry.spec)
-        severities = outcome.entry.spec.severities
+        severities = outcome.entry.spec.severities if has_severity(outcome) else ("",)
         time = _ms_per_image(outcome, domain)
         yield {
             "domain": domain,

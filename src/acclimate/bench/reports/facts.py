@@ -13,7 +13,6 @@ from acclimate.bench.outcome import Outcome
 from acclimate.bench.spec import JobSpec
 from acclimate.comparison import Protocol
 from acclimate.corruptions import BENCHMARK
-from acclimate.data.domain_sets import DOMAIN_SETS
 from acclimate.measures.groups import find_errors
 from acclimate.methods import get_method
 
@@ -86,10 +85,15 @@ def protocol_facts(outcome: Outcome) -> Facts:
         "clean probe": "after each domain" if protocol.clean_probe else "none",
         "predictions": f"from {get_method(spec.method).predicts} the update",
     }
-    is_several = spec.domains is not None or spec.data in DOMAIN_SETS
-    if is_several or (spec.corruptions is None and spec.data == "builtin"):
+    if not has_severity(outcome):
         del facts["severity"]
     return facts
+
+
+def has_severity(outcome: Outcome) -> bool:
+    """Say whether the data is corrupted so much and no more, rather than as it was found."""
+    described = outcome.provenance["data"].values()
+    return any("severity" in about for about in described)
 
 
 def merge_facts(several: Sequence[Facts]) -> Facts:
