@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 from acclimate.cli.main import app
@@ -107,3 +108,41 @@ def test_the_command_line(tmp_path: Path) -> None:
     checked = CliRunner().invoke(app, ["data", "check", "camvid", *place])
     assert checked.exit_code == 0, checked.output
     assert "Nothing is wrong" in checked.stdout
+
+
+def test_masks_of_ones_own_are_not_corrupted(tmp_path: Path) -> None:
+    """Whatever lies beside the images of a folder is copied, each in its size."""
+    base = make_folder(tmp_path / "mine", ("train", "val"))
+    for path in base.rglob("masks/a/*.png"):
+        values = np.array(Image.open(path))
+        mask = Image.fromarray(np.where(values == 255, 99, values).astype(np.uint8))
+        image = base / path.relative_to(base).as_posix().replace("masks", "images")
+        size = (24, 16) if path.stem == "0" else (30, 20)
+        mask.resize(size, Image.Resampling.NEAREST).save(path)
+        Image.open(image).resize(size).save(image)
+    words = ["data", "corrupt", str(base), "--name", "contrast", "--workers", "1"]
+    out = tmp_path / "spoiled"
+    refused = CliRunner().invoke(app, [*words, "--out", str(out)])
+    assert "for no class: 99" in str(refused.exception)
+    result = CliRunner().invoke(app, [*words, "--ignore-label", "99", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    copies = out / "contrast" / "5"
+    assert not (copies / "train").exists()
+    for path in (base / "val" / "masks" / "a").iterdir():
+        mask = copies / "val" / "masks" / "a" / path.name
+        assert mask.read_bytes() == path.read_bytes()
+        image = Image.open(copies / "val" / "images" / "a" / path.name)
+        assert image.size == Image.open(path).size
+    images = load_masks(str(copies), "val", size=(16, 24), ignore_label=99)
+    assert len(images) == 3
+    for option in (["--size", "8"], ["--resize", "8"]):
+        refused = CliRunner().invoke(app, [*words, *option, "--out", str(out)])
+        assert "not for masks" in str(refused.exception)
+
+
+@pytest.mark.parametrize("option", [["--split", "val"], ["--ignore-label", "9"]])
+def test_what_is_for_masks_is_refused_without_them(option: list[str], tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    words = ["data", "corrupt", str(tmp_path / "photos"), *option, "--out", str(tmp_path / "out")]
+    refused = CliRunner().invoke(app, words)
+    assert f"{option[0]} is for images with masks" in str(refused.exception)

@@ -177,8 +177,18 @@ def corrupt(
         ),
     ] = None,
     split: Annotated[
-        str, typer.Option(help="Of a set with masks: which images are corrupted.")
-    ] = "val",
+        str | None,
+        typer.Option(
+            help="Of images with masks: which are corrupted; default: val, or all if there are no "
+            "splits."
+        ),
+    ] = None,
+    ignore_label: Annotated[
+        int | None,
+        typer.Option(
+            metavar="NUMBER", help="The value of pixels without a label, in masks of a folder."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,
     workers: Annotated[
         int | None, typer.Option(help="Processes; default: one for each processor.")
@@ -187,14 +197,16 @@ def corrupt(
 ) -> None:
     """Make corrupted copies of a set or of a folder of images.
 
-    A set of arrays gets the layout of CIFAR-10-C, a folder that of ImageNet-C. What is there
-    already is kept: a run that was cut goes on with the same command.
+    A set of arrays gets the layout of CIFAR-10-C, a folder that of ImageNet-C; beside images with
+    masks, a copy of each mask is laid. What is there already is kept: a run that was cut goes on
+    with the same command.
 
     Without `--name` these are the fifteen corruptions of the benchmark. Frost is made of
     photographs where there are any (`acclimate data get frost`).
 
     Example: `acclimate data corrupt cifar10 --severity 5 --name fog`
     """
+    from acclimate.comparison.masks import find_split, has_masks
     from acclimate.corruptions.frost import PROCEDURAL, frost_from
     from acclimate.data import SETS, data_root
     from acclimate.data import corrupt as corrupt_set
@@ -204,9 +216,16 @@ def corrupt(
     root = data_root(data_dir)
     names, severities = choose_corruptions(name or None), severity or [5]
     n_workers = workers if workers is not None else os.cpu_count() or 1
-    if what in SETS and SETS[what].kind == "masks":
-        _corrupt_masks(what, names, severities, out, split, seed, n_workers, root)
+    if has_masks(what):
+        if size is not None or resize is not None:
+            raise BadInput(f"--size and --resize are not for masks, and {what} has some.")
+        chosen = split or find_split(what, ("val",), root)
+        ignored = 255 if ignore_label is None else ignore_label
+        _corrupt_masks(what, names, severities, out, chosen, ignored, seed, n_workers, root)
         return
+    if split is not None or ignore_label is not None:
+        option = "--ignore-label" if split is None else "--split"
+        raise BadInput(f"{option} is for images with masks, and {what} has none. Leave it out.")
     if what in SETS and SETS[what].kind != "folder":
         if size is not None or resize is not None:
             option = "--resize" if size is None else "--size"
@@ -246,7 +265,8 @@ def _corrupt_masks(
     names: list[str],
     severities: list[int],
     out: Path | None,
-    split: str,
+    split: str | None,
+    ignore_label: int,
     seed: int,
     workers: int,
     root: Path,
@@ -263,6 +283,7 @@ def _corrupt_masks(
             workers=workers,
             progress=progress,
             notify=_note,
+            ignore_label=ignore_label,
         )
     get_console().print(make_facts(what, {"place": str(out), "written": f"{n:,}"}))
 

@@ -20,6 +20,7 @@ from acclimate.data.corruptor import check_request
 from acclimate.data.generate import open_pool
 from acclimate.data.masks.images import MaskedImages
 from acclimate.data.masks.loading import find_set, load_masks
+from acclimate.data.masks.pixels import find_size
 from acclimate.data.masks.shift import Shift, corrupt_image, describe
 from acclimate.data.masks.specs import IGNORE
 from acclimate.data.masks.tree import CLASSES, Pair
@@ -49,7 +50,7 @@ def corrupt_masks(
     """Write corrupted copies of a split to `out/<corruption>/<severity>`; return how many are new.
 
     What is there already is kept, so that a cut run goes on where it was. Every file is looked at
-    first.
+    first. Each image keeps its size.
 
     Args:
         name: A set with masks, or a folder; see `load_masks`.
@@ -70,14 +71,18 @@ def corrupt_masks(
             copies of something else.
     """
     check_request(names, severities)
-    data = load_masks(name, split, root, path, ignore_label=ignore_label)
+    if name == "builtin-scenes":
+        raise BadInput(f"{name} is made by code: corrupt it when it is loaded, by corruption=.")
+    data = load_masks(name, split, root, path, size=1, ignore_label=ignore_label)
     out, place = Path(out), data_root(root)
     if not isinstance(data, MaskedImages):
-        raise BadInput(f"{name} is made by code: corrupt it when it is loaded, by corruption=.")
+        raise BadInput(f"{name} has no files to copy.")
     base = find_set(name, place, path)[1]
     if out.resolve().is_relative_to(base.resolve()):
         raise BadInput(f"{out} is inside {base}: give a folder elsewhere by --out.")
-    data.verify(progress)
+    sizes = {pair: _size_of(pair) for pair in data.pairs}
+    data.size = max(size[0] for size in sizes.values()), max(size[1] for size in sizes.values())
+    data.verify(progress)  # as large as the largest, so that no pixel is passed over
     make_folder(out)
     n_written = 0
     with hold_lock(out, "generate", notify), open_pool(workers) as pool:
@@ -92,7 +97,7 @@ def corrupt_masks(
                     _copy(pair.mask, folder / pair.mask.relative_to(base))
                 targets = {pair: _target(folder, base, pair) for pair in data.pairs}
                 jobs = [
-                    (pair, target, shift, data.size)
+                    (pair, target, shift, sizes[pair])
                     for pair, target in targets.items()
                     if not target.is_file()
                 ]
@@ -110,6 +115,13 @@ def _run(jobs: Sequence[_Job], pool: ProcessPoolExecutor | None) -> Iterator[Non
         return
     for task in as_completed([pool.submit(_write, job) for job in jobs]):
         yield task.result()
+
+
+def _size_of(pair: Pair) -> Size:
+    size = find_size(pair)
+    if isinstance(size, str):
+        raise BadInput(size)
+    return size
 
 
 def _target(folder: Path, base: Path, pair: Pair) -> Path:
