@@ -14,8 +14,8 @@ from acclimate.builtin.scene_model import load_scene_model
 from acclimate.builtin.scenes import SCENE_CLASSES, SCENE_PALETTE, SCENE_SIZE, render_scenes
 from acclimate.data.masks import load_masks
 from acclimate.errors import BadInput
+from acclimate.functional.pixels import count_pixels, find_ious
 from acclimate.report.panels import draw_panels, paint, write_panels
-from acclimate.training.segmentation.confusion import count_pixels, find_ious
 
 
 def test_scenes_depend_on_seed_and_place_alone() -> None:

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from acclimate.cli.main import app
 from acclimate.data.masks import load_masks
 from acclimate.errors import BadInput, InvalidConfig, UnsuitableModel
+from acclimate.functional.pixels import count_pixels, find_ious
 from acclimate.storage import read_file
 from acclimate.training.checkpoint import checkpoint_path
 from acclimate.training.output import log_path
 from acclimate.training.segmentation import SegmentationSettings, train_segmentation
 from acclimate.training.segmentation.augment import crop_and_flip
-from acclimate.training.segmentation.confusion import count_pixels, find_ious
 from acclimate.training.segmentation.objective import pixel_cross_entropy
 from acclimate.zoo.named import load_named
 from acclimate.zoo.segmentation import load_dense, whitening_layers

@@ -124,6 +124,32 @@ def image_losses(logits: Tensor, y: Tensor, ignore_label: int = IGNORE_LABEL) ->
     return -total / counts.flatten(1).sum(dim=1).clamp_min(1)
 
 
+def count_pixels(
+    predicted: Tensor, y: Tensor, n_classes: int, ignore_label: int = IGNORE_LABEL
+) -> Tensor:
+    """Return how many pixels of each class (row) were given each class (column), exactly.
+
+    Args:
+        predicted: Class numbers, any shape.
+        y: Of the same shape.
+        n_classes: Number of classes.
+        ignore_label: Of pixels that count nowhere.
+    """
+    counted = y != ignore_label
+    pairs = y[counted] * n_classes + predicted[counted]
+    return torch.bincount(pairs, minlength=n_classes**2).view(n_classes, n_classes)
+
+
+def find_ious(counts: Tensor) -> Tensor:
+    """Return the intersection over union of each class; NaN where it neither is nor was given.
+
+    >>> find_ious(torch.tensor([[1, 1, 0], [0, 2, 0], [0, 0, 0]])).tolist()
+    [0.5, 0.6666666666666666, nan]
+    """
+    hits = counts.diag().double()
+    return hits / (counts.sum(0) + counts.sum(1) - counts.diag())
+
+
 def check_masks(
     y: object,
     size: tuple[int, ...],

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from acclimate.errors import BadInput
+from acclimate.functional.pixels import count_pixels, find_ious
 from acclimate.measures.accumulator import Measures
 from acclimate.measures.calibration import Array
 from acclimate.measures.plain import to_plain
@@ -38,16 +41,14 @@ class PixelMeasures(Measures):
             BadInput: The labels do not fit; nothing was counted.
         """
         super().update(logits, y)
-        places = y.cpu().numpy().astype(np.int64) * self.n_classes + logits.argmax(1).cpu().numpy()
-        counts = np.bincount(places, minlength=self.n_classes**2)
-        self.confusion += counts.reshape(self.n_classes, self.n_classes)
+        given = logits.argmax(1).cpu()
+        self.confusion += count_pixels(given, y.cpu().long(), self.n_classes).numpy()
 
     @property
     def iou_by_class(self) -> dict[int, float]:
         """Intersection over union of each class that occurs in truth or predictions."""
-        hits = np.diagonal(self.confusion)
-        union = self.confusion.sum(axis=0) + self.confusion.sum(axis=1) - hits
-        return {k: float(hits[k] / union[k]) for k in range(self.n_classes) if union[k]}
+        shares = find_ious(torch.from_numpy(self.confusion)).tolist()
+        return {k: share for k, share in enumerate(shares) if not math.isnan(share)}
 
     @property
     def miou(self) -> float:

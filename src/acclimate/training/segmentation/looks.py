@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from acclimate.data.masks import LabelledPixels
 from acclimate.data.places import Progress
+from acclimate.functional.pixels import count_pixels, find_ious, resize_maps
 from acclimate.training.draws import generator_at
-from acclimate.training.segmentation.confusion import count_pixels, enlarge, find_ious
 from acclimate.training.segmentation.objective import DenseTrained
 from acclimate.training.segmentation.settings import SegmentationSettings
 
@@ -69,7 +69,7 @@ def measure(
     picks = list(torch.split(torch.arange(len(data)), _CHECK_BATCH))
     own = picks[fabric.global_rank :: fabric.world_size]
     for number, (x, y) in enumerate(data.batches(own), start=1):
-        logits = enlarge(model(x.to(fabric.device).float() / 255).float(), y)
+        logits = resize_maps(model(x.to(fabric.device).float() / 255).float(), y.shape[1:])
         counts += count_pixels(logits.argmax(dim=1).cpu(), y, n_classes)
         if progress is not None:
             progress("validate", number, len(own))

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from acclimate.data.masks import IGNORE
+from acclimate.functional.pixels import resize_maps
 from acclimate.functional.views import Blur, ColorJitter, Views
 from acclimate.streams.images import Size
 from acclimate.training.segmentation.augment import crop_and_flip
-from acclimate.training.segmentation.confusion import enlarge
 from acclimate.training.segmentation.isw import SelectiveWhitening
 from acclimate.training.segmentation.settings import SegmentationSettings
 
@@ -25,7 +25,8 @@ def pixel_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
         logits: (n, classes, h, w); enlarged to the size of the labels.
         y: (n, height, width), 255 where nothing counts.
     """
-    total = F.cross_entropy(enlarge(logits.float(), y), y, ignore_index=IGNORE, reduction="sum")
+    maps = resize_maps(logits.float(), y.shape[1:])
+    total = F.cross_entropy(maps, y, ignore_index=IGNORE, reduction="sum")
     return total / (y != IGNORE).sum().clamp_min(1)
 
 
