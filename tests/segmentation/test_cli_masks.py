@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from typer.testing import CliRunner, Result
 
 import acclimate
@@ -213,6 +213,43 @@ def test_masks_of_a_resumed_call_are_those_of_an_uncut_one(
     assert read_all(out) == read_all(tmp_path / "uncut")
     assert adapted.counts.batches == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photos", "uncut"]
+
+
+def test_masks_are_as_large_as_the_image_files_of_which_nothing_is_cut_away(
+    photos: Path, tmp_path: Path
+) -> None:
+    """The model sees whole images of one size, and the masks lie on the files of several."""
+    large = photos / "day1" / "6.jpg"
+    Image.open(large).resize((45, 18)).save(large)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.open(photos / "day1" / "5.jpg").save(photos / "day1" / "5.jpg", exif=turned)
+    out = tmp_path / "masks"
+    run("adapt", photos, *MODEL, "--method", "norm", "--size", "15", "--out", out)
+    adapted = acclimate.adapt(tiny_net(), "norm")
+    sizes = set()
+    for paths, x in FolderStream(photos, 15, batch_size=2, squash=True):
+        small = torch.nn.functional.interpolate(adapted(x), (15, 15), mode="bilinear").argmax(1)
+        for path, pixels, mask in zip(paths, x, small, strict=True):
+            image = ImageOps.exif_transpose(Image.open(path))
+            whole = np.asarray(image.resize((15, 15), Image.Resampling.BILINEAR))
+            assert np.array_equal(np.round(pixels.numpy() * 255), whole.transpose(2, 0, 1))
+            expected = Image.fromarray(mask.numpy().astype(np.uint8))
+            expected = expected.resize(image.size, Image.Resampling.NEAREST)
+            with Image.open(out / path.relative_to(photos).with_suffix(".png")) as file:
+                assert file.size == image.size
+                assert np.array_equal(np.asarray(file), np.asarray(expected))
+            sizes.add(image.size)
+    assert sizes == {(20, 12), (45, 18), (12, 20)}
+
+
+def test_cropped_images_get_no_masks(photos: Path, tmp_path: Path) -> None:
+    adapted, out = acclimate.adapt(tiny_net(), "tent"), PredictionFolder(tmp_path / "out")
+    with pytest.raises(BadInput, match=r"found ones that are cropped\. Give .*squash=True"):
+        predict_folder(adapted, FolderStream(photos, 8, batch_size=2), out)
+    with pytest.raises(BadInput, match="found both"):
+        FolderStream(photos, 8, resize=10, squash=True)
+    assert adapted.counts.batches == 0
 
 
 def test_an_output_that_does_not_fit_is_refused_before_anything_is_learned(

@@ -101,7 +101,8 @@ def adapt(
 
     Images are taken in the order of their paths, and each batch is predicted before the model
     learns from it. Size and normalisation of the inputs come from the artifact. Of a model that
-    predicts every pixel, a mask of class numbers is written for each image, as large as the image.
+    predicts every pixel, a mask of class numbers is written for each image, as large as the image
+    file; **--size** then brings images to the model whole, and crops nothing.
 
     A crash loses at most the batch in flight: say the same again with **--resume**, and the result
     is that of an uninterrupted call.
@@ -141,10 +142,10 @@ def adapt(
             guard=guard,
             speed=speed,
         )
-        # Whoever predicts every pixel takes images of any size, and none of them is to be cropped.
+        # Whoever predicts every pixel takes images of any size, and every pixel is wanted.
         shape = wanted if file.holds_masks else get_size(wanted, prepared)
         n = batch_size if batch_size is not None else 2 if file.holds_masks else 200
-        stream = FolderStream(images, shape, n, normal)
+        stream = FolderStream(images, shape, n, normal, squash=file.holds_masks)
         try:
             summary = predict_folder(
                 adapted, stream, file, classes=names, save_every=save_every, progress=progress

@@ -52,7 +52,7 @@ SizeOption = Annotated[
     typer.Option(
         metavar="N|HxW",
         help="Resize the shorter side to this and crop the centre, a square; or height and width, "
-        "such as 48x64. Images with masks are brought to it whole.",
+        "such as 48x64. Images with masks, or to be given masks, are brought to it whole.",
     ),
 ]
 IgnoreLabelOption = Annotated[

@@ -65,6 +65,9 @@ class Folder:
     """
 
     def __init__(
+    #: Whether images are brought to the size whole, not cropped.
+    squash = False
+
         self,
         root: str | Path,
         size: int | Size | None,
@@ -91,7 +94,8 @@ class Folder:
         steps = range(start * self.batch_size, len(paths), self.batch_size)
         groups = [paths[step : step + self.batch_size] for step in steps]
         usable = start > 0
-        for number, results in enumerate(read_ahead(groups, self.size, self.resize), start):
+        images = read_ahead(groups, self.size, self.resize, self.squash)
+        for number, results in enumerate(images, start):
             read = []
             for path, result in zip(groups[number - start], results, strict=True):
                 if isinstance(result, str):
@@ -120,6 +124,11 @@ class FolderStream(Folder):
         seed: Shuffles the images; None keeps them sorted by path.
         resize: What images are resized to cover before a crop of `size`; see `Folder`.
     """
+        squash: Bring images to `size` whole, whatever their shape, and crop nothing: for models
+            that predict every pixel.
+
+    Attributes:
+        crops: Whether parts of images may be cut away.
 
     def __init__(
         self,
@@ -130,8 +139,16 @@ class FolderStream(Folder):
         seed: int | None = None,
         resize: int | Size | None = None,
     ) -> None:
+        squash: bool = False,
         super().__init__(root, size, batch_size, normalization, resize)
+        if squash and resize is not None:
+            raise BadInput(
+                "expected either resize=, before a crop, or squash=True, which crops nothing; "
+                "found both. Leave one out."
+            )
         if seed is not None:
+        self.squash = squash and size is not None
+        self.crops = size is not None and not squash
             self.paths = [self.paths[index] for index in _order(len(self.paths), seed)]
 
     def __iter__(self) -> Iterator[tuple[list[Path], Tensor]]:
@@ -146,7 +163,7 @@ class FolderStream(Folder):
     def mark_unreadable(self, paths: Sequence[Path]) -> None:
         """Note images that an earlier pass could not read; the reason is looked up."""
         for path in paths:
-            result = try_read(path, self.size, self.resize)
+            result = try_read(path, self.size, self.resize, self.squash)
             reason = result if isinstance(result, str) else "it could not be read earlier"
             self.unreadable[path] = reason
 

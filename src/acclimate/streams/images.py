@@ -162,7 +162,7 @@ def common_size(paths: Sequence[Path]) -> Size:
     """
     found: dict[Size, list[Path]] = {}
     with ThreadPoolExecutor(_N_THREADS) as pool:
-        for path, size in zip(paths, pool.map(_header_size, paths), strict=True):
+        for path, size in zip(paths, pool.map(read_size, paths), strict=True):
             if size is not None:
                 found.setdefault(size, []).append(path)
     if len(found) > 1:
@@ -177,7 +177,8 @@ def common_size(paths: Sequence[Path]) -> Size:
     return next(iter(found))
 
 
-def _header_size(path: Path) -> Size | None:
+def read_size(path: Path) -> Size | None:
+    """Return height and width as the image is shown, from its header; None if it has none."""
     try:
         with Image.open(path) as image:
             turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)

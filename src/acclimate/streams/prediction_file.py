@@ -27,6 +27,9 @@ from acclimate.storage import write_atomically
 
 COLUMNS = ("path", "label", "probability", "entropy", "batch")
 
+#: Entries of the card that earlier versions did not write, and what they would have been.
+_ADDED = {"squash": False}
+
 #: File names need not be valid text; this keeps their bytes.
 CODEC: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape"}
 
@@ -164,7 +167,7 @@ class PredictionFile:
 
     def _check_same(self) -> int:
         try:
-            saved = json.loads(self.card.read_text())
+            saved = _ADDED | json.loads(self.card.read_text())
             n_before = int(saved.pop("batches_before"))
         except (OSError, ValueError, KeyError) as error:
             raise CorruptFile(

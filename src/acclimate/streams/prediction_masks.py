@@ -16,8 +16,10 @@ from PIL import Image
 from torch import Tensor
 
 from acclimate.errors import BadInput, CorruptFile
+from acclimate.functional.pixels import resize_masks
 from acclimate.methods.base import Method
 from acclimate.storage import write_atomically
+from acclimate.streams.images import read_size
 from acclimate.streams.prediction_file import PredictionFile
 
 #: As many as 8 bits can tell apart.
@@ -28,7 +30,7 @@ class PredictionFolder(PredictionFile):
     """A folder of predicted masks, and the files that make it survive a crash.
 
     Each mask is a PNG file of 8 bits a pixel, the number of the class, under the relative name of
-    its image.
+    its image, and as large.
 
     Args:
         out: The folder, which is made.
@@ -115,6 +117,25 @@ class PredictionFolder(PredictionFile):
         if path == self.out:
             return path.is_dir() and any(path.iterdir())
         return path.exists()
+
+
+def fit_to_image(mask: Tensor, path: Path) -> Tensor:
+    """Return a mask as large as the image it belongs to, by nearest neighbours.
+
+    Args:
+        mask: Class numbers (height, width).
+        path: Of the image, whose own size is looked up.
+
+    Raises:
+        BadInput: The image is gone.
+    """
+    size = read_size(path)
+    if size is None:
+        raise BadInput(
+            f"{path} was read, and now its size cannot be. Leave the images as they are while "
+            "they are predicted; then go on by --resume (resume=True)."
+        )
+    return resize_masks(mask[None], size)[0]
 
 
 def mask_name(name: str) -> str:

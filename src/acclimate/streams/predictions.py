@@ -20,7 +20,12 @@ from acclimate.methods.base import Method
 from acclimate.parts.source import Progress
 from acclimate.streams.folder import FolderStream
 from acclimate.streams.prediction_file import CODEC, PredictionFile
-from acclimate.streams.prediction_masks import MOST_CLASSES, PredictionFolder, open_predictions
+from acclimate.streams.prediction_masks import (
+    MOST_CLASSES,
+    PredictionFolder,
+    fit_to_image,
+    open_predictions,
+)
 from acclimate.taps import get_logits, try_forward
 
 __all__ = ["PredictionFile", "PredictionFolder", "Summary", "open_predictions", "predict_folder"]
@@ -73,6 +78,11 @@ def predict_folder(
     if save_every < 1:
         raise BadInput(f"expected save_every to be at least 1, found {save_every}.")
     if isinstance(file, PredictionFolder):
+        if stream.crops:
+            raise BadInput(
+                "expected images that are brought to a size whole, as every pixel of them gets a "
+                "class; found ones that are cropped. Give FolderStream(..., squash=True)."
+            )
         file.check_images(stream.root, [_name(stream, path) for path in stream.paths])
     rows = file.begin(_describe(adapted, stream, classes), adapted)
     labels = Counter(row[1] for row in rows)
@@ -94,7 +104,8 @@ def predict_folder(
             names = [_name(stream, path) for path in batch.paths]
             if isinstance(file, PredictionFolder):
                 maps = resize_maps(logits.detach(), x.shape[2:])
-                file.write_masks(dict(zip(names, maps.argmax(dim=1), strict=True)))
+                masks = map(fit_to_image, maps.argmax(dim=1), batch.paths)
+                file.write_masks(dict(zip(names, masks, strict=True)))
                 new = _rows(names, batch.number, *_sum_up(maps), classes)
             else:
                 p, numbers = log_probs(logits).exp().max(dim=1)
@@ -135,6 +146,7 @@ def _describe(
         "listing_sha256": hashlib.sha256(text).hexdigest(),
         "batch_size": stream.batch_size,
         "size": list(stream.size),
+        "squash": stream.squash,
         "normalization": stream.normalization and stream.normalization.to_dict(),
         "classes": None if classes is None else list(classes),
         "method": adapted.name,
