@@ -300,6 +300,23 @@ def test_adapt_refuses_before_it_works(photos: Path, artifact: Path, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+def test_names_in_another_order_than_the_artifact_has_are_refused(
+    photos: Path, artifact: Path, tmp_path: Path
+) -> None:
+    out, names = tmp_path / "out.csv", tmp_path / "names.txt"
+    line = ("adapt", photos, *MODEL, "--artifact", artifact, "--classes", names, "--out", out)
+    names.write_text("cat\neel\ndog\nfox\n")
+    expected = r'prepared with the classes cat, dog, eel, fox, where "eel" is number 2; .* number 1'
+    with pytest.raises(BadInput, match=expected):
+        run(*line)
+    assert not out.exists()
+    names.write_text("Katze\ndog\neel\nFuchs\n")  # the same classes in other words
+    run(*line)
+    assert {row.split(",")[1] for row in out.read_text().splitlines()[1:]} <= {
+        *("Katze", "dog", "eel", "Fuchs")
+    }
+
+
 # Inspect --------------------------------------------------------------------------------------
 
 

@@ -131,6 +131,10 @@ def test_classes_of_trained_weights_are_compared_with_the_data(pairs: Path, tmp_
         BadInput, match=r"classes one, two, three, four; mine has two, one, three, four\. Some"
     ):
         run(*measure, "--out", tmp_path / "2")
+    predict = ("adapt", pairs / "test" / "images", "--model", "builtin-scenes", "--weights", out)
+    predict += ("--method", "source", "--device", "cpu", "--out", tmp_path / "masks")
+    with pytest.raises(BadInput, match=r'trained with .* "two" is number 1; .* it is number 0'):
+        run(*predict, "--classes", pairs / "classes.txt")
     (pairs / "classes.txt").write_text("one\ntwo\nthree\ncar\n")
     assert "taken for the same" in run(*measure, "--out", tmp_path / "3").output
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from acclimate.cli.adapt_inputs import check_names
 from acclimate.cli.models import load_model
 from acclimate.cli.options import (
     AuxiliaryOption,
@@ -116,6 +117,7 @@ def adapt(
     from acclimate.methods import get_method
     from acclimate.streams.folder import FolderStream, read_classes
     from acclimate.streams.predictions import open_predictions, predict_folder
+    from acclimate.zoo.named import find_classes
 
     # Whatever can be refused is refused before the model is loaded.
     file = open_predictions(out, resume=resume, force=force, state=state)
@@ -126,8 +128,13 @@ def adapt(
         prepared = None if artifact is None else Artifact.load(artifact)
         if prepared is not None:
             normal = normal or prepared.normalization
+            if names is not None and classes is not None:
+                whose = "the artifact was prepared with"
+                check_names(names, classes, prepared.classes, whose)
             names = names or prepared.classes
         net = load_model(model, weights, device)
+        if names is not None and classes is not None and weights is not None:
+            check_names(names, classes, find_classes(weights), "the weights were trained with")
         adapted = adapt_model(
             net,
             method,

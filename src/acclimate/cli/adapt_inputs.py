@@ -1,0 +1,64 @@
+"""What `acclimate adapt` looks at before it begins: which images, and whether names fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from acclimate.cli.terminal import get_console, printable
+from acclimate.errors import BadInput
+
+
+def find_images_folder(folder: Path) -> Path:
+    """Return where the images are: beside masks, the folder `images`; else the folder itself.
+
+    Raises:
+        BadInput: There are masks, and it cannot be told which images are meant.
+    """
+    from acclimate.data.masks.specs import MASK_SETS
+    from acclimate.data.masks.tree import guess_set, list_splits
+
+    layout = guess_set(folder)
+    if layout is None:
+        return folder
+    images = folder / "images"
+    if layout == "mask-folder" and images.is_dir():
+        text = f"note: {folder} has images and masks: only those in {images} are predicted."
+        get_console(stderr=True).print(printable(text), style="yellow", soft_wrap=True)
+        return images
+    if layout == "cityscapes" and not (folder / "gtFine").is_dir():
+        return folder
+    splits = list_splits(folder, MASK_SETS[layout])
+    places = {"cityscapes": "leftImg8bit/{}", "camvid": "{}"}
+    paths = [folder / places.get(layout, "{}/images").format(split) for split in splits]
+    named = f": {' or '.join(map(str, paths))}" if paths else " alone"
+    raise BadInput(
+        f"expected a folder of images only, but {folder} has masks, too, which would be predicted "
+        f"as images. Name the folder of the images{named}."
+    )
+
+
+def check_names(names: Sequence[str], file: Path, known: Sequence[str] | None, whose: str) -> None:
+    """Refuse names of classes in another order than is known; others may stand for the same.
+
+    Args:
+        names: Of the classes, as the file has them.
+        file: That of `--classes`.
+        known: In the order of the logits; None if it is not.
+        whose: Who says so, such as "the artifact was prepared with".
+
+    Raises:
+        BadInput: A name is at another place than it should be.
+    """
+    places = {name: place for place, name in enumerate(known or ())}
+    for place, name in enumerate(names):
+        if places.get(name, place) != place:
+            raise BadInput(
+                f'{whose} the classes {_shorten(known or ())}, where "{name}" is number '
+                f"{places[name]}; in {file} it is number {place}: labels would be wrong. Give the "
+                "names in the same order, or leave --classes out."
+            )
+
+
+def _shorten(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
