@@ -89,7 +89,7 @@ def adapt(
     if artifact is not None:
         artifact.check(model)
         given = _agree(given, artifact.normalization)
-    composition = _compose(kind, config, regularizer, auxiliary)
+    composition = compose(kind, config, regularizer, auxiliary)
     needs = dict.fromkeys((*kind.needs, *composition.needs))
     missing = [part for part in needs if artifact is None or part not in artifact.parts]
     if missing:
@@ -147,7 +147,7 @@ def _is_of_pixels(
     return (bool(kind.needs) or not has_linear) and looks_dense(model, logits_at)
 
 
-def _compose(
+def compose(
     kind: type[Method], config: Config, regularizer: object, auxiliary: object
 ) -> Composition:
     """Return what is to be laid over the method; refuse what it cannot carry or has already."""

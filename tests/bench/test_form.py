@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from acclimate.bench import JobSpec, Suite
+from acclimate.bench.hashes import model_code_sha256
 from acclimate.errors import AcclimateError
 from acclimate.functional.normalization import NORMALIZATIONS
 from acclimate.zoo.external import NormalizedModel
@@ -182,3 +184,78 @@ def test_a_job_under_guard_recovers(tmp_path: Path) -> None:
     before, after = (stable(tmp_path / name) for name in "ab")
     assert not any(line["n_restored"] for line in before)
     assert any(line["restored"] for line in after)
+
+
+OWN_MODEL = """
+from tests.bench import models
+
+def net():
+    return models.tiny()
+"""
+
+
+def test_another_text_of_a_model_is_another_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = tmp_path / "somebodys_model.py"
+    file.write_text(OWN_MODEL)
+    spec = make_spec("swr_nsp", model="somebodys_model:net")
+    before = spec.key, spec.artifact_key
+    assert before == (spec.key, spec.artifact_key)
+    file.write_text(OWN_MODEL.replace("tiny()", "tiny().double()"))
+    assert spec.key != before[0]
+    assert spec.artifact_key != before[1]
+    for ours in ("builtin", "resnet20", "acclimate.paper.efficientnet:build"):
+        assert model_code_sha256(ours) is None
+
+
+def test_classes_of_a_folder_may_be_named(tmp_path: Path) -> None:
+    """Data that lacks a class of the model, and a file with all of them."""
+    folder = make_images(tmp_path / "images")
+    shutil.rmtree(folder / "c3")
+    names = tmp_path / "classes.txt"
+    names.write_text("".join(f"c{k}\n" for k in range(models.N_CLASSES)))
+    fields: dict[str, Any] = {"data": str(folder), "corruptions": None, "images": None, "size": 8}
+    assert run_once(make_spec("source", **fields), tmp_path / "a") == "failed"
+    assert "classes = in a suite" in (tmp_path / "a" / "error.json").read_text()
+    named = make_spec("source", **fields, classes=str(names))
+    assert run_once(named, tmp_path / "b") == "finished"
+    assert named.key != make_spec("source", **fields).key
+    JobSpec.from_dict({**named.to_dict(), "classes": "gone.txt"})  # a store may be read anywhere
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"protocol": {"episodic": "no"}}, "expected true or false for episodic, found 'no'"),
+        ({"protocol": {"epochs": True}}, "expected a whole number for epochs, found True"),
+        ({"protocol": {"batch_size": 20.5}}, "a whole number for batch_size, found 20.5"),
+        ({"protocol": {"batch_size": "20"}}, "a whole number for batch_size, found '20'"),
+        ({"protocol": {"stream": "dirichlet", "delta": "1"}}, "expected a number for delta"),
+        ({"domains": "night"}, "expected a table for domains"),
+        ({"domains": {"names": "night"}}, "expected a list of domains"),
+        ({"method": "source", "regularizer": {}}, "source keeps no gradient steps"),
+        ({"method": "swr", "regularizer": {}}, "swr has SWR already"),
+    ],
+)
+def test_values_of_another_kind_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(AcclimateError, match=message):
+        JobSpec.from_dict({"method": "tent", **fields})
+
+
+def test_a_folder_is_no_file_of_weights(tmp_path: Path) -> None:
+    with pytest.raises(AcclimateError, match="found a folder"):
+        _ = make_spec("tent", weights=str(tmp_path)).key
+
+
+def test_rows_without_a_label_say_what_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "suite.toml"
+    row = '[[rows]]\nmethod = "tent"\n'
+    file.write_text(
+        f'title = "t"\n{row}{row}regularizer = {{ strength = 3 }}\nguard = true\nspeed = "fast"\n'
+        f"{row}options = {{ lr = 0.5 }}\nauxiliary = [true]\n{row}guard = [true]\nlabel = 'mine'"
+    )
+    labels = [entry.label for entry in Suite.load(file).entries]
+    assert labels == ["tent", "tent + SWR, guarded, fast", "tent + NSP", "mine"]

@@ -104,7 +104,7 @@ def test_parts_of_a_method_are_switched_on_and_off(tmp_path: Path) -> None:
     found = [(entry.spec.regularizer, entry.spec.auxiliary) for entry in suite.entries]
     assert found == [({}, None), (None, None), (None, {}), (None, {"consistency": 0.0})]
     assert [entry.label for entry in suite.entries] == [
-        "tent",
+        "tent + SWR",
         "tent (no auxiliary)",
         "tent (auxiliary)",
         "tent (auxiliary consistency 0.0)",

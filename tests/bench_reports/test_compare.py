@@ -7,7 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from acclimate.bench.reports import compare_suites, show_comparison
+from acclimate.bench.reports import compare_suites, show_comparison, tabulate
+from acclimate.data.domain_pool import DomainChoice
 from tests.bench_reports.outcomes import HOSTILE, exact, make_outcome, make_provenance
 
 
@@ -65,6 +66,24 @@ def test_protocols_that_differ_are_told():
     text = show(found)
     assert "differs: not comparable" in text
     assert "a: protocol of B: batch size 64 instead of 200" in text
+
+
+@pytest.mark.parametrize(
+    ("form", "told"),
+    [
+        ({"normalization": "imagenet"}, "normalization imagenet instead of none"),
+        ({"size": "16x8"}, "size 16x8 instead of none"),
+        ({"ignore_label": 3}, "ignored label 3 instead of none"),
+        ({"logits_at": 1, "head": "last"}, "logits last at 1 instead of none"),
+        ({"domains": DomainChoice(part="held")}, "part held instead of none"),
+    ],
+)
+def test_images_brought_into_another_form_are_another_protocol(form, told):
+    plain, formed = exact("a", 10, 20), exact("a", 10, 20, **form)
+    found = compare_suites([plain], [formed])
+    assert found.pairs[0].protocol == (told,)
+    group = tabulate([plain, exact("b", 30, 20, **form)]).groups[0]
+    assert [row.protocol for row in group.rows] == [0, 1]
 
 
 def test_settings_and_versions_that_differ_are_told():

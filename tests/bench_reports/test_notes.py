@@ -7,6 +7,7 @@ import io
 
 import pytest
 
+from acclimate.bench import Preparing
 from acclimate.bench.reports import rank, render_csv, render_latex, render_page, tabulate
 from acclimate.bench.reports.notes import findings, group_notes, selection_line, split_notes
 from tests.bench_reports.outcomes import exact
@@ -130,3 +131,17 @@ def test_the_first_note_stands_in_the_headline_box():
 )
 def test_notes_are_split_after_their_first_sentence(notes, first, rest):
     assert split_notes(notes) == (first, rest)
+
+
+def test_values_that_nobody_published_are_told():
+    outcomes = [
+        exact("source", 50, method="source"),
+        exact("mine", 20, method="tent", options={"lr": 0.5}, regularizer={"strength": 3.0}),
+        exact("theirs", 30, method="swr", prepare=Preparing(parts={"penalty": {"n_samples": 8}})),
+    ]
+    line = selection_line(tabulate(outcomes))
+    assert "the suite itself sets: mine (lr 0.5, SWR strength 3.0)" in line
+    assert "theirs (penalty n_samples 8)" in line
+    assert "itself sets" not in selection_line(tabulate(outcomes, selection="held-out"))
+    plain = [exact("source", 50, method="source"), exact("tent", 20, method="tent")]
+    assert "itself sets" not in selection_line(tabulate(plain))

@@ -8,7 +8,7 @@ import pytest
 
 from acclimate.bench.reports import rank, render_csv, render_markdown, render_page, tabulate
 from acclimate.bench.reports.cells import list_cells
-from acclimate.bench.reports.notes import caption, group_notes, summary_notes
+from acclimate.bench.reports.notes import caption, findings, group_notes, summary_notes
 from acclimate.bench.reports.plots import severity_errors
 from tests.bench_reports.outcomes import exact, make_outcome
 
@@ -72,6 +72,11 @@ def test_fewer_seeds_are_told_where_they_matter():
     group = tabulate(outcomes, entries=[outcome.entry for outcome in outcomes]).groups[0]
     (note,) = [note for note in group_notes(group) if "fewer seeds" in note]
     assert "(norm seed 0)" in note
+    # Means over other seeds are of something else: none is the best, whatever they show.
+    assert not any(group.is_best(row, None) for row in group.rows)
+    summary = tabulate(outcomes, entries=[outcome.entry for outcome in outcomes])
+    (finding,) = findings(summary, [rank(group) for group in summary.groups])
+    assert "means over different seeds" in finding
 
 
 def test_a_row_the_seed_does_not_change_is_complete():

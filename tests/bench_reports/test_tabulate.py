@@ -51,14 +51,6 @@ def test_the_source_row_comes_first_and_the_others_are_measured_against_it():
     assert rows[1].gain == pytest.approx(-20)
 
 
-def test_a_source_model_with_something_added_is_no_reference():
-    outcomes = [exact("source", 40, method="source"), exact("norm", 20)]
-    composed = dataclasses.replace(outcomes[0].entry.spec, auxiliary={})
-    entry = dataclasses.replace(outcomes[0].entry, spec=composed)
-    changed = [dataclasses.replace(outcomes[0], entry=entry), outcomes[1]]
-    assert not any(row.is_reference for row in tabulate(changed).groups[0].rows)
-
-
 def test_the_best_is_told_as_far_as_it_is_shown():
     records = {"a": [20, 21], "b": [20, 21], "c": [30, 11]}
     outcomes = [make_outcome(label, {"fog": wrong}) for label, wrong in records.items()]

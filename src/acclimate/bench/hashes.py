@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
 import acclimate
 from acclimate.errors import BadInput
+from acclimate.zoo.named import is_own
 from acclimate.zoo.readers import sha256_of
 
 # Characters of a checksum that tell one folder, or one state of the code, from others.
@@ -29,12 +32,38 @@ def file_sha256(path: str) -> str:
             f"expected a file of weights at {path}, but it cannot be read ({error.strerror}). Give "
             "the right path, or put the file there."
         ) from error
+    if not Path(path).is_file():
+        raise BadInput(f"expected a file of weights at {path}, found a folder. Give a file in it.")
     return _known_sha256(str(Path(path).resolve()), found.st_size, found.st_mtime_ns)
 
 
 @lru_cache(maxsize=64)
 def _known_sha256(path: str, size: int, changed: int) -> str:
     return sha256_of(Path(path))
+
+
+def model_code_sha256(model: str) -> str | None:
+    """Return a checksum of the file that a model of somebody's own is made in.
+
+    None if it is none of their own, or its file cannot be found. What that file imports is not in
+    it.
+
+    Args:
+        model: As a job names it, `package.module:function`.
+    """
+    module = model.partition(":")[0]
+    if not is_own(model) or ":" not in model or module.split(".")[0] == acclimate.__name__:
+        return None
+    here = str(Path.cwd())
+    if here not in sys.path:  # where models are looked for, too
+        sys.path.insert(0, here)
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    if found is None or found.origin is None or not Path(found.origin).is_file():
+        return None
+    return file_sha256(found.origin)[:_LENGTH]
 
 
 @lru_cache(maxsize=64)

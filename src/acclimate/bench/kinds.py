@@ -40,6 +40,7 @@ _KINDS: dict[str, _Kind] = {
         'a number of pixels, or height and width, such as "48x64"',
     ),
     "ignore_label": _COUNT,
+    "classes": _TEXT,
     "normalization": (
         lambda value: _is_text(value) or isinstance(value, Mapping),
         'a name or a table, such as "imagenet"',

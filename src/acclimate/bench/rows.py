@@ -20,7 +20,7 @@ _JOB_FIELDS = tuple(spec.name for spec in dataclasses.fields(JobSpec))
 _ROW_FIELDS = ("label", "group", *_JOB_FIELDS)
 # Of these a list is one value, and a list of lists stands for several.
 _LISTS = ("corruptions", "severities", "names", "mean", "std")
-_FILES = (("weights",), ("prepare", "contrast_head"))
+_FILES = (("weights",), ("classes",), ("prepare", "contrast_head"))
 # A name of a set, or a folder: one beside the suite if there is one.
 _FOLDERS = (("data",), ("prepare", "source"))
 _SWITCHES = ("regularizer", "auxiliary")
@@ -186,7 +186,7 @@ def _shorten_names(keys: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], str
 def _label(
     row: Mapping[str, Any], values: Flat, varying: Flat, names: Mapping[tuple[str, ...], str]
 ) -> str:
-    label = row.get("label", values["method",])
+    label = row["label"] if "label" in row else _name(values, varying)
     named = [
         key
         for key in varying
@@ -194,6 +194,20 @@ def _label(
     ]
     told = [_tell(names.get(key, ".".join(key)), varying[key]) for key in named]
     return f"{label} ({', '.join(told)})" if told else str(label)
+
+
+def _name(values: Flat, varying: Flat) -> str:
+    """Return the method, with what else makes it another; what varies is told elsewhere."""
+    told = str(values["method",])
+    for field, term in {"regularizer": "SWR", "auxiliary": "NSP"}.items():
+        own = [value for key, value in values.items() if key[0] == field]
+        if own and own != [False] and not any(key[0] == field for key in varying):
+            told += f" + {term}"
+    if values.get(("guard",)) and ("guard",) not in varying:
+        told += ", guarded"
+    if values.get(("speed",), "exact") != "exact" and ("speed",) not in varying:
+        told += f", {values['speed',]}"
+    return told
 
 
 def _tell(name: str, value: Any) -> str:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, get_args
 
-from acclimate.bench.hashes import file_sha256, tell_folder
+from acclimate.adaptation import compose
+from acclimate.bench.hashes import file_sha256, model_code_sha256, tell_folder
 from acclimate.bench.kinds import check_kinds
 from acclimate.comparison import Protocol, Request, Wrapping, find_needs
 from acclimate.data import SETS
@@ -29,6 +30,7 @@ from acclimate.parts.options import (
     PenaltyOptions,
     PrototypeOptions,
 )
+from acclimate.streams.folder import read_classes
 from acclimate.streams.images import Size, parse_size
 
 #: Characters of a key: enough for a hundred thousand jobs in a folder, short enough for a path.
@@ -105,6 +107,8 @@ class JobSpec:
         size: What images of a folder are brought to: one side, or height and width as `"48x64"`;
             None if all have one size.
         ignore_label: The value in masks of a folder that stands for no label.
+        classes: A file with the names of the classes in the order of the logits, one a line, for
+            folders that lack some or have them in another order.
         protocol: Fields of `acclimate.comparison.Protocol` other than the defaults. Files come
             class after class, or frame after frame, so that the default of their order is
             `"shuffled"`.
@@ -135,6 +139,7 @@ class JobSpec:
     domains: DomainChoice | None = None
     size: int | str | None = None
     ignore_label: int = IGNORE_LABEL
+    classes: str | None = None
     protocol: Mapping[str, Any] = field(default_factory=dict)
     method: str = "source"
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -154,12 +159,11 @@ class JobSpec:
                 f"{self.method} learns from labels: it is an upper bound, not a method to deploy. "
                 "If that is what you want, say reveal_labels = true."
             )
-        self.get_config()
+        added = (self.get_regularizer(), self.get_auxiliary())
+        compose(get_method(self.method), self.get_config(), *added)
         self.get_protocol()
-        self.get_regularizer()
-        self.get_auxiliary()
         self.get_wrapping()
-        self.get_request()
+        self._ask()
 
     def get_config(self) -> Config:
         """Return all hyper-parameters of the method."""
@@ -176,7 +180,12 @@ class JobSpec:
         return protocol
 
     def get_request(self) -> Request:
-        """Return what is asked for of the data."""
+        """Return what is asked for of the data; the file of the classes is read."""
+        if self.classes is None:
+            return self._ask()
+        return dataclasses.replace(self._ask(), classes=read_classes(self.classes))
+
+    def _ask(self) -> Request:
         return Request(
             corruptions=self.corruptions,
             severities=self.severities,
@@ -226,7 +235,7 @@ class JobSpec:
     def data_key(self) -> tuple[Any, ...]:
         """What the data of a job depends on; jobs that share it follow each other."""
         asked = (self.corruptions, self.severities, self.images, self.domains)
-        return (self.data, *asked, self.size, self.ignore_label)
+        return (self.data, *asked, self.size, self.ignore_label, self.classes)
 
     @property
     def artifact_key(self) -> str | None:
@@ -306,6 +315,7 @@ class JobSpec:
     def _model_identity(self) -> dict[str, Any]:
         how = self.get_wrapping()
         told: dict[str, Any] = {"head": self.head, "logits_at": self.logits_at}
+        told["code"] = model_code_sha256(self.model)
         if how.normalization is not None:
             told["normalization"] = how.normalization.to_dict()
         return {
@@ -316,8 +326,14 @@ class JobSpec:
 
     def _form_identity(self) -> dict[str, Any]:
         """Return what is not as usual: the names of all other jobs are what they were."""
-        ignored = {} if self.ignore_label == IGNORE_LABEL else {"ignore_label": self.ignore_label}
-        return ignored if self.size is None else {**ignored, "size": self.get_size()}
+        told: dict[str, Any] = {}
+        if self.ignore_label != IGNORE_LABEL:
+            told["ignore_label"] = self.ignore_label
+        if self.size is not None:
+            told["size"] = self.get_size()
+        if self.classes is not None:
+            told["classes"] = list(read_classes(self.classes))
+        return told
 
 
 def _identify(data: str) -> str:
@@ -341,8 +357,12 @@ def _describe_domains(choice: DomainChoice | None) -> dict[str, Any]:
 
 def _with_domains(values: Mapping[str, Any]) -> dict[str, Any]:
     given = values.get("domains")
-    if not isinstance(given, Mapping):
+    if given is None or isinstance(given, DomainChoice):
         return dict(values)
+    if not isinstance(given, Mapping):
+        raise InvalidConfig(
+            f'expected a table for domains, such as {{ names = ["photo"] }}, found {given!r}.'
+        )
     return {**values, "domains": _build(DomainChoice, given, "domains")}
 
 

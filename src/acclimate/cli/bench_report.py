@@ -13,6 +13,9 @@ from acclimate.cli.terminal import get_console
 from acclimate.errors import BadInput, did_you_mean
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from acclimate.bench.outcome import Outcome
     from acclimate.bench.reports import Summary
     from acclimate.bench.store import Store
 
@@ -76,18 +79,23 @@ def compare(
     from acclimate.bench.reports import compare_suites, show_comparison
     from acclimate.bench.store import Store
 
-    found = compare_suites(Store(first).outcomes(), Store(second).outcomes())
+    found = compare_suites(_read_done(Store(first)), _read_done(Store(second)))
     show_comparison(get_console(), found, (str(first), str(second)))
+
+
+def _read_done(store: Store) -> Sequence[Outcome]:
+    outcomes = store.outcomes()
+    if not outcomes:
+        raise BadInput(
+            f"{store.root} has no job that is done yet. See acclimate bench status {store.root}."
+        )
+    return outcomes
 
 
 def _read(store: Store) -> Summary:
     from acclimate.bench.reports import tabulate
 
-    suite, outcomes = store.suite, store.outcomes()
-    if not outcomes:
-        raise BadInput(
-            f"{store.root} has no job that is done yet. See acclimate bench status {store.root}."
-        )
+    suite, outcomes = store.suite, _read_done(store)
     return tabulate(
         outcomes,
         title=suite.title,

@@ -115,7 +115,8 @@ def check_job(job: Job) -> Job:
     """
     if job.protocol.clean_probe and job.data.clean is None:
         raise BadInput(
-            f"{job.data.name} has no clean images to probe with. Leave --clean-probe out."
+            f"{job.data.name} has no clean images to probe with. Leave --clean-probe (clean_probe) "
+            "out."
         )
     how, classes = job.wrapping, list(job.data.classes)
     at = how.logits_at
@@ -136,7 +137,8 @@ def check_job(job: Job) -> Job:
         raise BadInput(
             f"expected data of {n_logits} classes, as the model has {n_logits} logits; found "
             f"{len(classes)} in {job.data.name}: {_shorten(classes)}. Take data of the model's "
-            "classes, or name them all, in the order of the logits, by --classes."
+            "classes, or name them all, in the order of the logits, by --classes (classes = in a "
+            "suite)."
         )
     _compare_classes(job.trained_classes, job.data)
     unsuitable = find_unsuitable(
@@ -165,7 +167,7 @@ def _compare_classes(trained: Sequence[str] | None, data: Data) -> None:
         raise BadInput(
             f"{both} Some have another place: their errors would be counted wrongly. Take data of "
             "the same classes in the same order, or name them in the order of the logits by "
-            "--classes."
+            "--classes (classes = in a suite)."
         )
     warnings.warn(
         f"{both} They are taken for the same, by their places.", AcclimateWarning, stacklevel=3

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from types import UnionType
 
 from acclimate.comparison.run import Unit
 from acclimate.errors import BadInput, did_you_mean
@@ -35,6 +36,7 @@ STREAMS = (
 )
 ORDERS = ("file", "shuffled")
 
+_WHOLE = ("batch_size", "epochs", "window", "times")
 # The options that only one scenario has, with the values they have if none is given.
 _OPTIONS = {"times": ("recurring", 10), "delta": ("dirichlet", 0.1), "ratio": ("imbalanced", 100.0)}
 
@@ -72,7 +74,8 @@ class Protocol:
         for what, known in (("stream", STREAMS), ("order", ORDERS)):
             value = getattr(self, what)
             if value not in known:
-                raise BadInput(f'there is no {what} "{value}". {did_you_mean(value, known)}')
+                raise BadInput(f'there is no {what} "{value}". {did_you_mean(str(value), known)}')
+        self._check_kinds()
         if self.batch_size < 1:
             raise BadInput(f"expected a batch size of at least 1, found {self.batch_size}.")
         if self.epochs < 1:
@@ -84,7 +87,7 @@ class Protocol:
         if self.window and self.episodic:
             raise BadInput(
                 "a sliding window remembers images, an episodic stream forgets them at once. "
-                "Choose one of --window and --episodic."
+                "Choose one of --window and --episodic (window, episodic)."
             )
         for name, (stream, default) in _OPTIONS.items():
             if self.stream == stream and getattr(self, name) is None:
@@ -97,6 +100,19 @@ class Protocol:
                 raise BadInput(f"expected {name} of at least {lowest}, found {value}.")
         if self.delta is not None and not 0 < self.delta < math.inf:
             raise BadInput(f"expected delta above 0, found {self.delta}; 0.1 is usual.")
+
+    def _check_kinds(self) -> None:
+        """Refuse what a file may hold and a type checker would not let through."""
+        for name in ("episodic", "clean_probe"):
+            if not isinstance(getattr(self, name), bool):
+                raise BadInput(f"expected true or false for {name}, found {getattr(self, name)!r}.")
+        numbers: dict[str, type | UnionType] = dict.fromkeys(_WHOLE, int)
+        numbers |= dict.fromkeys(("delta", "ratio"), int | float)
+        for name, kind in numbers.items():
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
+                what = "a whole number" if kind is int else "a number"
+                raise BadInput(f"expected {what} for {name}, found {value!r}.")
 
     def describe(self, groups: Groups, clean: Domain | None = None, seed: int = 0) -> str:
         """Return one line that says what is done; the seed only where it is used."""
@@ -146,7 +162,8 @@ class Protocol:
         if self.clean_probe:
             if clean is None:
                 raise BadInput(
-                    "this data has no clean images to probe with. Leave --clean-probe out."
+                    "this data has no clean images to probe with. Leave --clean-probe "
+                    "(clean_probe) out."
                 )
             stream = with_clean_probe(stream, clean, self.batch_size)
         return episodic(stream) if self.episodic else stream

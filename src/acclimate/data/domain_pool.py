@@ -43,6 +43,10 @@ class DomainChoice:
     images: int | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.names, str) or not all(isinstance(name, str) for name in self.names):
+            raise BadInput(
+                f'expected a list of domains, such as names = ["photo"], found {self.names!r}.'
+            )
         object.__setattr__(self, "names", tuple(self.names))
         if self.part not in PARTS:
             raise BadInput(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from acclimate.bench.outcome import Outcome
 from acclimate.bench.spec import JobSpec
 from acclimate.comparison import Protocol
 from acclimate.corruptions import BENCHMARK
+from acclimate.functional.pixels import IGNORE_LABEL
 from acclimate.measures.groups import find_errors
 from acclimate.methods import get_method
 
@@ -22,6 +24,11 @@ SHORT = 10
 #: Names of facts and what they say; facts of the protocol decide which rows may be compared.
 Facts = dict[str, str]
 
+# What is said only where it is not as usual.
+_ABOUT = (
+    *("size", "normalization", "ignored label", "logits", "part", "size of domains"),
+    *("window", "clean probe"),
+)
 # What the facts of the protocol already say, or what is too long for a line.
 _TOLD = (
     *("spec", "protocol_line", "order", "reset", "predicts", "n_images", "data", "settings"),
@@ -87,7 +94,23 @@ def protocol_facts(outcome: Outcome) -> Facts:
     }
     if not has_severity(outcome):
         del facts["severity"]
-    return facts
+    return facts | _form_facts(spec)
+
+
+def _form_facts(spec: JobSpec) -> Facts:
+    """Return what images and labels are brought to, where a job says something of it."""
+    normal, choice = spec.get_wrapping().normalization, spec.domains
+    told = {
+        "size": None if spec.size is None else str(spec.size),
+        "normalization": None if normal is None else json.dumps(normal.to_dict(), sort_keys=True),
+        "ignored label": None if spec.ignore_label == IGNORE_LABEL else str(spec.ignore_label),
+        "logits": " at ".join(str(x) for x in (spec.head, spec.logits_at) if x is not None) or None,
+        "part": None if choice is None or choice.part == "all" else choice.part,
+        "size of domains": None if choice is None or choice.size is None else str(choice.size),
+    }
+    if isinstance(spec.normalization, str):
+        told["normalization"] = spec.normalization
+    return {name: text for name, text in told.items() if text is not None}
 
 
 def has_severity(outcome: Outcome) -> bool:
@@ -122,7 +145,7 @@ def find_differences(found: Mapping[str, str], expected: Mapping[str, str]) -> t
 
 def describe_protocol(facts: Mapping[str, str]) -> str:
     """Return the protocol as one line, in the words of the facts."""
-    about = {name: facts.get(name, "none") for name in ("window", "clean probe")}
+    about = {name: facts.get(name, "none") for name in _ABOUT}
     passes = facts.get("passes", "1")
     parts = [
         f"model {facts['model']} (weights {facts['weights']})",
@@ -158,6 +181,25 @@ def settings_facts(outcome: Outcome) -> Facts:
         found = made.get("sha256") if isinstance(made, Mapping) else None
         facts["artifact checksum"] = str(found)[:SHORT] if found else "unknown"
     return facts
+
+
+def list_own_settings(spec: JobSpec) -> dict[str, Any]:
+    """Return what a job sets that is neither published nor a default, by name.
+
+    >>> list_own_settings(JobSpec(method="tent", options={"lr": 0.5}, regularizer={"strength": 3}))
+    {'lr': 0.5, 'SWR strength': 3}
+    """
+    usual = replace(spec, options={}).get_config().to_dict()
+    config = spec.get_config().to_dict()
+    found = {name: config[name] for name in spec.options if config[name] != usual[name]}
+    for term, given in (("SWR", spec.regularizer), ("NSP", spec.auxiliary)):
+        found |= {f"{term} {name}": value for name, value in (given or {}).items()}
+    if spec.get_needs():
+        parts = spec.prepare.parts.items()
+        found |= {f"{part} {name}": value for part, own in parts for name, value in own.items()}
+    if spec.speed != "exact":
+        found["speed"] = spec.speed
+    return found
 
 
 def origin_facts(outcomes: Iterable[Outcome]) -> Facts:

@@ -10,6 +10,7 @@ from acclimate.bench.reports.facts import (
     describe_protocol,
     domain_counts,
     find_differences,
+    list_own_settings,
     origin_facts,
 )
 from acclimate.bench.reports.tabulate import Group, Row, Summary, name_mark
@@ -17,6 +18,7 @@ from acclimate.bench.selection import RULES
 from acclimate.report.table import margin
 
 _MOST_NAMED = 6
+_PUBLISHED = "paper"
 _SEVERAL = "the suite sets these itself, and the lowest of them is a choice made on the test stream"
 # What changes times without changing errors; names as in the provenance.
 _MACHINE = ("machine", "cpu", "device", "n threads", "n cores", "threads", "cores", "gpu")
@@ -28,6 +30,8 @@ def selection_line(summary: Summary) -> str:
     if not _is_oracle(summary):
         found = _list_several(row for _, row in summary.rows)
         several = f"; not so for {found}: {_SEVERAL}" if found else ""
+    if summary.selection == _PUBLISHED:
+        several += _list_own(row for _, row in summary.rows)
     if summary.selection in RULES:
         sentence = RULES[summary.selection].sentence
         return f'Selection rule "{summary.selection}": {sentence}{several}.'
@@ -182,6 +186,11 @@ def _finding(group: Group, rankings: Sequence[Ranking]) -> str:
     rows = group.competing(0)
     if not rows:
         return f"{where}No row is complete yet."
+    if not group.shares_seeds(0):
+        return (
+            f"{where}The rows are means over different seeds: which is best is told by the "
+            "ranking, which is over those that they share."
+        )
     best = _find_best(group)
     lowest = round(best[0].mean.mean, 1)
     base = next((row for row in rows if row.is_reference), None)
@@ -233,6 +242,17 @@ def _list_several(rows: Iterable[Row]) -> str:
         if row.is_one_of_several:
             counts[row.kind] = max(row.n_settings, counts.get(row.kind, 0))
     return ", ".join(f"{kind} ({count} settings)" for kind, count in counts.items())
+
+
+def _list_own(rows: Iterable[Row]) -> str:
+    """Return which rows have values that nobody published; empty if none has."""
+    found: dict[str, str] = {}
+    for row in rows:
+        own = list_own_settings(row.outcomes[0].entry.spec)
+        if own and not row.is_one_of_several:
+            found.setdefault(row.label, ", ".join(f"{name} {v}" for name, v in own.items()))
+    told = "; ".join(f"{label} ({text})" for label, text in found.items())
+    return f"; the suite itself sets: {told}" if told else ""
 
 
 def _is_oracle(summary: Summary) -> bool:
@@ -289,7 +309,7 @@ def _note_seeds(group: Group) -> str:
     told = "; ".join(f"{row.label} {_seeds(row.seeds)}" for row in fewer)
     return (
         f"The suite asks for fewer seeds in some rows ({told}). What is said against the source "
-        "model, and the ranking, are over the seeds that rows share."
+        "model, and the ranking, are over the seeds that rows share; none is marked as the best."
     )
 
 

@@ -157,8 +157,15 @@ class Group:
         rows = [row for row in self.rows if row.protocol == protocol and row.competes]
         return tuple(sorted(rows, key=lambda row: row.mean.mean))
 
+    def shares_seeds(self, protocol: int) -> bool:
+        """Tell whether the rows that compete are means over the same seeds."""
+        rows = [row for row in self.competing(protocol) if not row.ignores_seed]
+        return len({row.seeds for row in rows}) <= 1
+
     def is_best(self, row: Row, column: str | None) -> bool:
         """Tell whether a row shows the lowest error of its protocol, as far as is shown.
+
+        None does where rows are means over different seeds.
 
         Args:
             row: Of this group.
@@ -166,6 +173,8 @@ class Group:
         """
         rivals = self.competing(row.protocol)
         if row not in rivals or len(rivals) < 2 or get_error(row, column) is None:
+            return False
+        if not self.shares_seeds(row.protocol):
             return False
         # Compared as shown: two rows that read the same are equally good.
         shown = [round(m.mean, 1) for m in (get_error(r, column) for r in rivals) if m is not None]
