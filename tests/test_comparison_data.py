@@ -196,7 +196,7 @@ def test_folders_that_do_not_fit_are_refused(tmp_path):
         load_data(str(root), Request(classes=CLASSES))
     with pytest.raises(BadInput, match="not made on the fly"):
         load_data(str(root), Request(corruptions=("fog",)))
-    make_folder(root / "more", size=9)
+    make_folder(root, size=9, classes=("eel",))
     with pytest.raises(BadInput, match="--size"):
         load_data(str(root))
     (tmp_path / "empty").mkdir()

@@ -34,6 +34,7 @@ from acclimate.cli.tables import show_table, split_names, split_numbers
 from acclimate.cli.terminal import (
     get_console,
     make_facts,
+    printable,
     show_left_out,
     show_progress,
     show_unreadable,
@@ -197,6 +198,8 @@ def evaluate(
 
 
 def _show(result: Comparison, job: Job, place: Path) -> None:
+    from acclimate.data.classes import shorten_classes
+
     console = get_console()
     facts = result.provenance
     console.print(f"{facts['model']} on {job.data.title}", style="bold")
@@ -207,6 +210,7 @@ def _show(result: Comparison, job: Job, place: Path) -> None:
         make_facts(
             "",
             {
+                "classes": printable(shorten_classes(job.data.classes)),
                 "records": str(place / "records.jsonl"),
                 "numbers": f"{place / 'result.json'}, with the full protocol",
             },

@@ -30,6 +30,7 @@ from acclimate.cli.options import (
 from acclimate.cli.terminal import (
     get_console,
     make_facts,
+    printable,
     show_progress,
     show_unreadable,
     show_warnings,
@@ -194,6 +195,8 @@ def _check_place(out: Path, force: bool) -> None:
 
 
 def _facts(artifact: Artifact, out: Path, seconds: float) -> dict[str, str]:
+    from acclimate.data.classes import shorten_classes
+
     anatomy, parts = artifact.anatomy, artifact.parts
     features, facts = parts["features"], {}
     if "penalty" in parts:
@@ -210,6 +213,7 @@ def _facts(artifact: Artifact, out: Path, seconds: float) -> dict[str, str]:
         "artifact": f"{out} ({out.stat().st_size / 1024:,.0f} KiB)",
         "model": f"{anatomy.n_classes} classes, {anatomy.n_features} features before "
         f'the head "{anatomy.head}"',
+        "classes": printable(shorten_classes(artifact.classes or ())),
         "source": f"{features['n_samples']:,} images, of "
         f"{'whose labelled pixels' if anatomy.is_dense else 'which'} the model gets "
         f"{100 * features['error']:.1f} % wrong",

@@ -20,6 +20,7 @@ from acclimate.data.folders import LabelledFolder
 from acclimate.data.ledger import LEDGER
 from acclimate.errors import BadInput, did_you_mean
 from acclimate.streams import Domain
+from acclimate.streams.layout import check_nesting
 
 #: By group: name of the domain, its folder, and what is known of it.
 Places = dict[str, list[tuple[str, Path, dict[str, Any]]]]
@@ -186,6 +187,9 @@ def _load_own(root: Path, asked: Request) -> Data:
         ]
         for group, members in places.items()
     }
+    if asked.classes is None:
+        for _, folder in (each for members in folders.values() for each in members):
+            check_nesting(folder.root, folder.paths)
     return _collect(root.resolve().name, folders, asked)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,9 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from acclimate.data.folders import LabelledFolder, list_corrupted
+from acclimate.data.ledger import LEDGER
 from acclimate.data.places import Progress
 from acclimate.errors import BadInput
-from acclimate.streams.images import SUFFIXES, Pixels, Size, all_unreadable, try_read
+from acclimate.streams.images import (
+    SUFFIXES,
+    Pixels,
+    Size,
+    all_unreadable,
+    find_images,
+    try_read,
+)
+from acclimate.streams.layout import check_depth, list_folders
 
 _N_THREADS = 4
 _TOGETHER = 256
@@ -105,42 +114,83 @@ def find_domains(root: Path, classes: Sequence[str] | None) -> dict[str, Path]:
     Args:
         root: `root/<class>/<image>`, or `root/<domain>/<class>/<image>`.
         classes: Names of the classes, if they are known.
+
+    Raises:
+        BadInput: It cannot be told, as some images lie deeper than others, or as no two domains
+            have a class in common; or there is no image in a domain.
     """
-    inside = sorted(
-        path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")
-    )
-    is_one = (
-        not inside
-        or any(_has_images(path) for path in (root, *inside))
-        or (classes is not None and any(path.name in classes for path in inside))
-    )
-    return {root.resolve().name: root} if is_one else {path.name: path for path in inside}
+    inside, paths = list_folders(root), sorted(find_images(root))
+    whole = {root.resolve().name: root}
+    if not paths or (classes is not None and any(path.name in classes for path in inside)):
+        return whole
+    places = [path.relative_to(root).parts for path in paths]
+    deep = [parts for parts in places if len(parts) > 2]
+    is_known = classes is not None and any(parts[1] in classes for parts in deep)
+    if not is_known or len(deep) < len(places):
+        check_depth(root, paths)
+    if not deep:
+        return whole
+    found = {path.name: {parts[1] for parts in deep if parts[0] == path.name} for path in inside}
+    _check_domains(root, found, is_known)
+    return {path.name: path for path in inside}
+
+
+def _check_domains(root: Path, found: Mapping[str, Collection[str]], is_known: bool) -> None:
+    """Refuse folders that are no domains, given the classes of each."""
+    empty = [name for name, own in found.items() if not own]
+    if empty:
+        others = ", ".join(name for name, own in list(found.items())[:5] if own)
+        raise BadInput(
+            f"no image was found in {root / empty[0]}, but in the folders beside it: {others}. "
+            f"Remove it, or put images into {root / empty[0]}/<class>."
+        )
+    several = [name for own in found.values() for name in own]
+    if not is_known and len(found) > 1 and len(set(several)) == len(several):
+        first, second = list(found)[:2]
+        raise BadInput(
+            f"expected conditions or classes in {root}, found {first} with {min(found[first])} and "
+            f"{second} with {min(found[second])}: no two have a folder of one name, so that it "
+            "cannot be told which folders are the classes. Name them: --classes FILE, or classes= "
+            "in Python."
+        )
 
 
 def find_corrupted(root: Path) -> dict[str, list[int]]:
     """Return the severities of each corruption in `root/<corruption>/<severity>/<class>/<image>`.
 
     Nothing if the layout is another: classes may have numbers for names, too.
+
+    Raises:
+        BadInput: There are images beside the folders of corruptions or of severities.
     """
     found = list_corrupted(root)
     places = [root / name / str(number) for name, own in found.items() for number in own]
-    return {} if any(_has_images(place) for place in places) else found
+    if any(map(_list_loose, places)) and not (root / LEDGER).is_file():
+        inner = (folder for place in places for folder in list_folders(place))
+        if not any(map(find_images, inner)):
+            return {}
+    for folder in (root, *list_folders(root)) if found else ():
+        if loose := _list_loose(folder):
+            raise BadInput(
+                f"expected images as <corruption>/<severity>/<class>/<image> in {root}, found "
+                f"{len(loose)} such as {loose[0].relative_to(root)}. Move away what does not "
+                "belong there."
+            )
+    return found
 
 
 def list_classes(domains: Sequence[Path]) -> list[str]:
     """Return the names of the class folders of all domains, sorted."""
+    return sorted({path.name for domain in domains for path in list_folders(domain)})
+
+
+def _list_loose(folder: Path) -> list[Path]:
+    """Return the images that lie in a folder itself, sorted."""
     return sorted(
-        {
-            path.name
-            for domain in domains
-            for path in domain.iterdir()
-            if path.is_dir() and not path.name.startswith(".")
-        }
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() in SUFFIXES and path.name[0] != "." and path.is_file()
     )
-
-
-def _has_images(folder: Path) -> bool:
-    return any(path.suffix.lower() in SUFFIXES and path.is_file() for path in folder.iterdir())
 
 
 def _spread(paths: Sequence[Path], n: int | None) -> list[Path]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+_SHOWN = 8
+
 CIFAR10: tuple[str, ...] = (
     *("airplane", "automobile", "bird", "cat", "deer"),
     *("dog", "frog", "horse", "ship", "truck"),
@@ -21,3 +25,13 @@ CIFAR100: tuple[str, ...] = (
     *("television", "tiger", "tractor", "train", "trout", "tulip", "turtle", "wardrobe", "whale"),
     *("willow_tree", "wolf", "woman", "worm"),
 )
+
+
+def shorten_classes(names: Sequence[str]) -> str:
+    """Return how many classes there are, and the first names, for people.
+
+    >>> shorten_classes(["cat", "dog"]), shorten_classes(CIFAR10)
+    ('2: cat, dog', '10: airplane, automobile, bird, cat, deer, dog, frog, horse, …')
+    """
+    more = ", …" if len(names) > _SHOWN else ""
+    return f"{len(names):,}: {', '.join(names[:_SHOWN])}{more}"

@@ -26,6 +26,7 @@ from acclimate.streams.images import (
     read_ahead,
     try_read,
 )
+from acclimate.streams.layout import find_classes
 
 __all__ = ["FolderBatch", "FolderSource", "FolderStream", "list_images", "read_classes"]
 
@@ -64,10 +65,10 @@ class Folder:
         BadInput: No folder, no image, images of several sizes; when iterating: none is readable.
     """
 
-    def __init__(
     #: Whether images are brought to the size whole, not cropped.
     squash = False
 
+    def __init__(
         self,
         root: str | Path,
         size: int | Size | None,
@@ -123,12 +124,12 @@ class FolderStream(Folder):
         normalization: Applied to the images in [0, 1]; None for none.
         seed: Shuffles the images; None keeps them sorted by path.
         resize: What images are resized to cover before a crop of `size`; see `Folder`.
-    """
         squash: Bring images to `size` whole, whatever their shape, and crop nothing: for models
             that predict every pixel.
 
     Attributes:
         crops: Whether parts of images may be cut away.
+    """
 
     def __init__(
         self,
@@ -138,17 +139,17 @@ class FolderStream(Folder):
         normalization: Normalization | None = None,
         seed: int | None = None,
         resize: int | Size | None = None,
-    ) -> None:
         squash: bool = False,
-        super().__init__(root, size, batch_size, normalization, resize)
+    ) -> None:
         if squash and resize is not None:
             raise BadInput(
                 "expected either resize=, before a crop, or squash=True, which crops nothing; "
                 "found both. Leave one out."
             )
-        if seed is not None:
+        super().__init__(root, size, batch_size, normalization, resize)
         self.squash = squash and size is not None
         self.crops = size is not None and not squash
+        if seed is not None:
             self.paths = [self.paths[index] for index in _order(len(self.paths), seed)]
 
     def __iter__(self) -> Iterator[tuple[list[Path], Tensor]]:
@@ -172,7 +173,8 @@ class FolderSource(Folder):
     """Labelled images `root/<class>/…` in batches `(x, y)`, shuffled anew at every pass.
 
     Args:
-        root: One folder a class; deeper nesting is allowed.
+        root: One folder a class; an empty one names a class, too. Deeper nesting is allowed if it
+            leaves no doubt which folders are the classes, or if they are given.
         size: Height and width, or one number for both; None if all images have one size.
         batch_size: Images a batch.
         normalization: Applied to the images in [0, 1]; None for none.
@@ -181,8 +183,9 @@ class FolderSource(Folder):
         resize: What images are resized to cover before a crop of `size`; see `Folder`.
 
     Raises:
-        BadInput: Besides what `Folder` refuses: no class folders, an unknown one, or only one where
-            the classes are not known otherwise.
+        BadInput: Besides what `Folder` refuses: no class folders, an unknown one; or, where the
+            classes are not known otherwise, only one, or images of which some lie deeper than
+            others, or folders of one name in several class folders, as conditions have.
     """
 
     def __init__(
@@ -197,7 +200,7 @@ class FolderSource(Folder):
     ) -> None:
         super().__init__(root, size, batch_size, normalization, resize)
         names = [path.relative_to(self.root).parts[0] for path in self.paths]
-        self.classes = _check_classes(self.root, self.paths, names, classes)
+        self.classes = find_classes(self.root, self.paths, classes)
         numbers = {name: number for number, name in enumerate(self.classes)}
         self._labels = {p: numbers[name] for p, name in zip(self.paths, names, strict=True)}
         self._seed = seed
@@ -226,32 +229,6 @@ def read_classes(path: str | Path) -> list[str]:
         what = f"has {', '.join(twice[:5])} more than once" if twice else "is empty"
         raise BadInput(f"{path} {what}. Give every class name once, one a line.")
     return names
-
-
-def _check_classes(
-    root: Path, paths: list[Path], names: list[str], classes: Sequence[str] | None
-) -> list[str]:
-    layout = f"Put each image into a folder of its class: {root}/<class>/<image>."
-    loose = [path for path in paths if path.parent == root]
-    if loose:
-        raise BadInput(
-            f"expected images in class folders, found {len(loose)} directly in {root}, such as "
-            f"{loose[0].name}. {layout}"
-        )
-    found = sorted(set(names))
-    if classes is None and len(found) == 1:
-        raise BadInput(
-            f'expected at least two class folders in {root}, found only "{found[0]}". {layout}'
-        )
-    if classes is None:
-        return found
-    unknown = [name for name in found if name not in classes]
-    if unknown:
-        raise BadInput(
-            f"{len(unknown)} of {len(found)} folders in {root} are not among the {len(classes)} "
-            f"class names: {', '.join(unknown[:5])}. Folders and names must agree letter by letter."
-        )
-    return list(classes)
 
 
 def _order(n: int, seed: int) -> list[int]:
