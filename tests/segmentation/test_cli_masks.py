@@ -21,7 +21,7 @@ from acclimate.streams.folder import FolderStream
 from acclimate.streams.predictions import PredictionFile, PredictionFolder, predict_folder
 from acclimate.testing.dense_models import TinyDeepLab
 from acclimate.zoo.named import find_classes
-from tests.segmentation.samples import make_folder
+from tests.segmentation.samples import make_camvid, make_cityscapes, make_folder
 
 FOUR = "one\ntwo\nthree\nfour\n"
 MODEL = ("--model", "tests.segmentation.test_cli_masks:tiny_net", "--device", "cpu")
@@ -245,6 +245,30 @@ def test_masks_are_as_large_as_the_image_files_of_which_nothing_is_cut_away(
                 assert np.array_equal(np.asarray(file), np.asarray(expected))
             sizes.add(image.size)
     assert sizes == {(20, 12), (45, 18), (12, 20)}
+
+
+def test_masks_beside_the_images_are_not_predicted(pairs: Path, tmp_path: Path) -> None:
+    line = ("adapt", *MODEL, "--method", "norm", "--out", tmp_path / "out")
+    result = run(*line, pairs / "test")
+    assert "only those in" in result.stderr
+    images = pairs / "test" / "images"
+    expected = {p.relative_to(images).as_posix() for p in images.rglob("*.png")}
+    assert len(expected) == 5
+    assert read_all(tmp_path / "out").keys() == expected
+
+
+def test_a_folder_of_several_splits_is_not_predicted(pairs: Path, tmp_path: Path) -> None:
+    line = ("adapt", *MODEL, "--method", "norm", "--out", tmp_path / "out")
+    with pytest.raises(BadInput, match=r"has masks, too.*mine/test/images or .*/train/images or"):
+        run(*line, pairs)
+    with pytest.raises(BadInput, match=r"camvid/train or .*camvid/val or .*camvid/test\.$"):
+        run(*line, make_camvid(tmp_path / "camvid"))
+    city = make_cityscapes(tmp_path / "city")
+    with pytest.raises(BadInput, match=r"leftImg8bit/train or .*leftImg8bit/val\.$"):
+        run(*line, city)
+    assert not (tmp_path / "out").exists()
+    run(*line, city / "leftImg8bit" / "train")
+    assert len(read_all(tmp_path / "out")) == 2
 
 
 def test_cropped_images_get_no_masks(photos: Path, tmp_path: Path) -> None:

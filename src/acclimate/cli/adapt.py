@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acclimate.cli.adapt_inputs import check_names
+from acclimate.cli.adapt_inputs import check_names, find_images_folder
 from acclimate.cli.models import load_model
 from acclimate.cli.options import (
     AuxiliaryOption,
@@ -47,7 +47,12 @@ _SHOWN_LABELS = 8
 
 def adapt(
     images: Annotated[
-        Path, typer.Argument(metavar="IMAGES_DIR", help="Images without labels, any nesting.")
+        Path,
+        typer.Argument(
+            metavar="IMAGES_DIR",
+            help="Images without labels, any nesting; of a folder with `images` and `masks`, the "
+            "images.",
+        ),
     ],
     model: ModelOption,
     out: Annotated[
@@ -121,6 +126,7 @@ def adapt(
 
     # Whatever can be refused is refused before the model is loaded.
     file = open_predictions(out, resume=resume, force=force, state=state)
+    folder = find_images_folder(images)
     config = make_config(get_method(method).config_class, preset, parse_settings(settings or []))
     names, wanted = None if classes is None else read_classes(classes), parse_size(size)
     normal: Normalization | None = get_normalization(normalization, mean, std)
@@ -152,7 +158,7 @@ def adapt(
         # Whoever predicts every pixel takes images of any size, and every pixel is wanted.
         shape = wanted if file.holds_masks else get_size(wanted, prepared)
         n = batch_size if batch_size is not None else 2 if file.holds_masks else 200
-        stream = FolderStream(images, shape, n, normal, squash=file.holds_masks)
+        stream = FolderStream(folder, shape, n, normal, squash=file.holds_masks)
         try:
             summary = predict_folder(
                 adapted, stream, file, classes=names, save_every=save_every, progress=progress
