@@ -234,6 +234,8 @@ def test_classes_of_a_folder_may_be_named(tmp_path: Path) -> None:
         ({"protocol": {"batch_size": 20.5}}, "a whole number for batch_size, found 20.5"),
         ({"protocol": {"batch_size": "20"}}, "a whole number for batch_size, found '20'"),
         ({"protocol": {"stream": "dirichlet", "delta": "1"}}, "expected a number for delta"),
+        ({"protocol": {"stream": "mixed", "order": "file"}}, "mixed has an order of its own"),
+        ({"size": 0}, "size of at least 1 pixel"),
         ({"domains": "night"}, "expected a table for domains"),
         ({"domains": {"names": "night"}}, "expected a list of domains"),
         ({"method": "source", "regularizer": {}}, "source keeps no gradient steps"),

@@ -18,6 +18,7 @@ from acclimate.artifact import Artifact, versions
 from acclimate.bench.hashes import code_sha256
 from acclimate.bench.spec import JobSpec
 from acclimate.comparison import Job, Protocol
+from acclimate.comparison.protocol import OWN_ORDERS
 from acclimate.evaluation import Result
 from acclimate.methods.base import Method
 from acclimate.snapshot import fingerprint
@@ -104,7 +105,7 @@ def describe_resets(protocol: Protocol) -> str:
 
 def describe_order(protocol: Protocol) -> str:
     """Return in which order the samples of a domain come."""
-    if protocol.stream in ("mixed", "label_sorted", "dirichlet", "imbalanced"):
+    if protocol.stream in OWN_ORDERS:
         return f"that of the stream {protocol.stream}"
     return "shuffled by the seed" if protocol.order == "shuffled" else "as in the files"
 

@@ -14,6 +14,7 @@ from acclimate.adaptation import compose
 from acclimate.bench.hashes import file_sha256, model_code_sha256, tell_folder
 from acclimate.bench.kinds import check_kinds
 from acclimate.comparison import Protocol, Request, Wrapping, find_needs
+from acclimate.comparison.protocol import OWN_ORDERS
 from acclimate.data import SETS
 from acclimate.data.domain_pool import DomainChoice
 from acclimate.errors import BadInput, InvalidConfig, did_you_mean
@@ -31,7 +32,7 @@ from acclimate.parts.options import (
     PrototypeOptions,
 )
 from acclimate.streams.folder import read_classes
-from acclimate.streams.images import Size, parse_size
+from acclimate.streams.images import Size, as_size, parse_size
 
 #: Characters of a key: enough for a hundred thousand jobs in a folder, short enough for a path.
 _KEY_LENGTH = 12
@@ -176,6 +177,10 @@ class JobSpec:
         """Return how the stream is run."""
         is_folder = self.data not in SETS or SETS[self.data].kind in ("folder", "domains", "masks")
         usual = {"order": "shuffled"} if is_folder else {}
+        if "order" in self.protocol and self.protocol.get("stream") in OWN_ORDERS:
+            raise BadInput(
+                f"the stream {self.protocol['stream']} has an order of its own: leave order out."
+            )
         protocol: Protocol = _build(Protocol, {**usual, **self.protocol}, "protocol")
         return protocol
 
@@ -197,7 +202,11 @@ class JobSpec:
 
     def get_size(self) -> int | Size | None:
         """Return what images of a folder are brought to."""
-        return None if self.size is None else parse_size(str(self.size))
+        if self.size is None:
+            return None
+        size = parse_size(str(self.size))
+        as_size(size)  # refuses none
+        return size
 
     def get_wrapping(self) -> Wrapping:
         """Return how the model is wrapped, but for the artifact."""

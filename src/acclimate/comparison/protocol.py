@@ -35,6 +35,8 @@ STREAMS = (
     *("recurring", "label_sorted", "dirichlet", "imbalanced"),
 )
 ORDERS = ("file", "shuffled")
+#: Streams whose samples come in an order that is part of them, drawn by the seed.
+OWN_ORDERS = ("mixed", "label_sorted", "dirichlet", "imbalanced")
 
 _WHOLE = ("batch_size", "epochs", "window", "times")
 # The options that only one scenario has, with the values they have if none is given.
