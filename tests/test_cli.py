@@ -177,8 +177,10 @@ def test_models_in_half_precision_and_with_several_outputs(photos: Path, tmp_pat
     run(*common, "--model", "tests.cli_models:low_precision_cnn")
     assert len(out.read_text().splitlines()) == 27
     run(*common, "--model", "tests.cli_models:two_outputs", "--logits-at", "1", "--force")
-    with pytest.raises(BadInput, match="cannot both be"):
-        run(*common, *MODEL, "--state", out, "--force")
+    (tmp_path / "link.csv").symlink_to(out)
+    for state in (out, tmp_path / "link.csv", tmp_path / "out.csv.part"):
+        with pytest.raises(BadInput, match="cannot both be"):
+            run(*common, *MODEL, "--state", state, "--force")
 
 
 # Adapt ----------------------------------------------------------------------------------------
@@ -298,6 +300,32 @@ def test_adapt_refuses_before_it_works(photos: Path, artifact: Path, tmp_path: P
     with pytest.raises(BadInput, match=r"expected samples of shape \(3, 8, 8\)"):
         run(*arguments, "--size", "4")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_file_that_is_read_is_written_over(
+    photos: Path, source: Path, artifact: Path, tmp_path: Path
+) -> None:
+    weights, link = tmp_path / "w.pt", tmp_path / "link"
+    torch.save(tiny_cnn().state_dict(), weights)
+    link.symlink_to(weights)
+    (tmp_path / "hard").hardlink_to(weights)
+    before = weights.read_bytes()
+    line = ("adapt", photos, *MODEL, "--method", "tent", "--force")
+    for out in (weights, link, tmp_path / "hard"):
+        with pytest.raises(BadInput, match=r"--out would overwrite .*w\.pt, .* by --weights"):
+            run("prepare", source, *MODEL, "--weights", weights, "--out", out, "--force")
+        with pytest.raises(BadInput, match=r"--state would overwrite .*w\.pt, .* by --weights"):
+            run(*line, "--weights", weights, "--state", out, "--out", tmp_path / "out.csv")
+    names = tmp_path / "names.csv"
+    names.write_text("\n".join(CLASSES))
+    with pytest.raises(BadInput, match=r"--out would overwrite .*names\.csv, .* by --classes"):
+        run(*line, "--classes", names, "--out", names)
+    beside = tmp_path / "out.csv.state"
+    beside.write_bytes(artifact.read_bytes())
+    with pytest.raises(BadInput, match=r"out\.csv\.state, which is written beside --out, would"):
+        run("adapt", photos, *MODEL, "--artifact", beside, "--out", tmp_path / "out.csv")
+    assert weights.read_bytes() == before
+    assert beside.read_bytes() == artifact.read_bytes()
 
 
 def test_names_in_another_order_than_the_artifact_has_are_refused(

@@ -45,6 +45,18 @@ def test_it_trains_says_what_came_out_and_does_nothing_twice(tmp_path: Path) -> 
     assert "nothing was done" in run(*words, "--resume").stdout
 
 
+def test_first_weights_are_not_written_over(tmp_path: Path) -> None:
+    words = [*words_of(make_settings(data=str(make_tree(tmp_path / "mine")))), "--force"]
+    for name in ("out.safetensors", "out.last.safetensors", "out.checkpoint.safetensors"):
+        first = tmp_path / name
+        first.write_bytes(b"precious")
+        out = str(tmp_path / "out.safetensors")
+        error = run(*words, "--weights", str(first), "--out", out).exception
+        assert isinstance(error, BadInput)
+        assert f"would overwrite {first}, which is read by --weights" in str(error)
+        assert first.read_bytes() == b"precious"
+
+
 def test_the_command_in_the_card_is_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[DomainSettings] = []
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acclimate.cli.adapt_inputs import check_names, find_images_folder
+from acclimate.cli.adapt_inputs import check_names, find_images_folder, list_beside
 from acclimate.cli.models import load_model
 from acclimate.cli.options import (
     AuxiliaryOption,
@@ -28,6 +28,7 @@ from acclimate.cli.options import (
     get_size,
     make_config,
     parse_size,
+    refuse_same_file,
 )
 from acclimate.cli.terminal import (
     get_console,
@@ -125,7 +126,10 @@ def adapt(
     from acclimate.zoo.named import find_classes
 
     # Whatever can be refused is refused before the model is loaded.
+    inputs = {"--weights": weights, "--artifact": artifact, "--classes": classes}
+    refuse_same_file({"--out": out, **({} if state is None else {"--state": state})}, inputs)
     file = open_predictions(out, resume=resume, force=force, state=state)
+    refuse_same_file(list_beside(file), inputs)
     folder = find_images_folder(images)
     config = make_config(get_method(method).config_class, preset, parse_settings(settings or []))
     names, wanted = None if classes is None else read_classes(classes), parse_size(size)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from acclimate.cli.terminal import get_console, printable
 from acclimate.errors import BadInput
+
+if TYPE_CHECKING:
+    from acclimate.streams.predictions import PredictionFile
 
 
 def find_images_folder(folder: Path) -> Path:
@@ -36,6 +40,12 @@ def find_images_folder(folder: Path) -> Path:
         f"expected a folder of images only, but {folder} has masks, too, which would be predicted "
         f"as images. Name the folder of the images{named}."
     )
+
+
+def list_beside(file: PredictionFile) -> dict[str, Path]:
+    """Return the files that lie beside the output while the work goes on, by what they are."""
+    beside = (file.part, file.card, file.state)
+    return {f"{path.name}, which is written beside --out,": path for path in beside}
 
 
 def check_names(names: Sequence[str], file: Path, known: Sequence[str] | None, whose: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,6 +108,31 @@ AuxiliaryOption = Annotated[
     str | None,
     typer.Option(metavar="nsp", help="Add NSP to the method; needs prototypes in the artifact."),
 ]
+
+
+def refuse_same_file(written: Mapping[str, Path], read: Mapping[str, Path | None]) -> None:
+    """Refuse to write over a file that is read, also through links.
+
+    Args:
+        written: What is written, by what it is, such as the option.
+        read: What is read, by the option; None if it was not given.
+
+    Raises:
+        BadInput: A file is both.
+    """
+    for what, out in written.items():
+        for option, given in read.items():
+            if given is not None and _is_same_file(out, given):
+                raise BadInput(
+                    f"{what} would overwrite {given}, which is read by {option}: expected two "
+                    "files, found one. Give another name to write to."
+                )
+
+
+def _is_same_file(first: Path, second: Path) -> bool:
+    if first.exists() and second.exists():
+        return first.samefile(second)
+    return first.resolve() == second.resolve()
 
 
 def get_cluster(address: str | None, cpus: int | None, gpus: float | None) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from acclimate.cli.options import (
     get_logits_at,
     get_normalization,
     parse_size,
+    refuse_same_file,
 )
 from acclimate.cli.terminal import (
     get_console,
@@ -113,6 +114,8 @@ def prepare(
     Example: `acclimate prepare data/train --model my_models:resnet --weights resnet.pt --size 224
     --normalization imagenet --out resnet.acclimate`
     """
+    inputs = {"--weights": weights, "--contrast-head": contrast_head, "--classes": classes}
+    refuse_same_file({"--out": out}, inputs)
     _check_place(out, force)
     from acclimate.parts.options import PenaltyOptions, PrototypeOptions
     from acclimate.preparation import prepare as prepare_model

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from acclimate.cli.options import refuse_same_file
 from acclimate.cli.terminal import get_console, make_facts
 from acclimate.cli.train_common import Call, find_given, get_side, run_training, to_flag
 from acclimate.errors import BadInput
@@ -118,8 +119,16 @@ def train_on_domains(context: typer.Context, call: Call) -> None:
         call: What else was said.
     """
     from acclimate.training import domains
+    from acclimate.training.checkpoint import checkpoint_path
+    from acclimate.training.domains.output import last_path
+    from acclimate.training.output import log_path
 
-    settings = _make_settings(find_given(context))
+    given = find_given(context)
+    written = {"--out": call.out}
+    beside = (checkpoint_path(call.out), last_path(call.out), log_path(call.out))
+    written |= {f"{path.name}, which is written beside --out,": path for path in beside}
+    refuse_same_file(written, {"--weights": given.get("weights")})
+    settings = _make_settings(given)
     result = run_training(domains.train_domains, settings, call)
     get_console().print(make_facts("Trained", _list_facts(result, settings)))
 

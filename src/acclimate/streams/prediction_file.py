@@ -69,8 +69,9 @@ class PredictionFile:
         )
         self._file: TextIO | None = None
         self._check_place()
-        if self.state == self.out:
-            raise BadInput(f"predictions and state cannot both be {out}. Give another --state.")
+        own = (self.out, self.part, self.card)
+        if taken := next((path for path in own if path.resolve() == self.state.resolve()), None):
+            raise BadInput(f"predictions and state cannot both be {taken}. Give another --state.")
         if resume and force:
             raise BadInput("resume goes on, force starts anew: give one of them, not both.")
         self.resumes = resume and self.part.exists()
