@@ -109,6 +109,27 @@ def test_an_image_without_labels_is_noted_whatever_the_size_of_the_set(
     assert [len(domain) for domain in data.domains] == [3, 3]
 
 
+@pytest.mark.parametrize("most", [2**30, 0])
+def test_the_checksum_is_that_of_images_and_masks(
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masks, "_MOST_IN_MEMORY", most)
+    base = make_folder(tmp_path / "mine", ("test",))
+
+    def find(**options: Any) -> str:
+        about = load_data(str(base), Request(**options)).descriptions
+        return str(next(iter(about.values()))["sha256"])
+
+    mask = base / "test/masks/a/1.png"
+    values = np.asarray(Image.open(mask))
+    found = set()
+    for changed in (values, np.where(values == 1, 2, values).astype(np.uint8)):
+        Image.fromarray(changed).save(mask, compress_level=0)  # so that sizes of files agree
+        found |= {find(), find(corruptions=("fog",)), find(corruptions=("snow",))}
+        found.add(find())
+    assert len(found) == 6
+
+
 def test_folders_are_known_by_their_layout(tmp_path: Path) -> None:
     made = {
         "camvid": make_camvid(tmp_path / "a"),

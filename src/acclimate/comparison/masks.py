@@ -13,7 +13,7 @@ from torch import Tensor
 
 from acclimate.comparison.data import Data, Request
 from acclimate.data import SETS, data_root
-from acclimate.data.arrays import array_sha256
+from acclimate.data.arrays import labelled_sha256
 from acclimate.data.masks import IGNORE, LabelledPixels, MaskedImages, load_masks
 from acclimate.data.masks.loading import find_set
 from acclimate.data.masks.tree import Pair, guess_set, list_splits
@@ -183,11 +183,11 @@ class _Gathered:
                 self._n_unlabelled = images.verify(self._progress, needs_labels=False)
                 self._verified = images.pairs
             domain = images.open_domain(name)
-            sha256 = images.description["listing_sha256"]
+            sha256 = images.digest()
         else:
             domain = images.to_domain(name)
-            sha256 = array_sha256(domain.x)
             labels = np.asarray(domain.y)
+            sha256 = labelled_sha256(np.asarray(domain.x), labels)
             self._n_unlabelled = int((labels == IGNORE).all(axis=(1, 2)).sum())
         if self._n_unlabelled:
             about = {**(about or {}), "n_unlabelled": self._n_unlabelled}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ Labels = npt.NDArray[np.int64]
 CARD = "card.json"
 
 _CHUNK = 1 << 22
+_N_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,32 @@ def array_sha256(array: npt.NDArray[Any]) -> str:
     n_rows = max(1, _CHUNK // max(1, array[:1].nbytes))
     for start in range(0, len(array), n_rows):
         state.update(np.ascontiguousarray(array[start : start + n_rows]).tobytes())
+    return state.hexdigest()
+
+
+def labelled_sha256(images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> str:
+    """Return the SHA-256 of images and their labels together.
+
+    >>> x, y = np.zeros((2, 4, 4, 3), np.uint8), np.array([0, 1])
+    >>> labelled_sha256(x, y) == labelled_sha256(x, 1 - y)
+    False
+    """
+    both = array_sha256(images) + array_sha256(np.asarray(labels, np.int64))
+    return hashlib.sha256(both.encode()).hexdigest()
+
+
+def files_sha256(files: Iterable[tuple[str, Sequence[Path]]]) -> str:
+    """Return the SHA-256 of the content of files, and of a text before each group of them."""
+    state = hashlib.sha256()
+
+    def read(group: tuple[str, Sequence[Path]]) -> bytes:
+        text, paths = group
+        digests = [hashlib.sha256(path.read_bytes()).digest() for path in paths]
+        return text.encode("utf-8", "surrogateescape") + b"\0" + b"".join(digests)
+
+    with ThreadPoolExecutor(_N_THREADS) as pool:
+        for part in pool.map(read, files):
+            state.update(part)
     return state.hexdigest()
 
 

@@ -8,6 +8,7 @@ foggy = load_masks("camvid", "test", corruption="fog", severity=5).to_domain()
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from acclimate.data.arrays import files_sha256
 from acclimate.data.masks.pixels import Mask, find_size, read_mask, read_pair
 from acclimate.data.masks.shift import Shift, corrupt_image, describe, name_of
 from acclimate.data.masks.specs import IGNORE, Colour, make_table
@@ -182,6 +184,11 @@ class MaskedImages:
     def open_domain(self, name: str | None = None) -> Domain:
         """Return all images and labels, read when they are asked for; look at them before."""
         return Domain(name or name_of(self.shift), _Images(self), _Labels(self))
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all image and mask files, and of what is done to the images."""
+        files = [(pair.name, (pair.image, pair.mask)) for pair in self.pairs]
+        return files_sha256([(json.dumps(describe(self.shift), sort_keys=True), ()), *files])
 
     def read_labels(self, index: int) -> Mask:
         """Return the labels of one image.
