@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,6 +84,29 @@ def test_a_stream_leaves_out_what_cannot_be_read(tmp_path: Path) -> None:
     fewer = load_data(str(root), Request(n=6, domains=DomainChoice(names=("city",))))
     assert len(fewer.domains[0]) == 6
     assert len(set(fewer.domains[0].labels.tolist())) > 1
+
+
+def test_the_checksum_is_that_of_the_images_that_are_used(tmp_path: Path) -> None:
+    root = make_tree(tmp_path / "mine")
+    path = list_files(root, "farm")[3]
+    content = path.read_bytes()
+    path.write_bytes(content + b"\0")
+
+    def find(name: str = str(root), n: int | None = None, **options: Any) -> dict[str, str]:
+        data = load_data(name, Request(n=n, domains=DomainChoice(**options)))
+        return {domain: about["sha256"] for domain, about in data.descriptions.items()}
+
+    before = find()
+    assert find() == before
+    assert len(set(before.values())) == len(DOMAINS)
+    assert find(part="train")["farm"] != find(part="held")["farm"] != before["farm"]
+    assert find(n=6)["farm"] != before["farm"]
+    path.write_bytes(content + b"\1")  # as large as before
+    changed = find()
+    assert changed["farm"] != before["farm"]
+    assert changed["city"] == before["city"]
+    builtin = [find("builtin-domains", n, images=20)["plain"] for n in (None, 10)]
+    assert len({*builtin, find("builtin-domains", images=20, part="held")["plain"]}) == 3
 
 
 def test_a_published_set_is_loaded_by_its_name() -> None:

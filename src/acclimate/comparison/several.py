@@ -35,9 +35,11 @@ def load_several(name: str, asked: Request) -> Data:
     for domain, part in choose_parts(data, choice).items():
         if asked.progress is not None:
             asked.progress(f"reading {domain}", len(groups), len(choice.names or data.domains))
-        pool = Pool([part], spread(len(part), asked.n))
+        keys = spread(len(part), asked.n)
+        pool = Pool([part], keys)
         groups[domain] = (Domain(domain, pool, pool.labels),)
         about[domain] = {**data.domains[domain].description, "part": choice.part, "n": len(pool)}
+        about[domain]["sha256"] = part.digest(keys)
         if choice.part != "all":
             about[domain]["trial_seed"] = choice.trial_seed
     return Data(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from acclimate.data.arrays import array_sha256
+from acclimate.data.arrays import array_sha256, files_sha256, labelled_sha256
 from acclimate.errors import AcclimateWarning, BadInput
 from acclimate.streams.images import Pixels, Size, read_ahead
 
@@ -46,6 +46,9 @@ class Domain(Protocol):
     def readable(self) -> list[int]:
         """Return the positions of the images that can be read; each is read once for that."""
 
+    def digest(self, keys: Sequence[int]) -> str:
+        """Return the SHA-256 of the images at these positions and of their labels."""
+
 
 class ArrayDomain:
     """A domain whose images are in an array."""
@@ -76,6 +79,10 @@ class ArrayDomain:
         """Return all positions: an array was read already."""
         return list(range(len(self)))
 
+    def digest(self, keys: Sequence[int]) -> str:
+        """Return the SHA-256 of the images at these positions and of their labels."""
+        return labelled_sha256(self._images[list(keys)], self.labels[list(keys)])
+
 
 class FolderDomain:
     """A domain of image files, which threads read one batch ahead and bring to one size.
@@ -100,6 +107,7 @@ class FolderDomain:
         size: Size,
     ) -> None:
         self._paths, self.labels, self.classes, self._size = paths, labels, tuple(classes), size
+        self._base = base
         self.unreadable: dict[Path, str] = {}
         self._readable: list[int] | None = None
         listing = "\n".join(
@@ -135,6 +143,14 @@ class FolderDomain:
             picks = torch.split(torch.arange(len(self)), _TOGETHER)
             self._readable = [index for kept, _ in self._read(picks) for index in kept]
         return self._readable
+
+    def digest(self, keys: Sequence[int]) -> str:
+        """Return the SHA-256 of the files at these positions, their names and their labels."""
+        names = [self._paths[key].relative_to(self._base).as_posix() for key in keys]
+        return files_sha256(
+            (f"{name}\t{self.labels[key]}", (self._paths[key],))
+            for key, name in zip(keys, names, strict=True)
+        )
 
     def _read(self, picks: Sequence[Tensor]) -> Iterator[tuple[list[int], list[Pixels]]]:
         """Yield the positions of each row that can be read, and their pixels; note the others."""
@@ -183,3 +199,7 @@ class Part:
         """Return the positions of the images that can be read."""
         good = set(self._domain.readable())
         return [place for place, key in enumerate(self._keys.tolist()) if key in good]
+
+    def digest(self, keys: Sequence[int]) -> str:
+        """Return the SHA-256 of the images at these positions and of their labels."""
+        return self._domain.digest(self._keys[list(keys)].tolist())
