@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -65,8 +67,24 @@ class TestFolders:
             with pytest.raises(BadInput, match=words):
                 corrupt_folder(photos, out, ["brightness"], [1], seed)
         (photos / "cat" / "0.png").unlink()
-        with pytest.raises(BadInput, match="made with another listing"):
+        with pytest.raises(BadInput, match="holds copies of other images"):
             corrupt_folder(photos, tmp_path / "out", ["brightness"], [1])
+
+    def test_other_images_of_the_same_names_are_refused(self, photos, tmp_path):
+        out, other = tmp_path / "out", tmp_path / "other"
+        corrupt_folder(photos, out, ["brightness"], [1])
+        shutil.copytree(photos, other)
+        counts = corrupt_folder(other, out, ["brightness"], [1])  # moved, they are the same
+        assert (counts.n_written, counts.n_present) == (0, 6)
+        Image.new("RGB", (32, 32)).save(other / "cat" / "0.png")
+        message = r"other images than there are in .*other: those of .*photos.* another --out"
+        with pytest.raises(BadInput, match=message):
+            corrupt_folder(other, out, ["brightness"], [1])
+        # Ledgers of older versions do not say how large the files were.
+        card = json.loads((out / "generated.json").read_text())
+        card.pop("of")
+        (out / "generated.json").write_text(json.dumps(card))
+        assert corrupt_folder(photos, out, ["brightness"], [1]).n_present == 6
 
     def test_a_folder_is_gone_through_in_one_order(self, photos, tmp_path):
         loaded = data.load_folder("image-folder", path=photos, batch_size=4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from acclimate.data.places import Notify, Progress, hold_lock, make_folder
 from acclimate.errors import BadInput
 from acclimate.streams.images import all_unreadable, check_resize, list_images
 
+_OF = "of"  # in the ledger: the names and sizes of the files that were copied
 _Job = tuple[Path, Path, str, int, int, int, int | None, int | None]
 
 
@@ -78,7 +79,7 @@ def corrupt_folder(
     counts = FolderCounts()
     make_folder(out)
     with hold_lock(out, "generate", notify), open_pool(workers) as pool:
-        _claim(out, source, targets, seed, size, resize)
+        _claim(out, source, paths, seed, size, resize)
         for name in dict.fromkeys(names):
             _record_origin(out, name)
             for severity in sorted(set(severities)):
@@ -121,24 +122,34 @@ def _run(
 def _claim(
     out: Path,
     source: Path,
-    targets: Sequence[Path],
+    paths: Sequence[Path],
     seed: int,
     size: int | None,
     resize: int | None,
 ) -> None:
     """Record what the copies are of, or refuse if the folder holds copies of something else."""
-    listing = "\n".join(target.as_posix() for target in targets)
+    names = [path.relative_to(source) for path in paths]
+    sizes = [path.stat().st_size for path in paths]
     claim = {
         "source": str(source.resolve()),
-        "listing_sha256": hashlib.sha256(listing.encode("utf-8", "surrogateescape")).hexdigest(),
+        "listing_sha256": _digest(name.with_suffix(".png").as_posix() for name in names),
+        _OF: _digest(f"{name.as_posix()}\t{n}" for name, n in zip(names, sizes, strict=True)),
         "seed": seed,
         "size": size,
         "resize": resize,
     }
     path = out / LEDGER
     if path.is_file():
-        held = {"resize": None, **read_card(path, f"Remove {out}.", *(claim.keys() - {"resize"}))}
+        # Older ledgers say neither what images were resized to, nor how large the files were.
+        needed = claim.keys() - {"resize", _OF}
+        held = {"resize": None, _OF: claim[_OF], **read_card(path, f"Remove {out}.", *needed)}
         differing = [key for key, value in claim.items() if key != "source" and held[key] != value]
+        if {_OF, "listing_sha256"} & set(differing):
+            raise BadInput(
+                f"{out} holds copies of other images than there are in {source}: those of "
+                f"{held['source']}, with other names or sizes of files. Give another --out, or "
+                "remove that folder."
+            )
         if differing:
             raise BadInput(
                 f"{out} holds copies made with another {', '.join(differing)}. Give another --out, "
@@ -152,6 +163,10 @@ def _claim(
             "--out, so that the two are not mixed."
         )
     write_ledger(out, {**claim, "version": __version__, MADE_FROM: {}})
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _record_origin(out: Path, name: str) -> None:
