@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -246,6 +247,33 @@ def test_other_images_or_options_are_not_mixed_in(photos: Path, interrupted: Pat
     next(photos.rglob("*.png")).rename(photos / "renamed.png")
     with pytest.raises(ArtifactMismatch, match="listing_sha256: then"):
         predict(photos, interrupted, resume=True)
+
+
+def test_another_seed_and_images_replaced_under_their_names_are_noticed(
+    photos: Path, interrupted: Path
+) -> None:
+    adapted = acclimate.adapt(tiny_cnn(), "tent", lr=0.05, seed=3)
+    with pytest.raises(ArtifactMismatch, match=r"options:\n  seed: then 0, now 3\n"):
+        predict_folder(
+            adapted, FolderStream(photos, batch_size=5), PredictionFile(interrupted, resume=True)
+        )
+    first = min(photos.rglob("*.png"))
+    before = first.read_bytes()
+    Image.new("RGB", (8, 8)).save(first)
+    with pytest.raises(ArtifactMismatch, match=r"options:\n  file_sizes_sha256: then .*\nResume"):
+        predict(photos, interrupted, resume=True)
+    first.write_bytes(before)
+    assert predict(photos, interrupted, resume=True)[0].n_resumed == 2
+
+
+def test_a_call_that_an_earlier_version_began_goes_on(photos: Path, interrupted: Path) -> None:
+    card = Path(f"{interrupted}.part.json")
+    saved = json.loads(card.read_text())
+    for name in ("squash", "file_sizes_sha256", "seed"):
+        del saved[name]
+    card.write_text(json.dumps(saved))
+    summary, _, _ = predict(photos, interrupted, resume=True)
+    assert summary.n_resumed == 2
 
 
 def test_altered_files_are_noticed(photos: Path, interrupted: Path) -> None:

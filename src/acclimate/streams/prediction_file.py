@@ -27,8 +27,9 @@ from acclimate.storage import write_atomically
 
 COLUMNS = ("path", "label", "probability", "entropy", "batch")
 
-#: Entries of the card that earlier versions did not write, and what they would have been.
-_ADDED = {"squash": False}
+#: Entries of the card that earlier versions did not write, and what they would have been; None if
+#: that is not known, and nothing is compared.
+_ADDED = {"squash": False, "file_sizes_sha256": None, "seed": None}
 
 #: File names need not be valid text; this keeps their bytes.
 CODEC: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape"}
@@ -178,7 +179,9 @@ class PredictionFile:
         differences = [
             f"\n  {key}: then {saved.get(key)!r}, now {value!r}"
             for key, value in json.loads(self._description).items()
-            if key != "batches_before" and saved.get(key) != value
+            if key != "batches_before"
+            and saved.get(key) != value
+            and not (key in _ADDED and saved[key] is None)
         ]
         if differences:
             raise ArtifactMismatch(

@@ -141,9 +141,11 @@ def _describe(
     if odd := next((name for name in names if "\r" in name), None):
         raise BadInput(f"the name {odd!r} has a line break, which a table cannot hold. Rename it.")
     text = "\0".join(names).encode(**CODEC)
+    sizes = ",".join(str(_count_bytes(path)) for path in stream.paths)
     return {
         "images": len(names),
         "listing_sha256": hashlib.sha256(text).hexdigest(),
+        "file_sizes_sha256": hashlib.sha256(sizes.encode()).hexdigest(),
         "batch_size": stream.batch_size,
         "size": list(stream.size),
         "squash": stream.squash,
@@ -151,7 +153,15 @@ def _describe(
         "classes": None if classes is None else list(classes),
         "method": adapted.name,
         "config": adapted.config.to_dict(),
+        "seed": adapted.generator.initial_seed(),
     }
+
+
+def _count_bytes(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None  # a link to nowhere: reported when its pixels are read
 
 
 def _name(stream: FolderStream, path: Path) -> str:
