@@ -11,6 +11,7 @@ from acclimate.comparison import Request, load_data
 from acclimate.errors import BadInput
 from acclimate.streams.folder import FolderSource
 from tests.cli_models import CLASSES
+from tests.segmentation.samples import make_folder as make_masks
 from tests.test_cli import run
 from tests.test_comparison_data import make_folder
 
@@ -147,3 +148,14 @@ def test_the_names_of_the_classes_are_always_shown(conditions, tmp_path):
     words = ("--method", "source", "--out", tmp_path / "out")
     result = run("eval", *MODEL, "--data", conditions, *words)
     assert "4: cat, dog, eel, fox" in result.stdout
+
+
+# What means nothing is refused ------------------------------------------------------------------
+
+
+def test_a_severity_of_what_is_not_corrupted_is_refused(conditions, tmp_path):
+    places = [conditions, conditions / "dusk", make_masks(tmp_path / "masks"), "builtin"]
+    for place in (*places, "builtin-scenes", "builtin-domains"):
+        with pytest.raises(BadInput, match=r"severity 3 is asked for, but .* Leave it out, or"):
+            load_data(str(place), Request(severities=(3,), n=3))
+    assert load_data("builtin", Request(severities=(3,), corruptions=("fog",), n=4)).domains

@@ -16,6 +16,9 @@ from acclimate.errors import BadInput
 from acclimate.streams import Domain
 from acclimate.streams.images import Size
 
+#: The severities that are meant if none is asked for.
+USUAL = (5,)
+
 
 @dataclass(frozen=True)
 class Data:
@@ -80,7 +83,7 @@ class Request:
     """
 
     corruptions: tuple[str, ...] | None = None
-    severities: tuple[int, ...] = (5,)
+    severities: tuple[int, ...] = USUAL
     n: int | None = None
     size: int | Size | None = None
     classes: Sequence[str] | None = None
@@ -96,6 +99,23 @@ class Request:
         for what, values in (("corruption", self.corruptions or ()), ("severity", self.severities)):
             if len(set(values)) < len(values):
                 raise BadInput(f"expected each {what} once, found {', '.join(map(str, values))}.")
+
+    def refuse_severity(self, name: str, instead: str) -> None:
+        """Refuse a severity that would mean nothing, as the images are taken as they are.
+
+        Args:
+            name: Of the data.
+            instead: What to do, to have corrupted images.
+
+        Raises:
+            BadInput: Another severity than the usual one is asked for.
+        """
+        if self.severities != USUAL:
+            found = ", ".join(map(str, self.severities))
+            raise BadInput(
+                f"severity {found} is asked for, but {name} is taken as it is, not corrupted. "
+                f"Leave it out, or {instead}."
+            )
 
     def names(self, corruption: str) -> dict[int, str]:
         """Return the name of the domain of each severity; the severity is in it if needed."""

@@ -131,6 +131,7 @@ def _load_arrays(name: str, asked: Request) -> Data:
     clean = Domain("clean", images.images, images.labels)
     groups: dict[str, tuple[Domain, ...]]
     if asked.corruptions is None:
+        asked.refuse_severity(name, "name --corruptions, too")
         groups, about = {name: (Domain(name, clean.x, clean.y),)}, {name: images.description}
     else:
         with frost_from(data_root(asked.root)):
@@ -145,7 +146,7 @@ def _load_files(name: str, asked: Request) -> Data:
         raise BadInput("image-folder is any folder of yours: give the folder itself as --data DIR.")
     options: dict[str, Any] = {"root": asked.root, "size": asked.size, "classes": asked.classes}
     if name == "imagenet":
-        _refuse_corruptions(asked, "use --data imagenetc")
+        _refuse_corruptions(asked, name, "use --data imagenetc")
         return _collect(name, {name: [(name, load_folder(name, **options))]}, asked)
     folders = {
         corruption: [
@@ -166,7 +167,8 @@ def _load_own(root: Path, asked: Request) -> Data:
     elif has_masks(str(root)):
         return load_masked(str(root), asked)
     else:
-        _refuse_corruptions(asked, f"make copies first: acclimate data corrupt {root} --out DIR")
+        instead = f"make copies first: acclimate data corrupt {root} --out DIR"
+        _refuse_corruptions(asked, str(root), instead)
         found = find_domains(root, asked.classes)
         places = {name: [(name, place, {})] for name, place in found.items()}
     flat = [place for members in places.values() for _, place, _ in members]
@@ -234,6 +236,7 @@ def _collect(
     return Data(name, groups, classes, about, is_folder=True, unreadable=unreadable)
 
 
-def _refuse_corruptions(asked: Request, instead: str) -> None:
+def _refuse_corruptions(asked: Request, name: str, instead: str) -> None:
     if asked.corruptions is not None:
         raise BadInput(f"corruptions of image files are not made on the fly: {instead}.")
+    asked.refuse_severity(name, instead)

@@ -121,7 +121,9 @@ def load_masked(name: str, asked: Request) -> Data:
     options = {**_options(name, asked), "root": asked.root}
     clean = load_masks(name, **options)
     chosen: dict[str, dict[int, str]] = {title: {0: title}}
-    if asked.corruptions is not None:
+    if asked.corruptions is None:
+        asked.refuse_severity(title, "name --corruptions, too")
+    else:
         chosen = {corruption: asked.names(corruption) for corruption in asked.corruptions}
     together = _Gathered(clean, sum(map(len, chosen.values())), asked)
     for corruption, names in chosen.items():

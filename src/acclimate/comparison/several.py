@@ -27,6 +27,7 @@ def load_several(name: str, asked: Request) -> Data:
     """
     if asked.corruptions is not None:
         raise BadInput(f"the images of {name} are not corrupted on the fly: leave that out.")
+    asked.refuse_severity(name, "give one folder of corrupted copies as data")
     choice = asked.domains if asked.domains is not None else DomainChoice()
     size = choice.size if choice.size is not None else asked.size
     data = load_domains(name, asked.root, size=size, n=choice.images)
