@@ -328,6 +328,20 @@ def test_no_file_that_is_read_is_written_over(
     assert beside.read_bytes() == artifact.read_bytes()
 
 
+def test_predictions_are_not_put_among_the_images(photos: Path, tmp_path: Path) -> None:
+    line = ("adapt", photos, *MODEL, "--method", "tent", "--out")
+    for out in (photos, photos / "monday", photos / "new", photos.parent):
+        for options in ((), ("--force",)):
+            with pytest.raises(BadInput, match=r"apart from the images.*another folder; or.*\.csv"):
+                run(*line, out, *options)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "precious").write_text("")
+    with pytest.raises(BadInput, match=r"other exists already.*--force.* whole images, .*\.csv"):
+        run(*line, tmp_path / "other")
+    run(*line, photos / "out.csv")  # a table is not mistaken for an image
+    (photos / "out.csv").unlink()
+
+
 def test_names_in_another_order_than_the_artifact_has_are_refused(
     photos: Path, artifact: Path, tmp_path: Path
 ) -> None:

@@ -128,7 +128,7 @@ def adapt(
     # Whatever can be refused is refused before the model is loaded.
     inputs = {"--weights": weights, "--artifact": artifact, "--classes": classes}
     refuse_same_file({"--out": out, **({} if state is None else {"--state": state})}, inputs)
-    file = open_predictions(out, resume=resume, force=force, state=state)
+    file = open_predictions(out, resume=resume, force=force, state=state, images=images)
     refuse_same_file(list_beside(file), inputs)
     folder = find_images_folder(images)
     config = make_config(get_method(method).config_class, preset, parse_settings(settings or []))

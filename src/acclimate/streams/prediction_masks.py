@@ -54,12 +54,7 @@ class PredictionFolder(PredictionFile):
         Raises:
             BadInput: There are such.
         """
-        images, out = root.resolve(), self.out.resolve()
-        if images == out or images in out.parents or out in images.parents:
-            raise BadInput(
-                f"expected a folder for masks apart from the images in {root}, found {self.out}. "
-                "Give another --out."
-            )
+        _check_apart(root, self.out)
         taken: dict[str, str] = {}
         for name in names:
             other = taken.setdefault(mask_name(name), name)
@@ -113,6 +108,15 @@ class PredictionFolder(PredictionFile):
             raise BadInput(f"expected a folder for masks, but {self.out} is a file. Give another.")
         self._check_writable()
 
+    def _check_free(self) -> None:
+        if not self.part.exists() and self._is_taken(self.out):
+            raise BadInput(
+                f"{self.out} exists already, and is not empty. Overwrite the masks in it by "
+                "--force (force=True), or give another folder; or, for a model that predicts whole "
+                "images, a file that ends in .csv or .parquet."
+            )
+        super()._check_free()
+
     def _is_taken(self, path: Path) -> bool:
         if path == self.out:
             return path.is_dir() and any(path.iterdir())
@@ -147,8 +151,24 @@ def mask_name(name: str) -> str:
     return Path(name).with_suffix(".png").as_posix()
 
 
+def _check_apart(root: Path, out: Path) -> None:
+    """Refuse to put masks among the images, or around them."""
+    images, masks = root.resolve(), out.resolve()
+    if images == masks or images in masks.parents or masks in images.parents:
+        raise BadInput(
+            f"expected a folder for masks apart from the images in {root}, found {out}. Give "
+            "another folder; or, for a model that predicts whole images, a file that ends in .csv "
+            "or .parquet."
+        )
+
+
 def open_predictions(
-    out: str | Path, *, resume: bool = False, force: bool = False, state: str | Path | None = None
+    out: str | Path,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    state: str | Path | None = None,
+    images: str | Path | None = None,
 ) -> PredictionFile:
     """Return where predictions go: a folder of masks if it is one or has no ending, else a table.
 
@@ -157,10 +177,14 @@ def open_predictions(
         resume: Go on where an interrupted call stopped.
         force: Overwrite.
         state: Where to keep what was learned.
+        images: The folder that is predicted, which masks are kept apart from; None if it is not
+            known yet.
 
     Raises:
         BadInput: It cannot be written.
     """
     out = Path(out)
     kind = PredictionFolder if out.is_dir() or not out.suffix else PredictionFile
+    if images is not None and kind is PredictionFolder:
+        _check_apart(Path(images), out)
     return kind(out, resume=resume, force=force, state=state)
