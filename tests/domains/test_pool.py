@@ -117,6 +117,17 @@ def test_a_published_set_is_loaded_by_its_name() -> None:
         load_data("builtin-domains", Request(corruptions=("fog",)))
 
 
+def test_what_is_prepared_from_has_the_size_that_is_asked_for(tmp_path: Path) -> None:
+    root = make_tree(tmp_path / "mine")
+    for own, size, expected in ((None, 16, 16), (12, 16, 12), (None, (8, 10), (8, 10))):
+        choice = DomainChoice(size=own)
+        batches, _ = Preparation(source=str(root), domains=choice, size=size, n=4).open()
+        x, _ = next(iter(batches))
+        assert x.shape[2:] == (expected if isinstance(expected, tuple) else (expected,) * 2)
+        data = load_data(str(root), Request(domains=choice, size=size))
+        assert data.domains[0].take(torch.arange(1))[0].shape[1:] == x.shape[1:]
+
+
 def test_what_is_prepared_from_is_pooled_seeded_and_to_be_had_again() -> None:
     choice = DomainChoice(names=("plain", "woven"), part="train", images=50)
     loads = load_domains("builtin-domains", n=50)

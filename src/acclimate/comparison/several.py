@@ -13,6 +13,7 @@ from acclimate.data.domain_pool import DomainChoice, Pool, choose_parts, spread
 from acclimate.data.domains import load_domains
 from acclimate.errors import BadInput
 from acclimate.streams import Domain
+from acclimate.streams.images import Size
 
 
 def load_several(name: str, asked: Request) -> Data:
@@ -49,7 +50,12 @@ def load_several(name: str, asked: Request) -> Data:
 
 
 def open_several(
-    name: str, choice: DomainChoice, n: int | None, seed: int, root: str | Path | None = None
+    name: str,
+    choice: DomainChoice,
+    n: int | None,
+    seed: int,
+    root: str | Path | None = None,
+    size: int | Size | None = None,
 ) -> tuple[Domain, Sequence[str]]:
     """Return images of several domains as one, and the names of the classes.
 
@@ -59,8 +65,10 @@ def open_several(
         n: Only so many of all together, drawn by the seed; None for all.
         seed: Of the draw.
         root: Of all data.
+        size: Of the images, unless the choice says it.
     """
-    data = load_domains(name, root, size=choice.size, n=choice.images)
+    size = choice.size if choice.size is not None else size
+    data = load_domains(name, root, size=size, n=choice.images)
     parts = list(choose_parts(data, choice).values())
     total = sum(len(part) for part in parts)
     keys = torch.randperm(total, generator=torch.Generator().manual_seed(seed))[:n]

@@ -93,7 +93,7 @@ class Preparation:
             or the only one.
         n: Only so many images, the first ones, of a set, at even distances, of masked ones, or
             drawn by the seed, of several domains; None for all, as of a folder.
-        size: Of the images of a folder; None if all have one.
+        size: Of the images of a folder, or of several domains; None if all have one.
         classes: Names in the order of the logits, if they are known.
         root: Of all data; see `acclimate.data.data_root`.
         seed: Of the order and of all draws.
@@ -140,7 +140,7 @@ class Preparation:
             about["ignore_label"] = self.ignore_label
         if self.domains is not None:
             about["domains"] = asdict(self.domains)
-        elif not self._is_set:
+        if not self._is_set if self.domains is None else self.size is not None:
             about["size"] = list(self.size) if isinstance(self.size, tuple) else self.size
         return about
 
@@ -186,7 +186,9 @@ class Preparation:
     ) -> tuple[Iterable[tuple[Tensor, Tensor]], Sequence[str]]:
         """Return the labelled batches, normalised, and the names of the classes."""
         if self.domains is not None:
-            pooled, names = open_several(self.source, self.domains, self.n, self.seed, self.root)
+            pooled, names = open_several(
+                self.source, self.domains, self.n, self.seed, self.root, self.size
+            )
             return ArraySource(pooled, self.seed, normal), names
         if has_masks(self.source):
             chosen: dict[str, Any] = {"size": self.size, "n": self.n, "classes": self.classes}
