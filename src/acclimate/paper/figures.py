@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
 
 from acclimate.artifact import Artifact
 from acclimate.bench.outcome import Outcome
-from acclimate.bench.reports.axes import Axis, Plot, axis_from_zero, log_axis
+from acclimate.bench.reports.axes import Axis, Plot, axis_around, log_axis
 from acclimate.bench.reports.draw import Curve, assign_looks, draw_curves
 from acclimate.errors import BadInput
 from acclimate.functional.penalty import penalties, shape_penalties
@@ -129,8 +130,14 @@ def _draw_against(scene: Scene, name: str) -> Drawing:
     rows = [row for row in scene.table.rows if row.is_measured]
     looks = assign_looks(list(dict.fromkeys(row.label for row in rows)))
     xs = [float(column) for column in scene.table.columns]
-    highest = [own.mean for row in rows for own in row.ours if own is not None]
-    axes = (log_axis(f"{name}, log scale", xs), axis_from_zero("error, %", highest))
+    errors = [own.mean for row in rows for own in row.ours if own is not None]
+    if not errors:
+        return Drawing({}, notes=("Nothing to draw: no job has reached its end.",))
+    # What matters are differences, which an axis from zero would hide.
+    y_axis = axis_around("error, %", errors)
+    if y_axis.low > 0:
+        y_axis = replace(y_axis, name="error, % (not from 0)")
+    axes = (log_axis(f"{name}, log scale", xs), y_axis)
     for setup, own in scene.table.setups.items():
         curves = []
         for row in own:
@@ -142,7 +149,5 @@ def _draw_against(scene: Scene, name: str) -> Drawing:
         if curves:
             chart = draw_curves(f"error by {name}", curves, looks, axes)
             panels.append(Panel(setup, chart, Plot(*axes)))
-    if not panels:
-        return Drawing({}, notes=("Nothing to draw: no job has reached its end.",))
     legend = looks if len(looks) > 1 else None
     return Drawing({f"{scene.table.id}.svg": compose(scene.table.title, panels, 2, legend)})
