@@ -92,6 +92,8 @@ def open_source(
 ) -> tuple[MaskSource, Sequence[str]]:
     """Return the training images of a set with masks in batches, and the names of its classes.
 
+    They are the split `train`, or the only one; a warning tells if that has another name.
+
     Args:
         name: A key of `acclimate.data.masks.MASK_SETS`, or a folder.
         seed: Of the order.
@@ -104,6 +106,14 @@ def open_source(
         BadInput: There are none, or files cannot be used.
     """
     images = load_masks(name, find_split(name, PREPARED, root), root, **options)
+    split = images.description["split"]
+    if split and split not in PREPARED:
+        warnings.warn(
+            f"{name} has no split {PREPARED[0]}: what is prepared is taken from {split}, the only "
+            "one. Do not measure on the same images; give those the model was trained on.",
+            AcclimateWarning,
+            stacklevel=3,
+        )
     return MaskSource(images, seed, normalization, batch_size), images.classes
 
 
