@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -253,3 +254,24 @@ def test_weights_are_those_of_the_model_that_was_named(tmp_path: Path) -> None:
         load_named("builtin-scenes", path)
     with pytest.raises(BadInput, match=r"--model deeplabv3plus-resnet50 --isw"):
         load_named("deeplabv3plus-resnet50+isw")
+
+
+def test_preparing_from_another_split_than_train_is_told(tmp_path: Path) -> None:
+    base = make_folder(tmp_path / "mine", ("test",))
+    with pytest.warns(AcclimateWarning, match="has no split train: .* from test, the only one"):
+        Preparation(source=str(base)).open()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Preparation(source=str(make_folder(tmp_path / "alone"))).open()
+        Preparation(source=str(make_folder(tmp_path / "both", ("train", "test")))).open()
+
+
+def test_conditions_with_masks_are_given_one_by_one(tmp_path: Path) -> None:
+    base = make_folder(tmp_path / "mine", ("dusk", "night"))
+    message = r"several splits, dusk, night, .* test or val .* such as .*mine/dusk, with its own"
+    with pytest.raises(BadInput, match=message):
+        load_data(str(base))
+    with pytest.raises(BadInput, match=message):
+        Preparation(source=str(base)).open()
+    (base / "classes.txt").rename(base / "dusk" / "classes.txt")
+    assert len(load_data(str(base / "dusk")).domains[0]) == 3

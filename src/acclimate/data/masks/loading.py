@@ -13,7 +13,14 @@ from acclimate.data.masks.arrays import ArrayPixels
 from acclimate.data.masks.images import LabelledPixels, MaskedImages, refuse
 from acclimate.data.masks.shift import Shift
 from acclimate.data.masks.specs import IGNORE, MASK_SETS, MaskSpec, make_palette
-from acclimate.data.masks.tree import MaskTree, compare_counts, find_base, guess_set, list_tree
+from acclimate.data.masks.tree import (
+    CLASSES,
+    MaskTree,
+    compare_counts,
+    find_base,
+    guess_set,
+    list_tree,
+)
 from acclimate.data.places import data_root
 from acclimate.errors import AcclimateWarning, BadInput, did_you_mean
 from acclimate.streams.images import Size, as_size
@@ -124,9 +131,18 @@ def _choose_split(tree: MaskTree, spec: MaskSpec, split: str | None) -> str:
             f"there is neither {tree.base / 'images'} nor a folder images in any split of "
             f"{tree.base}. Lay images and masks out as images/ and masks/, with the same names."
         )
+    if split is None:
+        there = ", ".join(tree.splits)
+        first = tree.base / next(iter(tree.splits))
+        instead = f", or give one of them as the folder, such as {first}, with its own {CLASSES}"
+        raise BadInput(
+            f"{tree.base} has several splits, {there}, and it is not said which is meant. Those "
+            "named test or val are measured on, train is prepared from: name them so"
+            f"{'' if spec.splits else instead}. In Python say split=; to data corrupt, --split."
+        )
     if split not in tree.splits:
-        near = did_you_mean(split or "", tree.splits)
-        raise BadInput(f'{spec.name} has no split "{split or ""}" with labels. {near}')
+        near = did_you_mean(split, tree.splits)
+        raise BadInput(f'{spec.name} has no split "{split}" with labels. {near}')
     return split
 
 
