@@ -302,63 +302,6 @@ def test_adapt_refuses_before_it_works(photos: Path, artifact: Path, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_file_that_is_read_is_written_over(
-    photos: Path, source: Path, artifact: Path, tmp_path: Path
-) -> None:
-    weights, link = tmp_path / "w.pt", tmp_path / "link"
-    torch.save(tiny_cnn().state_dict(), weights)
-    link.symlink_to(weights)
-    (tmp_path / "hard").hardlink_to(weights)
-    before = weights.read_bytes()
-    line = ("adapt", photos, *MODEL, "--method", "tent", "--force")
-    for out in (weights, link, tmp_path / "hard"):
-        with pytest.raises(BadInput, match=r"--out would overwrite .*w\.pt, .* by --weights"):
-            run("prepare", source, *MODEL, "--weights", weights, "--out", out, "--force")
-        with pytest.raises(BadInput, match=r"--state would overwrite .*w\.pt, .* by --weights"):
-            run(*line, "--weights", weights, "--state", out, "--out", tmp_path / "out.csv")
-    names = tmp_path / "names.csv"
-    names.write_text("\n".join(CLASSES))
-    with pytest.raises(BadInput, match=r"--out would overwrite .*names\.csv, .* by --classes"):
-        run(*line, "--classes", names, "--out", names)
-    beside = tmp_path / "out.csv.state"
-    beside.write_bytes(artifact.read_bytes())
-    with pytest.raises(BadInput, match=r"out\.csv\.state, which is written beside --out, would"):
-        run("adapt", photos, *MODEL, "--artifact", beside, "--out", tmp_path / "out.csv")
-    assert weights.read_bytes() == before
-    assert beside.read_bytes() == artifact.read_bytes()
-
-
-def test_predictions_are_not_put_among_the_images(photos: Path, tmp_path: Path) -> None:
-    line = ("adapt", photos, *MODEL, "--method", "tent", "--out")
-    for out in (photos, photos / "monday", photos / "new", photos.parent):
-        for options in ((), ("--force",)):
-            with pytest.raises(BadInput, match=r"apart from the images.*another folder; or.*\.csv"):
-                run(*line, out, *options)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "precious").write_text("")
-    with pytest.raises(BadInput, match=r"other exists already.*--force.* whole images, .*\.csv"):
-        run(*line, tmp_path / "other")
-    run(*line, photos / "out.csv")  # a table is not mistaken for an image
-    (photos / "out.csv").unlink()
-
-
-def test_names_in_another_order_than_the_artifact_has_are_refused(
-    photos: Path, artifact: Path, tmp_path: Path
-) -> None:
-    out, names = tmp_path / "out.csv", tmp_path / "names.txt"
-    line = ("adapt", photos, *MODEL, "--artifact", artifact, "--classes", names, "--out", out)
-    names.write_text("cat\neel\ndog\nfox\n")
-    expected = r'prepared with the classes cat, dog, eel, fox, where "eel" is number 2; .* number 1'
-    with pytest.raises(BadInput, match=expected):
-        run(*line)
-    assert not out.exists()
-    names.write_text("Katze\ndog\neel\nFuchs\n")  # the same classes in other words
-    run(*line)
-    assert {row.split(",")[1] for row in out.read_text().splitlines()[1:]} <= {
-        *("Katze", "dog", "eel", "Fuchs")
-    }
-
-
 # Inspect --------------------------------------------------------------------------------------
 
 

@@ -96,7 +96,7 @@ def adapt(
         raise ArtifactMissing(
             f"{method} needs {', '.join(missing)} from an artifact, which "
             f"{'was not given' if artifact is None else 'has not got it'}. Make one where the "
-            f'source data is: acclimate.prepare(model, source, method="{method}").'
+            f"source data is: {_how_to_prepare(method, composition)}."
         )
     if not isinstance(guard, bool | Guard):
         raise InvalidConfig(f"expected guard to be True, False or a Guard, found {guard!r}.")
@@ -104,7 +104,7 @@ def adapt(
         if artifact is None or "features" not in artifact.parts:
             raise ArtifactMissing(
                 "the guard compares with the source's own predictions: give an artifact with the "
-                'part "features", from acclimate.prepare(model, source).'
+                f'part "features", from {_how_to_prepare(method, composition)}.'
             )
         guard = Guard(artifact)
     if artifact is not None:
@@ -128,6 +128,18 @@ def adapt(
         guard=guard or None,
         composition=composition,
         speed=Speed.of(speed),
+    )
+
+
+def _how_to_prepare(method: str, added: Composition) -> str:
+    """Return how to make an artifact for a method and what is laid over it, in both ways."""
+    laid = (("swr", added.regularizer), ("nsp", added.auxiliary))
+    names = [method, *(name for name, options in laid if options is not None)]
+    given = f'"{method}"' if len(names) == 1 else f"{names}".replace("'", '"')
+    return (
+        f"acclimate.prepare(model, source, method={given}); or on the command line acclimate "
+        f"prepare SOURCE_DIR --method {','.join(names)} ... --out FILE.acclimate, and then "
+        "--artifact FILE.acclimate"
     )
 
 

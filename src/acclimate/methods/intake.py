@@ -91,7 +91,8 @@ class Intake(Stateful):
         if self._is_single(x) and self.counts.batches == 0 and not self._paused:
             raise BadInput(
                 "expected more than one sample: BatchNorm statistics of a single image mean "
-                'nothing. Send larger batches, or adapt with statistics="running" or "source". '
+                'nothing. Send larger batches, or adapt with statistics="running" or "source", on '
+                "the command line --set statistics=running. "
                 "(A single image after larger batches is predicted, but not learned from.)"
             )
         if self._channels_last is None:

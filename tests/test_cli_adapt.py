@@ -1,0 +1,107 @@
+"""`acclimate adapt`: what it refuses before it works, and what it says about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from acclimate.errors import ArtifactMissing, BadInput
+from tests.cli_models import CLASSES, tiny_cnn
+from tests.test_cli import MODEL, make_images, run
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "photos"
+    make_images(folder / "monday", 6, 1)
+    make_images(folder / "tuesday", 4, 2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("source")
+    for seed, name in enumerate(CLASSES):
+        make_images(folder / name, 4, seed)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def artifact(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("artifact") / "tiny.acclimate"
+    run("prepare", source, *MODEL, "--out", out, "--samples", "16")
+    return out
+
+
+def test_no_file_that_is_read_is_written_over(
+    photos: Path, source: Path, artifact: Path, tmp_path: Path
+) -> None:
+    weights, link = tmp_path / "w.pt", tmp_path / "link"
+    torch.save(tiny_cnn().state_dict(), weights)
+    link.symlink_to(weights)
+    (tmp_path / "hard").hardlink_to(weights)
+    before = weights.read_bytes()
+    line = ("adapt", photos, *MODEL, "--method", "tent", "--force")
+    for out in (weights, link, tmp_path / "hard"):
+        with pytest.raises(BadInput, match=r"--out would overwrite .*w\.pt, .* by --weights"):
+            run("prepare", source, *MODEL, "--weights", weights, "--out", out, "--force")
+        with pytest.raises(BadInput, match=r"--state would overwrite .*w\.pt, .* by --weights"):
+            run(*line, "--weights", weights, "--state", out, "--out", tmp_path / "out.csv")
+    names = tmp_path / "names.csv"
+    names.write_text("\n".join(CLASSES))
+    with pytest.raises(BadInput, match=r"--out would overwrite .*names\.csv, .* by --classes"):
+        run(*line, "--classes", names, "--out", names)
+    beside = tmp_path / "out.csv.state"
+    beside.write_bytes(artifact.read_bytes())
+    with pytest.raises(BadInput, match=r"out\.csv\.state, which is written beside --out, would"):
+        run("adapt", photos, *MODEL, "--artifact", beside, "--out", tmp_path / "out.csv")
+    assert weights.read_bytes() == before
+    assert beside.read_bytes() == artifact.read_bytes()
+
+
+def test_predictions_are_not_put_among_the_images(photos: Path, tmp_path: Path) -> None:
+    line = ("adapt", photos, *MODEL, "--method", "tent", "--out")
+    for out in (photos, photos / "monday", photos / "new", photos.parent):
+        for options in ((), ("--force",)):
+            with pytest.raises(BadInput, match=r"apart from the images.*another folder; or.*\.csv"):
+                run(*line, out, *options)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "precious").write_text("")
+    with pytest.raises(BadInput, match=r"other exists already.*--force.* whole images, .*\.csv"):
+        run(*line, tmp_path / "other")
+    run(*line, photos / "out.csv")  # a table is not mistaken for an image
+    (photos / "out.csv").unlink()
+
+
+def test_remedies_are_those_of_the_command_line_too(photos: Path, tmp_path: Path) -> None:
+    line = ("adapt", photos, *MODEL, "--out", tmp_path / "out.csv")
+    with pytest.raises(
+        ArtifactMissing, match=r"prepare SOURCE_DIR --method tent .*--artifact FILE"
+    ):
+        run(*line, "--method", "tent", "--guard")
+    expected = r'method=\["tent", "swr"\]\); or on .* --method tent,swr .*--artifact FILE'
+    with pytest.raises(ArtifactMissing, match=expected):
+        run(*line, "--method", "tent", "--regularizer", "swr")
+    with pytest.raises(BadInput, match=r'statistics="running".* --set statistics=running'):
+        run(*line, "--method", "tent", "--batch-size", "1")
+    single = ("--batch-size", "1", "--set", "statistics=running")
+    assert "10 in 10 batches" in run(*line, "--method", "tent", *single).stdout
+
+
+def test_names_in_another_order_than_the_artifact_has_are_refused(
+    photos: Path, artifact: Path, tmp_path: Path
+) -> None:
+    out, names = tmp_path / "out.csv", tmp_path / "names.txt"
+    line = ("adapt", photos, *MODEL, "--artifact", artifact, "--classes", names, "--out", out)
+    names.write_text("cat\neel\ndog\nfox\n")
+    expected = r'prepared with the classes cat, dog, eel, fox, where "eel" is number 2; .* number 1'
+    with pytest.raises(BadInput, match=expected):
+        run(*line)
+    assert not out.exists()
+    names.write_text("Katze\ndog\neel\nFuchs\n")  # the same classes in other words
+    run(*line)
+    assert {row.split(",")[1] for row in out.read_text().splitlines()[1:]} <= {
+        *("Katze", "dog", "eel", "Fuchs")
+    }
