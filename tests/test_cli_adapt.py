@@ -75,6 +75,21 @@ def test_predictions_are_not_put_among_the_images(photos: Path, tmp_path: Path) 
     (photos / "out.csv").unlink()
 
 
+def test_images_of_a_kind_that_is_not_read_are_listed_as_left_out(
+    photos: Path, tmp_path: Path
+) -> None:
+    others = [photos / "monday" / name for name in ("a.gif", "b.HEIC", "c.txt", ".d.gif")]
+    for path in others:
+        path.write_bytes(b"")
+    result = run("adapt", photos, *MODEL, "--method", "norm", "--out", tmp_path / "out.csv")
+    for path in others:
+        path.unlink()
+    assert "10 in 1 batches" in result.stdout
+    assert "2 unreadable image(s) left out" in result.stderr
+    assert f"{others[0]}: .gif is not read, only .bmp, .jpeg" in result.stderr
+    assert f"{others[1]}: .HEIC is not read, only .bmp, .jpeg" in result.stderr
+
+
 def test_remedies_are_those_of_the_command_line_too(photos: Path, tmp_path: Path) -> None:
     line = ("adapt", photos, *MODEL, "--out", tmp_path / "out.csv")
     with pytest.raises(

@@ -22,6 +22,7 @@ from acclimate.streams.images import (
     as_size,
     check_resize,
     common_size,
+    find_other_kinds,
     list_images,
     read_ahead,
     try_read,
@@ -129,6 +130,7 @@ class FolderStream(Folder):
 
     Attributes:
         crops: Whether parts of images may be cut away.
+        unreadable: Besides what `Folder` says: images of a kind that is not read, such as .gif.
     """
 
     def __init__(
@@ -147,6 +149,7 @@ class FolderStream(Folder):
                 "found both. Leave one out."
             )
         super().__init__(root, size, batch_size, normalization, resize)
+        self.unreadable |= find_other_kinds(self.root)
         self.squash = squash and size is not None
         self.crops = size is not None and not squash
         if seed is not None:

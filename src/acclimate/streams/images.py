@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,6 +15,16 @@ from PIL import Image, ImageOps
 from acclimate.errors import BadInput
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"})
+#: Of images that are not read.
+_OTHER_SUFFIXES = frozenset(
+    {
+        *(".gif", ".apng", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".j2k", ".jpx", ".jfif"),
+        *(".svg", ".psd", ".tga", ".ico", ".exr", ".hdr", ".pgm", ".pbm", ".pnm", ".dds", ".pcx"),
+        *(".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw"),
+    }
+)
+
+_KINDS = ", ".join(sorted(SUFFIXES))
 
 #: Height and width.
 Size = tuple[int, int]
@@ -41,21 +51,34 @@ def list_images(root: str | Path) -> list[Path]:
     root = Path(root)
     if not root.is_dir():
         raise BadInput(f"expected a folder of images, but {root} is not a folder. Check the path.")
-    paths = sorted(_walk(root, frozenset()), key=lambda path: path.relative_to(root).as_posix())
+    paths = _sort(_walk(root, SUFFIXES), root)
     if not paths:
         raise BadInput(
-            f"no image was found in {root} or below it. Images are files that end in "
-            f"{', '.join(sorted(SUFFIXES))}."
+            f"no image was found in {root} or below it. Images are files that end in {_KINDS}."
         )
     return paths
 
 
+def find_other_kinds(root: Path) -> dict[Path, str]:
+    """Return why images under a folder are not listed, of those of a kind that is not read."""
+    return {
+        path: f"{path.suffix} is not read, only {_KINDS}. Convert it."
+        for path in _sort(_walk(root, _OTHER_SUFFIXES), root)
+    }
+
+
 def find_images(root: Path) -> list[Path]:
     """Return all images under a folder as `list_images` does, in no order; there may be none."""
-    return list(_walk(root, frozenset()))
+    return list(_walk(root, SUFFIXES))
 
 
-def _walk(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
+def _sort(paths: Iterable[Path], root: Path) -> list[Path]:
+    return sorted(paths, key=lambda path: path.relative_to(root).as_posix())
+
+
+def _walk(
+    folder: Path, suffixes: frozenset[str], above: frozenset[Path] = frozenset()
+) -> Iterator[Path]:
     real = folder.resolve()
     if real in above:  # a link back to a folder that is being listed
         return
@@ -63,8 +86,8 @@ def _walk(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
         if path.name.startswith("."):
             continue
         if path.is_dir():
-            yield from _walk(path, above | {real})
-        elif path.suffix.lower() in SUFFIXES:
+            yield from _walk(path, suffixes, above | {real})
+        elif path.suffix.lower() in suffixes:
             yield path
 
 
