@@ -159,3 +159,29 @@ def test_a_severity_of_what_is_not_corrupted_is_refused(conditions, tmp_path):
         with pytest.raises(BadInput, match=r"severity 3 is asked for, but .* Leave it out, or"):
             load_data(str(place), Request(severities=(3,), n=3))
     assert load_data("builtin", Request(severities=(3,), corruptions=("fog",), n=4)).domains
+
+
+# Classes without images -------------------------------------------------------------------------
+
+
+def test_an_empty_class_folder_names_a_class_wherever_it_is(tmp_path):
+    root = make_folder(tmp_path / "photos", classes=("bee", "cat", "dog"))
+    (root / "ant").mkdir()
+    (root / ".cache").mkdir()
+    expected = ["ant", "bee", "cat", "dog"]
+    source = FolderSource(root, batch_size=9)
+    assert source.classes == list(load_data(str(root)).classes) == expected
+    assert sorted(next(iter(source))[1].tolist()) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
+def test_missing_classes_are_told_with_those_there_are(conditions, tmp_path):
+    root, out = conditions / "dusk", tmp_path / "a.acclimate"
+    shutil.rmtree(root / "eel")
+    message = r"names of 4 classes.* found in .*dusk 3: cat, dog, fox\..* --classes FILE"
+    with pytest.raises(BadInput, match=message):
+        run("prepare", root, *MODEL, "--out", out)
+    (tmp_path / "names.txt").write_text("\n".join(CLASSES))
+    for words in (("--classes", tmp_path / "names.txt"), ("--force",)):
+        result = run("prepare", root, *MODEL, "--out", out, "--method", "swr", *words)
+        assert "4: cat, dog, eel, fox" in result.stdout
+        (root / "eel").mkdir(exist_ok=True)

@@ -39,6 +39,8 @@ from acclimate.cli.terminal import (
 from acclimate.errors import BadInput
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from acclimate.artifact import Artifact
     from acclimate.functional.normalization import Normalization
 
@@ -136,6 +138,7 @@ def prepare(
             source, normal, seed, batch_size, data_dir, size=wanted, classes=given, **ignored
         )
         net = load_model(model, weights, device)
+        _check_names(net, data, names, source, get_logits_at(logits_at))
         artifact = prepare_model(
             net,
             data,
@@ -188,6 +191,33 @@ def _open_source(
         source, batch_size=together, normalization=normalization, seed=seed, **options
     )
     return folder, folder.classes
+
+
+def _check_names(
+    net: nn.Module,
+    data: Iterable[Any],
+    names: Sequence[str],
+    source: Path,
+    logits_at: str | int | None,
+) -> None:
+    """Refuse a source that has not as many classes as the model, and say which it has."""
+    from acclimate.data.classes import shorten_classes
+    from acclimate.streams.folder import FolderSource
+    from acclimate.taps import get_logits, try_forward
+
+    # Each pass over a folder has an order of its own: this look must not count as one.
+    if isinstance(data, FolderSource):
+        x, empty = next(data.decode(data.paths)).x, "; one without images may be empty"
+    else:
+        x, empty = next(iter(data))[0], ""
+    x = x[:2].to(next(net.parameters(), x).device)
+    n_logits = get_logits(try_forward(net, x), logits_at).shape[1]
+    if n_logits != len(names):
+        raise BadInput(
+            f"expected the names of {n_logits} classes, as the model has that many logits, found "
+            f"in {source} {shorten_classes(names)}. There must be every class of the model{empty}; "
+            "or name them all, in the order of the logits, by --classes FILE."
+        )
 
 
 def _check_place(out: Path, force: bool) -> None:
