@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from acclimate.comparison import Request, load_data
+from acclimate.data import load
 from acclimate.errors import BadInput
 from acclimate.streams.folder import FolderSource
 from tests.cli_models import CLASSES
@@ -185,3 +186,22 @@ def test_missing_classes_are_told_with_those_there_are(conditions, tmp_path):
         result = run("prepare", root, *MODEL, "--out", out, "--method", "swr", *words)
         assert "4: cat, dog, eel, fox" in result.stdout
         (root / "eel").mkdir(exist_ok=True)
+
+
+# Numbers of images ------------------------------------------------------------------------------
+
+
+def test_more_images_than_there_are_is_refused_of_whatever_data(conditions, tmp_path, monkeypatch):
+    five = load("builtin", n=5)
+    monkeypatch.setattr("acclimate.comparison.domains.load", lambda *_, **__: five)
+    for place, n in (
+        (conditions, 12),
+        (conditions / "dusk", 12),
+        (make_masks(tmp_path / "masks"), 3),
+        ("cifar10", 5),
+        ("cifar10c", 5),
+        ("builtin-domains", 500),
+    ):
+        assert len(load_data(str(place), Request(n=n)).domains[0]) == n
+        with pytest.raises(BadInput, match=rf"expected 1 to {n} images, .* found {n + 1}\. Give"):
+            load_data(str(place), Request(n=n + 1))

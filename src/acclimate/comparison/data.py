@@ -100,6 +100,23 @@ class Request:
             if len(set(values)) < len(values):
                 raise BadInput(f"expected each {what} once, found {', '.join(map(str, values))}.")
 
+    def count(self, name: str, total: int) -> int:
+        """Return how many images of a domain are meant.
+
+        Args:
+            name: Of the domain, or its folder.
+            total: How many it has.
+
+        Raises:
+            BadInput: It has not as many as are asked for.
+        """
+        if self.n is not None and self.n > total:
+            raise BadInput(
+                f"expected 1 to {total} images, as many as {name} has, found {self.n}. Give "
+                "another --images, n= in Python; or none, for all."
+            )
+        return total if self.n is None else self.n
+
     def refuse_severity(self, name: str, instead: str) -> None:
         """Refuse a severity that would mean nothing, as the images are taken as they are.
 

@@ -101,7 +101,7 @@ def _load_corrupted(name: str, asked: Request) -> Data:
                 severity=severity,
                 progress=asked.progress,
             )
-            own.append(_domain(domain, found, asked.n))
+            own.append(_domain(domain, found, asked.count(domain, len(found))))
             about[domain] = {**found.description, "n": len(own[-1])}
         groups[corruption] = tuple(own)
     clean = str(SETS[name].clean)
@@ -124,7 +124,7 @@ def _domain(name: str, found: LabelledImages, n: int | None) -> Domain:
 def _load_arrays(name: str, asked: Request) -> Data:
     options: dict[str, Any] = {"n": asked.n or N_BUILTIN} if SETS[name].kind == "made" else {}
     whole = load(name, root=asked.root, **options)
-    n = len(whole) if asked.n is None else min(asked.n, len(whole))
+    n = asked.count(name, len(whole))
     images = LabelledImages(
         whole.images[:n], np.array(whole.labels[:n]), whole.classes, {**whole.description, "n": n}
     )
@@ -226,7 +226,8 @@ def _collect(
     for group, members in folders.items():
         own = []
         for domain, folder in members:
-            images, labels, sha256, bad = open_files(folder, asked.n, asked.progress)
+            n = asked.count(str(folder.root), len(folder.paths))
+            images, labels, sha256, bad = open_files(folder, n, asked.progress)
             own.append(Domain(domain, images, labels))
             about[domain] = {**folder.description, "sha256": sha256, "n": len(labels)}
             about[domain]["size"] = list(folder.size)

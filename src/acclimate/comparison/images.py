@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from acclimate.data.domain_pool import spread
 from acclimate.data.folders import LabelledFolder, list_corrupted
 from acclimate.data.ledger import LEDGER
 from acclimate.data.places import Progress
@@ -65,7 +66,7 @@ class ImageFiles:
 
 
 def open_files(
-    folder: LabelledFolder, n: int | None, progress: Progress | None = None
+    folder: LabelledFolder, n: int, progress: Progress | None = None
 ) -> tuple[ImageFiles, npt.NDArray[np.int64], str, dict[Path, str]]:
     """Return a labelled folder as images and labels, with its digest and what cannot be read.
 
@@ -74,13 +75,14 @@ def open_files(
 
     Args:
         folder: Whose classes and size are known.
-        n: How many images, taken evenly from the listing; None for all.
+        n: How many images, taken evenly from the listing.
         progress: Is told of images.
 
     Returns:
         The images; their labels; a SHA-256 over names and content; the reason by unreadable file.
     """
-    paths = _spread(folder.paths, n)
+    # The first ones would all be of one class.
+    paths = [folder.paths[index] for index in spread(len(folder.paths), n)]
     numbers = {name: number for number, name in enumerate(folder.classes)}
     state = hashlib.sha256()
     good: list[Path] = []
@@ -191,13 +193,6 @@ def _list_loose(folder: Path) -> list[Path]:
         for path in folder.iterdir()
         if path.suffix.lower() in SUFFIXES and path.name[0] != "." and path.is_file()
     )
-
-
-def _spread(paths: Sequence[Path], n: int | None) -> list[Path]:
-    """Return `n` of the paths at even distances: the first ones would all be of one class."""
-    if n is None or n >= len(paths):
-        return list(paths)
-    return [paths[index * len(paths) // n] for index in range(n)]
 
 
 def _read(path: Path, size: Size, resize: Size | None) -> bytes | str:

@@ -37,7 +37,7 @@ def load_several(name: str, asked: Request) -> Data:
     for domain, part in choose_parts(data, choice).items():
         if asked.progress is not None:
             asked.progress(f"reading {domain}", len(groups), len(choice.names or data.domains))
-        keys = spread(len(part), asked.n)
+        keys = spread(len(part), asked.count(domain, len(part)))
         pool = Pool([part], keys)
         groups[domain] = (Domain(domain, pool, pool.labels),)
         about[domain] = {**data.domains[domain].description, "part": choice.part, "n": len(pool)}
