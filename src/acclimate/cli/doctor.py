@@ -75,7 +75,9 @@ def doctor(
         prepared = None if artifact is None else Artifact.load(artifact)
         normal = normal or (prepared.normalization if prepared is not None else None)
         if images is not None:
-            stream = FolderStream(images, get_size(parse_size(size), prepared), batch_size, normal)
+            is_dense = prepared is not None and prepared.anatomy.is_dense
+            brought_to = get_size(parse_size(size), prepared)
+            stream = FolderStream(images, brought_to, batch_size, normal, squash=is_dense)
             _, x = next(iter(stream))
             show_unreadable(stream.unreadable)
         elif input_shape is not None:
