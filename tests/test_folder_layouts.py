@@ -40,8 +40,11 @@ def put_image(conditions: Path, place: str) -> None:
 @pytest.mark.parametrize("classes", [None, CLASSES])
 def test_a_stray_image_does_not_turn_conditions_into_classes(conditions, place, classes):
     put_image(conditions, place)
-    with pytest.raises(BadInput, match=rf"24 such as dusk/cat/0\.png, and 1 such as {place}"):
+    with pytest.raises(
+        BadInput, match=rf"24 such as dusk/cat/0\.png, and 1 such as {place}"
+    ) as error:
         load_data(str(conditions), Request(classes=classes))
+    assert (NAME_THEM in str(error.value)) == (classes is None)
     (conditions / place).unlink()
     if place.startswith("plots"):
         with pytest.raises(BadInput, match=r"no image was found in .*plots.* Remove it"):

@@ -129,7 +129,7 @@ def find_domains(root: Path, classes: Sequence[str] | None) -> dict[str, Path]:
     deep = [parts for parts in places if len(parts) > 2]
     is_known = classes is not None and any(parts[1] in classes for parts in deep)
     if not is_known or len(deep) < len(places):
-        check_depth(root, paths)
+        check_depth(root, paths, are_known=classes is not None)
     if not deep:
         return whole
     found = {path.name: {parts[1] for parts in deep if parts[0] == path.name} for path in inside}

@@ -78,12 +78,13 @@ def check_nesting(root: Path, paths: Sequence[Path]) -> None:
         )
 
 
-def check_depth(root: Path, paths: Sequence[Path]) -> None:
+def check_depth(root: Path, paths: Sequence[Path], are_known: bool = False) -> None:
     """Refuse images of which some lie deeper than others: which folders are classes, then?
 
     Args:
         root: The folder of all.
         paths: Of the images under it.
+        are_known: Whether the names of the classes are known.
 
     Raises:
         BadInput: With an example of both.
@@ -97,6 +98,6 @@ def check_depth(root: Path, paths: Sequence[Path]) -> None:
     raise BadInput(
         f"expected all images in {root} equally deep in folders, found {len(many)} such as "
         f"{many[0].relative_to(root)}, and {len(few)} such as {few[0].relative_to(root)}: it "
-        "cannot be told which folders are the classes. Move away what does not belong there, or "
-        f"{_NAME_THEM}."
+        "cannot be told which folders are the classes. Move away what does not belong there"
+        f"{'' if are_known else f', or {_NAME_THEM}'}."
     )
