@@ -49,7 +49,7 @@ _IN_PAPER = {
     "CIFAR-10-C, ResNet-50": ("Source", "SHOT", "TFA", "TTT++", "TENT", "Ours"),
 }
 # The costliest methods see fewer images on two cores: those take 10 to 30 times as long as others.
-_FEWER = {"cotta": 2000, "memo": 500}
+_FEWER = {"cotta": 2000, "memo": 200}
 _SMOKE_OPTIONS: dict[str, dict[str, Any]] = {
     "cotta": {"n_augmentations": 2},
     "memo": {"n_copies": 2},
