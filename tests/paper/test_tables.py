@@ -123,7 +123,7 @@ def test_what_the_paper_has_not_is_said() -> None:
     (row,) = [row for row in table.rows if row.label == "ROID"]
     assert (row.is_published, row.absent) == (False, NOT_IN_PAPER)
     (memo,) = [row for row in table.rows if row.label == "MEMO"]
-    assert memo.mark == "first 500 images"
+    assert memo.mark == "first 200 images"
     (core,) = [row for row in table.rows if row.label == "Core"]
     assert core.mark == "reconstruction"
     figure = EXPERIMENTS["fig-1"]
