@@ -157,6 +157,12 @@ def test_features_before_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert verdict.margin > 0
     assert drawing.table is not None
     assert drawing.table.columns == ("error", "separation")
+    assert len(set(drawing.table.notes)) == len(drawing.table.notes)
+    for setup, rows in drawing.table.setups.items():
+        best = drawing.table.find_best(setup)
+        shown = {row.label: row.ours[1].mean for row in rows if row.ours[1] is not None}
+        (highest,) = [label for label in shown if best[label, 1]]
+        assert shown[highest] == max(shown.values())
     before, after = drawing.table.rows
     assert before.ours[1] is not None
     assert after.ours[1] is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,7 @@ def draw_embedding(scene: Scene) -> Drawing:
         grids.append(Grid(grid.name, grid.paper, {**grid.cells, **extra}))
     published = load_published()[scene.table.id]
     table = make_table(published, grids, "jobs", notes=scene.table.notes)
+    table = replace(table, rising=(SEPARATION,), notes=tuple(dict.fromkeys(table.notes)))
     title = "Target features before and after adaptation"
     files = {
         "fig-6.svg": compose(title, panels, 2, _legend(clouds)),

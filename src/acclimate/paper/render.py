@@ -198,7 +198,7 @@ def _measure(own: Measure, column: str) -> str:
 
 
 def _number(value: float, column: str) -> str:
-    return f"{value:.{_digits(column)}f}"
+    return f"{value:.{_digits(column)}f}".replace("-", "−")
 
 
 def _digits(column: str) -> int:

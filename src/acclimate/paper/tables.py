@@ -67,6 +67,7 @@ class PaperTable:
         rows: Setup by setup.
         notes: What a reader must know.
         measured: What the numbers are.
+        rising: Columns of errors that are none: the higher, the better.
     """
 
     id: str
@@ -77,6 +78,7 @@ class PaperTable:
     rows: tuple[PaperRow, ...]
     notes: tuple[str, ...] = ()
     measured: Measured = "error"
+    rising: tuple[str, ...] = ()
 
     @property
     def setups(self) -> dict[str, tuple[PaperRow, ...]]:
@@ -98,11 +100,12 @@ class PaperTable:
             for index, value in enumerate(row.ours)
             if value is not None
         }
-        choose = max if self.measured != "error" or is_accuracy(self.unit) else min
+        rises = self.measured != "error" or is_accuracy(self.unit)
         across = len({label for label, _ in found}) == 1
         best = {}
         for (label, index), value in found.items():
             rivals = [own for (_, other), own in found.items() if across or other == index]
+            choose = max if rises or self.columns[index] in self.rising else min
             best[label, index] = len(rivals) > 1 and value == choose(rivals)
         return best
 
