@@ -222,3 +222,12 @@ def test_all_methods_may_be_guarded(photos: Path, artifact: Path, tmp_path: Path
     source = make_folder(tmp_path / "source")
     run(*words, "--source-data", source, "--size", "8", "--out", tmp_path / "c")
     assert "features" in Artifact.load(tmp_path / "c" / "artifact.acclimate").parts
+
+
+def test_streams_have_their_own_options(photos: Path, tmp_path: Path) -> None:
+    words = ["eval", *MODEL, "--data", photos, "--method", "source", "--size", "8"]
+    with pytest.raises(BadInput, match="mixed has an order of its own: leave --order out"):
+        run(*words, "--stream", "mixed", "--order", "file", "--out", tmp_path / "a")
+    run(*words, "--stream", "imbalanced", "--ratio", "4", "--out", tmp_path / "b")
+    facts = json.loads((tmp_path / "b" / "result.json").read_text())["provenance"]
+    assert facts["settings"]["protocol"]["ratio"] == 4

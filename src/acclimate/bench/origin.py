@@ -17,8 +17,7 @@ import torch
 from acclimate.artifact import Artifact, versions
 from acclimate.bench.hashes import code_sha256
 from acclimate.bench.spec import JobSpec
-from acclimate.comparison import Job, Protocol
-from acclimate.comparison.protocol import OWN_ORDERS
+from acclimate.comparison import OWN_ORDERS, Job, Protocol
 from acclimate.evaluation import Result
 from acclimate.methods.base import Method
 from acclimate.snapshot import fingerprint

@@ -13,8 +13,7 @@ from typing import Any, Self, get_args
 from acclimate.adaptation import compose
 from acclimate.bench.hashes import file_sha256, model_code_sha256, tell_folder
 from acclimate.bench.kinds import check_kinds
-from acclimate.comparison import Protocol, Request, Wrapping, find_needs
-from acclimate.comparison.protocol import OWN_ORDERS
+from acclimate.comparison import OWN_ORDERS, Protocol, Request, Wrapping, find_needs
 from acclimate.data import SETS
 from acclimate.data.domain_pool import DomainChoice
 from acclimate.errors import BadInput, InvalidConfig, did_you_mean

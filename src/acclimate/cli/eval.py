@@ -63,6 +63,7 @@ def evaluate(
     order: o.Order = None,
     times: o.Times = None,
     delta: o.Delta = None,
+    ratio: o.Ratio = None,
     episodic: o.Episodic = False,
     clean_probe: o.CleanProbe = False,
     epochs: o.Epochs = 1,
@@ -113,9 +114,11 @@ def evaluate(
     methods = c.choose_methods(split_names(method), reveal_labels)
     configs = c.make_configs(methods, parse_settings(settings or []), preset)
     options: dict[str, Any] = {"stream": stream, "batch_size": batch_size, "times": times}
-    options |= {"delta": delta, "episodic": episodic, "clean_probe": clean_probe}
+    options |= {"delta": delta, "ratio": ratio, "episodic": episodic, "clean_probe": clean_probe}
     options |= {"epochs": epochs, "window": window}
     c.Protocol(**options, order=order or "file")
+    if order is not None and stream in c.OWN_ORDERS:
+        raise BadInput(f"the stream {stream} has an order of its own: leave --order out.")
     normal = get_normalization(normalization, mean, std)
     names, wanted = None if classes is None else read_classes(classes), parse_size(size)
     chosen = None if corruptions is None else split_names(corruptions)

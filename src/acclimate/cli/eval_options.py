@@ -61,6 +61,10 @@ Order = Annotated[
 ]
 Times = Annotated[int | None, typer.Option(help="Rounds of recurring; default: 10.")]
 Delta = Annotated[float | None, typer.Option(help="Concentration of dirichlet; default: 0.1.")]
+Ratio = Annotated[
+    float | None,
+    typer.Option(help="Of imbalanced: how much likelier the class of the hour is; default: 100."),
+]
 Episodic = Annotated[bool, typer.Option("--episodic", help="Reset before every batch.")]
 CleanProbe = Annotated[
     bool, typer.Option("--clean-probe", help="Predict the clean set after each domain.")
