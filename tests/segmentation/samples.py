@@ -27,6 +27,17 @@ def make_values(draws: np.random.Generator, ids: list[int]) -> npt.NDArray[np.ui
     return draws.choice(ids, SIZE).astype(np.uint8)
 
 
+def make_uneven(base: Path) -> None:
+    """Give the images of a folder of one's own two sizes, and its masks 99 for no label."""
+    for path in base.rglob("masks/a/*.png"):
+        values = np.array(Image.open(path))
+        mask = Image.fromarray(np.where(values == 255, 99, values).astype(np.uint8))
+        image = base / path.relative_to(base).as_posix().replace("masks", "images")
+        size = (24, 16) if path.stem == "0" else (30, 20)
+        mask.resize(size, Image.Resampling.NEAREST).save(path)
+        Image.open(image).resize(size).save(image)
+
+
 def make_camvid(base: Path, counts: Mapping[str, int] = COUNTS) -> Path:
     draws = np.random.default_rng(0)
     for split, n in counts.items():

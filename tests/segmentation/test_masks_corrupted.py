@@ -17,7 +17,7 @@ from acclimate.corruptions import apply
 from acclimate.data.masks import MASK_SETS, MaskedImages, load_masks
 from acclimate.data.masks.copies import corrupt_masks
 from acclimate.errors import BadInput
-from tests.segmentation.samples import COUNTS, make_camvid, make_folder
+from tests.segmentation.samples import COUNTS, make_camvid, make_folder, make_uneven
 
 
 @pytest.fixture(autouse=True)
@@ -113,13 +113,7 @@ def test_the_command_line(tmp_path: Path) -> None:
 def test_masks_of_ones_own_are_not_corrupted(tmp_path: Path) -> None:
     """Whatever lies beside the images of a folder is copied, each in its size."""
     base = make_folder(tmp_path / "mine", ("train", "val"))
-    for path in base.rglob("masks/a/*.png"):
-        values = np.array(Image.open(path))
-        mask = Image.fromarray(np.where(values == 255, 99, values).astype(np.uint8))
-        image = base / path.relative_to(base).as_posix().replace("masks", "images")
-        size = (24, 16) if path.stem == "0" else (30, 20)
-        mask.resize(size, Image.Resampling.NEAREST).save(path)
-        Image.open(image).resize(size).save(image)
+    make_uneven(base)
     words = ["data", "corrupt", str(base), "--name", "contrast", "--workers", "1"]
     out = tmp_path / "spoiled"
     refused = CliRunner().invoke(app, [*words, "--out", str(out)])
