@@ -21,7 +21,7 @@ from acclimate.streams.folder import FolderStream
 from acclimate.streams.predictions import PredictionFile, PredictionFolder, predict_folder
 from acclimate.testing.dense_models import TinyDeepLab
 from acclimate.zoo.named import find_classes
-from tests.segmentation.samples import make_camvid, make_cityscapes, make_folder
+from tests.segmentation.samples import make_camvid, make_cityscapes, make_folder, make_uneven
 
 FOUR = "one\ntwo\nthree\nfour\n"
 MODEL = ("--model", "tests.segmentation.test_cli_masks:tiny_net", "--device", "cpu")
@@ -84,13 +84,7 @@ def test_images_of_several_sizes_and_another_ignore_label_can_be_used(
     pairs: Path, tmp_path: Path
 ) -> None:
     """With --size and --ignore-label, in training, preparing and measuring."""
-    for path in pairs.rglob("masks/a/*.png"):
-        values = np.array(Image.open(path))
-        mask = Image.fromarray(np.where(values == 255, 99, values).astype(np.uint8))
-        image = pairs / path.relative_to(pairs).as_posix().replace("masks", "images")
-        size = (24, 16) if path.stem == "0" else (30, 20)
-        mask.resize(size, Image.Resampling.NEAREST).save(path)
-        Image.open(image).resize(size).save(image)
+    make_uneven(pairs)
     out = tmp_path / "net.safetensors"
     line = ("train", "--task", "segmentation", "--model", "builtin-scenes", "--data", pairs)
     line += ("--epochs", "1", "--batch-size", "5", "--device", "cpu", "--out", out)
