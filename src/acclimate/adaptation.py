@@ -65,7 +65,7 @@ def adapt(
         UnknownMethod, InvalidConfig, UnsuitableModel, ArtifactError: With what to do.
     """
     if isinstance(model, Method):
-        raise NotAdapted("this model is adapted already. Call unwrap() first.")
+        raise NotAdapted("already_adapted", "this model is adapted already. Call unwrap() first.")
     kind = get_method(method)
     if config is None and preset is not None:
         config = kind.config_class.from_preset(preset, hyperparameters)
@@ -73,18 +73,28 @@ def adapt(
         config = kind.config_class.from_dict(hyperparameters)
     elif hyperparameters or preset is not None:
         raise InvalidConfig(
-            "give either config, or a preset and single hyper-parameters, not both."
+            "conflicting_options",
+            "give either config, or a preset and single hyper-parameters, not both.",
+            options=("config", *(() if preset is None else ("preset",)), *hyperparameters),
         )
     elif not isinstance(config, kind.config_class):
         raise InvalidConfig(
-            f"expected a {kind.config_class.__name__} for {method}, found {type(config).__name__}."
+            "wrong_type",
+            f"expected a {kind.config_class.__name__} for {method}, found {type(config).__name__}.",
+            option="config",
+            found=type(config).__name__,
         )
     if _is_of_pixels(model, kind, artifact, logits_at):
         check_dense(kind)
     problems = kind.check(model, config)
     if problems:
         lines = "".join(f"\n  {problem}" for problem in problems)
-        raise UnsuitableModel(f"{method} cannot adapt this model.{lines}")
+        raise UnsuitableModel(
+            "method_refused",
+            f"{method} cannot adapt this model.{lines}",
+            methods=(method,),
+            reasons=tuple(problems),
+        )
     given = Normalization.of(normalization)
     if artifact is not None:
         artifact.check(model)
@@ -93,25 +103,39 @@ def adapt(
     needs = dict.fromkeys((*kind.needs, *composition.needs))
     missing = [part for part in needs if artifact is None or part not in artifact.parts]
     if missing:
-        raise ArtifactMissing(
+        text = (
             f"{method} needs {', '.join(missing)} from an artifact, which "
             f"{'was not given' if artifact is None else 'has not got it'}. Make one where the "
             f"source data is: {_how_to_prepare(method, composition)}."
         )
+        if artifact is None:
+            raise ArtifactMissing("artifact_needed", text, methods=(method,))
+        raise ArtifactMissing("missing_parts", text, parts=tuple(missing))
     if not isinstance(guard, bool | Guard):
-        raise InvalidConfig(f"expected guard to be True, False or a Guard, found {guard!r}.")
+        raise InvalidConfig(
+            "wrong_type",
+            f"expected guard to be True, False or a Guard, found {guard!r}.",
+            option="guard",
+            found=type(guard).__name__,
+        )
     if guard is True:
         if artifact is None or "features" not in artifact.parts:
             raise ArtifactMissing(
+                "missing_parts",
                 "the guard compares with the source's own predictions: give an artifact with the "
-                f'part "features", from {_how_to_prepare(method, composition)}.'
+                f'part "features", from {_how_to_prepare(method, composition)}.',
+                parts=("features",),
             )
         guard = Guard(artifact)
     if artifact is not None:
         if head is not None and head != artifact.anatomy.head:
             raise InvalidConfig(
+                "artifact_conflict",
                 f'expected the head the artifact was prepared with, "{artifact.anatomy.head}", '
-                f'found "{head}". Leave it out, or prepare again.'
+                f'found "{head}". Leave it out, or prepare again.',
+                option="head",
+                found=head,
+                expected=artifact.anatomy.head,
             )
         head = artifact.anatomy.head
         logits_at = artifact.anatomy.logits_at if logits_at is None else logits_at
@@ -168,20 +192,28 @@ def compose(
         return added
     if not issubclass(kind, GradientMethod):
         raise InvalidConfig(
+            "no_gradient_steps",
             f"{kind.name} keeps no gradient steps, so there is nothing that SWR could damp or NSP "
-            "could add to. Leave regularizer and auxiliary out."
+            "could add to. Leave regularizer and auxiliary out.",
+            method=kind.name,
         )
     own = kind.own_terms(config)
     for name, term in (("regularizer", "SWR"), ("auxiliary", "NSP")):
         if getattr(own, name) is not None and getattr(added, name) is not None:
-            raise InvalidConfig(f"{kind.name} has {term} already. Leave {name} out.")
+            raise InvalidConfig(
+                "duplicate", f"{kind.name} has {term} already. Leave {name} out.", name=name
+            )
     return added
 
 
 def _agree(given: Normalization | None, prepared: Normalization | None) -> Normalization | None:
     if given is not None and given != prepared:
         raise InvalidConfig(
+            "artifact_conflict",
             f"expected the normalisation the artifact was prepared with, {prepared}, "
-            f"found {given}. Leave it out, or prepare again."
+            f"found {given}. Leave it out, or prepare again.",
+            option="normalization",
+            found=given.to_dict(),
+            expected=None if prepared is None else prepared.to_dict(),
         )
     return prepared

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -94,8 +93,10 @@ class Artifact:
         }
         if not found:
             raise ArtifactMissing(
+                "missing_parts",
                 f'the artifact has no part "{name}" (it has: {", ".join(self.parts) or "none"}). '
-                "Prepare again with that part: acclimate.prepare(model, source, parts=...)."
+                "Prepare again with that part: acclimate.prepare(model, source, parts=...).",
+                parts=(name,),
             )
         return found
 
@@ -106,21 +107,25 @@ class Artifact:
             ArtifactMismatch: With every difference found.
         """
         found, expected = fingerprint(model), self.card["model"]
-        differences = list(_layout_differences(expected["layout"], found["layout"]))
-        if not differences and found["weights_sha256"] != expected["weights_sha256"]:
-            differences = [
+        differences = _layout_differences(expected["layout"], found["layout"])
+        lines = [_describe(name, *pair) for name, pair in differences.items()]
+        before, now = expected["weights_sha256"], found["weights_sha256"]
+        if not differences and now != before:
+            differences = {"weights_sha256": (before, now)}
+            lines = [
                 "names and shapes agree, but the weights differ "
-                f"(SHA-256 {expected['weights_sha256'][:12]}…, found "
-                f"{found['weights_sha256'][:12]}…)"
+                f"(SHA-256 {before[:12]}…, found {now[:12]}…)"
             ]
         if differences:
-            shown = "".join(f"\n  {line}" for line in differences[:_SHOWN_MISMATCHES])
-            rest = len(differences) - _SHOWN_MISMATCHES
+            shown = "".join(f"\n  {line}" for line in lines[:_SHOWN_MISMATCHES])
+            rest = len(lines) - _SHOWN_MISMATCHES
             more = f"\n  (+ {rest} more)" if rest > 0 else ""
             raise ArtifactMismatch(
+                "other_model",
                 f"this artifact was prepared for another model.{shown}{more}\n"
                 "Prepare again with acclimate.prepare(model, source), or load the weights it was "
-                "prepared for; a model that is being adapted must be reset() or unwrap()ped first."
+                "prepared for; a model that is being adapted must be reset() or unwrap()ped first.",
+                differences=differences,
             )
 
     def __repr__(self) -> str:
@@ -141,17 +146,25 @@ def versions() -> dict[str, str]:
     }
 
 
-def _layout_differences(expected: dict[str, Any], found: dict[str, Any]) -> Iterable[str]:
-    for name in expected:
-        if name not in found:
-            yield f"{name}: artifact {_layout(expected[name])}, not in the model"
-        elif list(expected[name]) != list(found[name]):
-            yield f"{name}: artifact {_layout(expected[name])}, model {_layout(found[name])}"
-    for name in found:
-        if name not in expected:
-            yield f"{name}: not in the artifact, model {_layout(found[name])}"
+def _layout_differences(
+    expected: dict[str, Any], found: dict[str, Any]
+) -> dict[str, tuple[str | None, str | None]]:
+    """Return, by name of tensor, its layout in the artifact and in the model; None if absent."""
+    names = dict.fromkeys([*expected, *found])
+    pairs = {name: (_layout(expected.get(name)), _layout(found.get(name))) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _layout(entry: list[Any]) -> str:
+def _describe(name: str, prepared: str | None, found: str | None) -> str:
+    if found is None:
+        return f"{name}: artifact {prepared}, not in the model"
+    if prepared is None:
+        return f"{name}: not in the artifact, model {found}"
+    return f"{name}: artifact {prepared}, model {found}"
+
+
+def _layout(entry: list[Any] | None) -> str | None:
+    if entry is None:
+        return None
     dtype, *shape = entry
     return f"{tuple(shape)} {dtype}"

@@ -86,18 +86,22 @@ def shard(adapted: Method, group: Any = None) -> Method:
     """
     if not isinstance(adapted, Method):
         raise NotAdapted(
-            f"expected what acclimate.adapt(...) returned, found {type(adapted).__name__}."
+            "not_adapted",
+            f"expected what acclimate.adapt(...) returned, found {type(adapted).__name__}.",
+            found=type(adapted).__name__,
         )
     if not (dist.is_available() and dist.is_initialized()):
         raise NotAdapted(
+            "no_process_group",
             "expected a process group, found none. Run the program with torchrun "
-            "--nproc-per-node 2 program.py, and call torch.distributed.init_process_group() first."
+            "--nproc-per-node 2 program.py, and call torch.distributed.init_process_group() first.",
         )
     adapted._check_usable()
     rank = dist.get_rank(group)
     if rank < 0:
         raise NotAdapted(
-            "this process does not belong to the group. Call shard() on its members only."
+            "no_process_group",
+            "this process does not belong to the group. Call shard() on its members only.",
         )
     processes = Processes(group, rank, dist.get_world_size(group))
     _compare(adapted, processes)
@@ -120,32 +124,42 @@ def _compare(adapted: Method, processes: Processes) -> None:
     everyone = processes.exchange((_problem(adapted), _facts(adapted)))
     for problem, _ in everyone:
         if problem is not None:
-            raise InvalidConfig(problem)
+            # Not the same object: its traceback would keep this frame, and the model, alive.
+            raise InvalidConfig(problem.code, str(problem), **problem.data)
     check_equal([facts for _, facts in everyone])
 
 
-def _problem(adapted: Method) -> str | None:
+def _problem(adapted: Method) -> InvalidConfig | None:
     """Return why a method cannot be spread over processes, and what to do."""
     kind = type(adapted)
     if not _can_shard(kind):
-        able = ", ".join(name for name, other in METHODS.items() if _can_shard(other))
-        return (
+        able = tuple(name for name, other in METHODS.items() if _can_shard(other))
+        return InvalidConfig(
+            "not_shardable",
             f"{kind.name} cannot be spread over processes: it chooses, counts or keeps samples, "
             "or averages over them, in ways that would see only those of one process. Use one of "
-            f"{able}; or run {kind.name} in one process."
+            f"{', '.join(able)}; or run {kind.name} in one process.",
+            method=kind.name,
+            known=able,
         )
     if adapted.config.statistics == "batch" and iabn_layers(adapted.model):
-        return (
+        return InvalidConfig(
+            "out_of_range",
             "instance-aware BatchNorm layers cannot use the statistics of a batch that is spread "
-            'over processes. Adapt with statistics="source" or "running".'
+            'over processes. Adapt with statistics="source" or "running".',
+            option="statistics",
+            found="batch",
         )
     speed = adapted.speed
     in_parts = isinstance(adapted, GradientMethod) and adapted.nsp and 0 < speed.view_share < 1
     if speed.micro_batch or speed.checkpoint or in_parts:
-        return (
+        options = {"micro_batch": speed.micro_batch, "checkpoint": speed.checkpoint}
+        return InvalidConfig(
+            "not_applicable",
             "micro_batch, checkpoint and a view_share between 0 and 1 take a batch apart in ways "
             "that differ between processes. Leave them out: parts of a batch need less memory and "
-            "time anyway. The other options of speed can be had."
+            "time anyway. The other options of speed can be had.",
+            option=next((name for name, value in options.items() if value), "view_share"),
         )
     return None
 

@@ -16,33 +16,218 @@ AcclimateError
 
 AcclimateWarning (UserWarning)         something was done differently from what one might expect
 
-Each message says what was expected, what was found, and what to do.
+Each message says what was expected, what was found, and what to do. The wording may change between
+versions. The `code` of an error and the names of its data do not; programs and tests use those:
+
+>>> try:
+...     raise BadInput("not_found", "there is no file a.png. Check the path.", path="a.png")
+... except AcclimateError as error:
+...     print(error.code, error.path)
+not_found a.png
+
+A class declares its codes and inherits those of its bases. In the text of a code, the names in
+backticks are the names of its data. docs/errors.md is generated from these declarations.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 
-class AcclimateError(Exception):
-    """Base of all errors raised on purpose."""
+class Coded(Exception):
+    """An exception with a stable code and with its data as attributes.
+
+    Args:
+        code: One of the codes that the class or a base of it declares.
+        message: The sentence for people.
+        **data: What the sentence is about.
+    """
+
+    #: What each code of this class means, with the names of its data in backticks.
+    codes: ClassVar[Mapping[str, str]] = {}
+
+    code: str
+    data: dict[str, Any]
+
+    def __init__(self, code: str, message: str, /, **data: Any) -> None:
+        if code not in self.all_codes():
+            raise TypeError(f'{type(self).__name__} declares no code "{code}".')
+        super().__init__(message)
+        self.code = code
+        self.data = data
+        for name, value in data.items():
+            setattr(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        names = ", ".join(self.__dict__.get("data", {})) or "none"
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; its data: {names}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.code, str(self), self.data)
+
+    @classmethod
+    def all_codes(cls) -> dict[str, str]:
+        """Return the codes of the class and of its bases, with what they mean."""
+        declared = (vars(base).get("codes", {}) for base in reversed(cls.__mro__))
+        return {code: text for codes in declared for code, text in codes.items()}
+
+
+def _rebuild(kind: type[Coded], code: str, message: str, data: dict[str, Any]) -> Coded:
+    return kind(code, message, **data)
+
+
+class AcclimateError(Coded):
+    """Base of all errors raised on purpose.
+
+    Its own codes are about names and values; any error can have one of them.
+    """
+
+    codes: ClassVar[Mapping[str, str]] = {
+        "unknown_name": "No `kind` has the name `name`; `known` lists those that exist.",
+        "unknown_option": "There is no option `option` here; `known` lists those that exist.",
+        "out_of_range": "The value `found` of `option` is outside the allowed range.",
+        "wrong_type": "The value of `option` has the wrong type: `found`.",
+        "malformed": "The text `found` cannot be read as a value of `option`.",
+        "conflicting_options": "The options `options` exclude one another.",
+        "missing_option": "A value for `option` is needed, and none was given.",
+        "not_applicable": "`option` has no meaning here.",
+        "duplicate": "`name` occurs more than once.",
+        "invalid_options": "Several options may be wrong; `problems` has the reason for each.",
+    }
 
 
 class UnknownMethod(AcclimateError, LookupError):
     """No method of that name is registered."""
 
+    codes: ClassVar[Mapping[str, str]] = {
+        "unknown_method": "No method has the name `name`; `known` lists those that exist."
+    }
+
 
 class InvalidConfig(AcclimateError, ValueError):
     """A hyper-parameter does not exist or cannot have that value."""
+
+    codes: ClassVar[Mapping[str, str]] = {
+        "artifact_conflict": "`option` is `found`; the artifact was prepared with `expected`.",
+        "count_mismatch": "Two lengths must agree: `expected` and `found`.",
+        "diverged": "The training loss became infinite or undefined in step `step`.",
+        "name_mismatch": "A class registered as `expected` has the name `found`.",
+        "name_taken": "Something with the name `name` is registered already.",
+        "no_gradient_steps": "The method `method` has no gradient steps that a term could change.",
+        "not_shardable": "`method` cannot share batches between processes; those in `known` can.",
+        "views_move_pixels": "The views move pixels, so that labels of pixels would no longer fit.",
+    }
 
 
 class UnsuitableModel(AcclimateError, ValueError):
     """The model cannot be adapted in the way asked for."""
 
+    codes: ClassVar[Mapping[str, str]] = {
+        "ambiguous_head": "Several layers may be the head: `candidates`.",
+        "batch_dependent": "The layers `layers` mix the samples of a batch.",
+        "changed_in_place": "The input of the layers `layers` is changed in place later on.",
+        "dense_unsupported": "`what` is not available for models that predict every pixel.",
+        "head_not_found": "No layer makes the logits; `candidates` lists those that ran.",
+        "lazy_layers": "The model has lazy layers that have not seen an input yet.",
+        "method_refused": "The methods `methods` cannot adapt this model; see `reasons`.",
+        "missing_layers": "The model has none of the layers `layers`.",
+        "no_logits": "The output of the model contains no logits.",
+        "not_differentiable": "No per-sample gradients of `parameters` can be computed.",
+        "not_attached": "The training objective was not attached to a model before its use.",
+        "nothing_to_train": "The method finds no parameter that it may train.",
+        "random_layers": "The layers `layers` drop activations at random.",
+        "unsupported_model": "The model `model` is of a kind that is not supported.",
+        "unsupported_output": "The model returns a `found`, which cannot be split and joined.",
+        "wrong_head": "The module `head` cannot be the head of this model.",
+        "wrong_logits": "The logits have the shape `found`.",
+        "wrong_projection_head": "The projection head is not Linear, ReLU, Linear.",
+    }
+
 
 class BadInput(AcclimateError, ValueError):
     """A batch, a source set or a path cannot be used; nothing was changed."""
+
+    codes: ClassVar[Mapping[str, str]] = {
+        # Batches and labels
+        "count_mismatch": "Two lengths must agree: `expected` and `found`.",
+        "empty_batch": "The batch has no samples.",
+        "image_too_small": "The images of size `found` are too small for the operation.",
+        "model_rejects_input": "The model fails on a batch of shape `found`.",
+        "not_finite": "There are infinite or undefined values in `found`.",
+        "pixel_range": "The pixels range from `low` to `high`, which is not the expected range.",
+        "single_sample": "One sample is not enough to compute batch statistics.",
+        "wrong_device": "The batch is on `found`, the model on `expected`.",
+        "wrong_dtype": "The tensor has the type `found`.",
+        "wrong_labels": "The labels `found` do not number the `n_classes` classes of the model.",
+        "wrong_shape": "The tensor has the shape `found`.",
+        # Sources and streams
+        "class_mismatch": "The classes `found` are not the expected classes `expected`.",
+        "degenerate_source": "The source samples do not differ from each other.",
+        "empty_source": "The source or the stream has no batch.",
+        "missing_classes": "No sample of the classes `missing` was found.",
+        "no_labelled_pixels": "Every pixel has the label that is ignored.",
+        "not_repeatable": "The source or the stream can be read only once.",
+        "oracle_method": "The methods `methods` learn from labels; say so explicitly.",
+        "refused_elsewhere": "Another process refused its part of the batch; see `refusals`.",
+        "too_few_domains": "At least `expected` domains are needed; `found` were given.",
+        "too_few_classes": "At least `expected` classes are needed; `found` were given.",
+        "too_few_samples": "At least `expected` samples are needed; `found` were given.",
+        # Measures
+        "incompatible_measures": "The measures belong to different numbers or kinds of classes.",
+        "no_samples_measured": "No sample was measured.",
+        "not_recorded": "`what` was not recorded for this result.",
+        "runs_differ": "The methods were not run with the same seeds and shifts.",
+        "wrong_fields": "The fields `missing` are missing, the fields `unknown` are unknown.",
+        # Paths
+        "already_exists": "`path` exists already.",
+        "inside_input": "The output `path` is inside the folder that is read.",
+        "made_differently": "`path` was made from other data or settings; see `differences`.",
+        "not_a_file": "`path` is not a file.",
+        "not_a_folder": "`path` is not a folder.",
+        "not_found": "`path` does not exist.",
+        "not_writable": "`path` cannot be written.",
+        "other_content": "The folder `path` has content of another origin.",
+        "other_run": "The file `path` is the result of another run.",
+        "overwrites_input": "The output `path` would overwrite the input of `option`.",
+        "unfinished_run": "An interrupted run left `path`.",
+        "unreadable": "`path` cannot be read.",
+        "wrong_suffix": "The ending of the file name `path` does not fit.",
+        # Images and data sets
+        "ambiguous_layout": "It is unclear which folders in `path` are the classes.",
+        "ambiguous_name": "The name `name` may mean any of `candidates`.",
+        "faulty_data": "Files of the data set have `faults`.",
+        "mixed_sizes": "The images have different sizes: `sizes`.",
+        "no_clean_images": "The data set `name` has no clean images.",
+        "no_images": "There is no image in `path`.",
+        "no_training_images": "The data set `name` has no labelled training images.",
+        "not_fetchable": "The data set `name` cannot be downloaded by acclimate.",
+        "not_fetched": "The data set `name` has not been downloaded.",
+        "unreadable_images": "The images `paths` cannot be read.",
+        "wrong_archive": "The archive or folder `path` does not contain the data set.",
+        "wrong_layout": "The files in `path` are not arranged as expected.",
+        "wrong_loader": "The data set `name` is read by another function.",
+        # Models
+        "device_unavailable": "This machine has no device `device`, or fewer than asked for.",
+        "import_failed": "The module `name` cannot be imported.",
+        "model_function_failed": "The function `name` does not return a model.",
+        "no_weights": "No weights of the model `name` are available.",
+        "weights_unavailable": "The published weights of `name` cannot be downloaded.",
+        # Suites, workers and selection
+        "cluster_unreachable": "No Ray cluster can be used at `address`.",
+        "insufficient_resources": "No node has the resources `required`.",
+        "malformed_file": "`path` is not written in the expected format.",
+        "models_not_trained": "The jobs of `name` depend on models that are trained first.",
+        "no_default_candidate": "The rule `rule` takes published values; no candidate has them.",
+        "no_finished_job": "No job has finished.",
+        "selection_leak": "The selection rule `rule` would look at what it must not see.",
+        "trained_on_images": "The rule `rule` measures a model on images of `domain` it has seen.",
+        "trained_on_test": "The rule `rule` looks at a model trained on the test domain `domain`.",
+        "unfinished_job": "The job in `path` has not finished.",
+        "untried_candidate": "The candidate `name` was not tried.",
+        "worker_failed": "A worker process could not be started.",
+    }
 
 
 class ArtifactError(AcclimateError, ValueError):
@@ -52,33 +237,103 @@ class ArtifactError(AcclimateError, ValueError):
 class CorruptFile(ArtifactError):
     """The file is truncated, altered, or not one of ours."""
 
+    codes: ClassVar[Mapping[str, str]] = {
+        "altered_file": "The content of `path` is not what was written.",
+        "file_missing": "The file `path` is missing.",
+        "not_ours": "`path` was not written by acclimate.",
+        "truncated_file": "`path` was cut off.",
+        "unreadable_file": "`path` cannot be read in its format.",
+        "unsafe_file": "`path` contains objects that could execute code, or exhaust memory.",
+        "wrong_checksum": "The checksum of `path` is not the expected one.",
+        "wrong_content": "`path` does not contain what its kind of file should.",
+        "wrong_length": "`path` has `found` entries, not `expected`.",
+    }
+
 
 class ArtifactMissing(ArtifactError):
     """A method needs a part of the artifact that is not there."""
+
+    codes: ClassVar[Mapping[str, str]] = {
+        "artifact_needed": "The methods `methods` need an artifact, and none was given.",
+        "missing_parts": "The parts `parts` are not in the artifact.",
+        "projection_head_needed": "The projection head of joint training is needed.",
+    }
 
 
 class ArtifactMismatch(ArtifactError):
     """The file belongs to another model, method or configuration."""
 
+    codes: ClassVar[Mapping[str, str]] = {
+        "other_kind": "`path` is of the kind `found`, not `expected`.",
+        "other_model": "The file was made for another model; see `differences`.",
+        "other_settings": "The file was made with other settings; see `differences`.",
+        "other_weights": "The file has the weights of another model; see `differences`.",
+        "weights_differ": "The weights are not those that were published for `name`.",
+    }
+
 
 class ArtifactVersion(ArtifactError):
     """The file was written by a newer major version."""
+
+    codes: ClassVar[Mapping[str, str]] = {
+        "newer_format": "`path` has the format `found`, which is newer than this version."
+    }
 
 
 class NotAdapted(AcclimateError, RuntimeError):
     """The adapted model was used where it cannot work."""
 
+    codes: ClassVar[Mapping[str, str]] = {
+        "already_adapted": "The model is being adapted already.",
+        "assign_refused": "Loading with assign=True would replace the borrowed parameters.",
+        "inference_mode": "Nothing can be learned inside torch.inference_mode().",
+        "labels_needed": "An oracle learns from labels, which only an evaluation can provide.",
+        "labels_refused": "The method `method` must not see labels.",
+        "no_process_group": "There is no process group, or this process is not part of it.",
+        "not_adapted": "A `found` is not an adapted model.",
+        "out_of_step": "The processes may be out of step after an earlier failure.",
+        "processes_differ": "The processes differ; see `differences`.",
+        "shards_unsupported": "The method cannot share its batches between processes.",
+        "unwrapped": "The model was unwrapped and is no longer adapted.",
+    }
+
 
 class DownloadFailed(AcclimateError, OSError):
     """No place where the file is published gave it."""
+
+    codes: ClassVar[Mapping[str, str]] = {
+        "client_missing": "The program `client`, which downloads the file, is not installed.",
+        "download_failed": "`what` could not be downloaded; see `reasons`.",
+    }
 
 
 class MissingExtra(AcclimateError, ImportError):
     """An optional dependency is not installed."""
 
+    codes: ClassVar[Mapping[str, str]] = {
+        "missing_extra": "The package `package` is not installed."
+    }
 
-class AcclimateWarning(UserWarning):
+
+class AcclimateWarning(Coded, UserWarning):
     """Something was done differently from what one might expect."""
+
+    codes: ClassVar[Mapping[str, str]] = {
+        "cache_full": "The features of the source fit neither in memory nor on the disk.",
+        "classes_by_position": "The names of the classes differ; they are matched by position.",
+        "encoder_only": "The artifact has no projection head; only the encoder is aligned.",
+        "few_samples": "The penalty uses `found` samples, fewer than the `expected`.",
+        "frost_stand_in": "The frost photographs are missing; a computed texture is used.",
+        "job_left_out": "The job `name` was left out of the report.",
+        "old_version": "`path` was made by another version of the code that makes it.",
+        "prepared_on_test": "The split `split` is used to prepare, for want of a training split.",
+        "set_differs": "The files differ from the published data set; see `differences`.",
+        "sorted_source": "The source samples show `found` of `expected` classes.",
+        "unknown_fields": "`path` has the unknown fields `fields`.",
+        "unlabelled_images": "`n` images have no labelled pixel.",
+        "unreadable_images": "The images `paths` cannot be read and are left out.",
+        "weights_differ": "The weights are not those that were published for `name`.",
+    }
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

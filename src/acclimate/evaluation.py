@@ -134,11 +134,15 @@ def evaluate(
         for record in found
     ]
     if not records:
-        raise BadInput("the stream ended before its first batch: there is nothing to measure.")
+        raise BadInput(
+            "empty_source",
+            "the stream ended before its first batch: there is nothing to measure.",
+        )
     if not any(record.n for record in records):
         raise BadInput(
+            "no_labelled_pixels",
             f"every pixel of the stream has the label {ignore_label}, which is left out: there is "
-            "nothing to measure. Check the masks, and ignore_label."
+            "nothing to measure. Check the masks, and ignore_label.",
         )
     return tally.result(records)
 
@@ -184,15 +188,21 @@ def _check(batch: Batch, index: int, known: _Kind | None, ignore_label: int) -> 
     n = n_all if batch.n_new is None else batch.n_new
     where = f"batch {index} ({batch.domain})"
     if not 1 <= n <= n_all:
-        raise BadInput(f"{where}: expected 1 to {n_all} samples that count, found {n}.")
+        text = f"{where}: expected 1 to {n_all} samples that count, found {n}."
+        if n_all == 0:
+            raise BadInput("empty_batch", text)
+        raise BadInput("out_of_range", text, option="n_new", found=n)
     if len(batch.domains) not in (0, n_all):
         raise BadInput(
-            f"{where}: expected the domain of each of {n_all} samples, found {len(batch.domains)}."
+            "count_mismatch",
+            f"{where}: expected the domain of each of {n_all} samples, found {len(batch.domains)}.",
+            expected=n_all,
+            found=len(batch.domains),
         )
     try:
         _check_labels(batch, n_all, n, known, ignore_label)
     except BadInput as error:
-        raise BadInput(f"{where}: {error}") from error
+        raise BadInput(error.code, f"{where}: {error}", **error.data) from error
     return n
 
 

@@ -110,11 +110,19 @@ def prepare(
         _check_no_head_needed(method)
     for name in parts:
         if name not in PARTS:
-            raise InvalidConfig(f'there is no part "{name}". {did_you_mean(name, PARTS)}')
+            raise InvalidConfig(
+                "unknown_name",
+                f'there is no part "{name}". {did_you_mean(name, PARTS)}',
+                kind="part",
+                name=name,
+                known=PARTS,
+            )
     if contrast_head is not None and "contrast" not in parts:
         raise InvalidConfig(
+            "not_applicable",
             "contrast_head goes into the part contrast, which is not asked for. Say "
-            'method="ttt_pp", or add "contrast" to the parts.'
+            'method="ttt_pp", or add "contrast" to the parts.',
+            option="contrast_head",
         )
     penalty = penalty if penalty is not None else PenaltyOptions()
     prototypes = prototypes if prototypes is not None else PrototypeOptions()
@@ -128,8 +136,11 @@ def prepare(
         parts = _choose_pixel_parts(method, parts, are_default)
     if classes is not None and len(classes) != anatomy.n_classes:
         raise BadInput(
+            "count_mismatch",
             f"expected the names of {anatomy.n_classes} classes, as the model has that many "
-            f"logits, found {len(classes)}."
+            f"logits, found {len(classes)}.",
+            expected=anatomy.n_classes,
+            found=len(classes),
         )
     projection = (
         None if contrast_head is None else read_head(contrast_head, model, anatomy.n_features)
@@ -179,7 +190,11 @@ def _choose_parts(
     if method is None:
         return DEFAULT_PARTS if parts is None else tuple(parts)
     if parts is not None:
-        raise InvalidConfig("give either method or parts, not both.")
+        raise InvalidConfig(
+            "conflicting_options",
+            "give either method or parts, not both.",
+            options=("method", "parts"),
+        )
     names = [method] if isinstance(method, str) else method
     needed = [part for name in names for part in get_method(name).needs]
     return tuple(dict.fromkeys([*needed, "features"]))
@@ -195,8 +210,10 @@ def _choose_pixel_parts(
         return tuple(part for part in parts if part != "prototypes")
     if unfit := [part for part in ("fisher", "contrast") if part in parts]:
         raise UnsuitableModel(
+            "dense_unsupported",
             f"this model predicts every pixel; {' and '.join(unfit)} can be measured for methods "
-            "that adapt predictions of whole images only. Leave them out of the parts."
+            "that adapt predictions of whole images only. Leave them out of the parts.",
+            what=", ".join(unfit),
         )
     return parts
 
@@ -214,8 +231,9 @@ def _check_no_head_needed(method: str | Sequence[str] | None) -> None:
     for name in [method] if isinstance(method, str) else method or ():
         if getattr(get_method(name), "needs_contrast_head", False):
             raise ArtifactMissing(
+                "projection_head_needed",
                 f"{name} needs the projection head that the model was trained with jointly: "
-                f"contrast_head=FILE. {HOW_TO_TRAIN}"
+                f"contrast_head=FILE. {HOW_TO_TRAIN}",
             )
 
 
@@ -224,7 +242,9 @@ def _first(source: Iterable[Any], normalization: Normalization | None) -> Tensor
         x, _ = split_batch(batch)
         check_images(x, normalization)
         return x
-    raise BadInput("the source has no batch. Give labelled source data: batches (x, y).")
+    raise BadInput(
+        "empty_source", "the source has no batch. Give labelled source data: batches (x, y)."
+    )
 
 
 def _anatomy_card(anatomy: Anatomy) -> dict[str, Any]:

@@ -86,7 +86,8 @@ def fingerprint(model: nn.Module) -> dict[str, Any]:
     tensors = model_tensors(model)
     if any(is_lazy(tensor) for tensor in tensors.values()):
         raise UnsuitableModel(
-            "the model has lazy layers that have not seen an input yet. Run it once first."
+            "lazy_layers",
+            "the model has lazy layers that have not seen an input yet. Run it once first.",
         )
     layout = {name: [str(t.dtype).removeprefix("torch."), *t.shape] for name, t in tensors.items()}
     return {

@@ -61,10 +61,16 @@ def write_atomically(path: str | Path, content: bytes) -> None:
     path = Path(path)
     if not path.parent.is_dir():
         raise BadInput(
-            f"cannot write {path}: the folder {path.parent} does not exist. Create it first."
+            "not_found",
+            f"cannot write {path}: the folder {path.parent} does not exist. Create it first.",
+            path=path.parent,
         )
     if path.is_dir():
-        raise BadInput(f"cannot write {path}: it is a folder. Give the name of a file.")
+        raise BadInput(
+            "not_a_file",
+            f"cannot write {path}: it is a folder. Give the name of a file.",
+            path=path,
+        )
     neighbour = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with neighbour.open("wb") as file:
@@ -101,7 +107,10 @@ def read_file(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str,
     """Read a file written by `write_file`; refuse anything else with one clear error."""
     path = Path(path)
     if not path.is_file():
-        raise BadInput(f"{path} is not a file. Give the path that was passed to save().")
+        text = f"{path} is not a file. Give the path that was passed to save()."
+        if not path.exists():
+            raise BadInput("not_found", text, path=path)
+        raise BadInput("not_a_file", text, path=path)
     _check_header(path)
     try:
         with safe_open(path, framework="pt") as file:
@@ -109,30 +118,43 @@ def read_file(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str,
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise CorruptFile(
+            "unreadable_file",
             f"{path} has a safetensors header that does not fit its content ({error}). "
-            "The file was damaged after it was written: copy it again or make it anew."
+            "The file was damaged after it was written: copy it again or make it anew.",
+            path=path,
         ) from error
     if "acclimate" not in metadata:
         raise CorruptFile(
-            f"{path} is a safetensors file, but has no acclimate card in its metadata. {_NOT_OURS}"
+            "not_ours",
+            f"{path} is a safetensors file, but has no acclimate card in its metadata. {_NOT_OURS}",
+            path=path,
         )
     card = _open_card(metadata["acclimate"])
     version = card.get("format", [0, 0])
     if version[0] > FORMAT[0]:  # first: a later format may be signed in another way
         raise ArtifactVersion(
+            "newer_format",
             f"{path} has format {version[0]}.{version[1]}; this acclimate reads up to "
-            f"{FORMAT[0]}.x. Upgrade acclimate, or make the file anew with this version."
+            f"{FORMAT[0]}.x. Upgrade acclimate, or make the file anew with this version.",
+            path=path,
+            found=tuple(version),
         )
     sha256 = card.pop("sha256", None)
     if digest(tensors, json.dumps(card)) != sha256:
         raise CorruptFile(
+            "altered_file",
             f"{path} does not have the content it was written with (its SHA-256 differs). "
-            "It was altered or damaged: copy it again or make it anew."
+            "It was altered or damaged: copy it again or make it anew.",
+            path=path,
         )
     if card["kind"] != kind:
         raise ArtifactMismatch(
+            "other_kind",
             f"expected a file of kind {kind!r}, but {path} is of kind {card['kind']!r}. "
-            "Artifacts are read by Artifact.load(), states by adapted.load()."
+            "Artifacts are read by Artifact.load(), states by adapted.load().",
+            path=path,
+            found=card["kind"],
+            expected=kind,
         )
     return tensors, card
 
@@ -142,9 +164,13 @@ def warn_unknown(path: str | Path, fields: Iterable[str], known: Iterable[str]) 
     unknown = sorted(set(fields) - set(known) - {"kind", "format"})
     if unknown:
         warnings.warn(
-            f"{path} has fields this version of acclimate does not know and leaves out: "
-            f"{', '.join(unknown)}. Upgrade acclimate to use them.",
-            AcclimateWarning,
+            AcclimateWarning(
+                "unknown_fields",
+                f"{path} has fields this version of acclimate does not know and leaves out: "
+                f"{', '.join(unknown)}. Upgrade acclimate to use them.",
+                path=path,
+                fields=tuple(unknown),
+            ),
             stacklevel=3,
         )
 
@@ -166,19 +192,29 @@ def _check_header(path: Path) -> None:
         first = file.read(9)
     if len(first) < 9:
         raise CorruptFile(
+            "truncated_file",
             f"{path} has only {size} bytes, too few for a safetensors file. "
-            "It was cut off: copy it again or make it anew."
+            "It was cut off: copy it again or make it anew.",
+            path=path,
         )
     length = int.from_bytes(first[:8], "little")
     if first[8:] != b"{":
-        raise CorruptFile(f"{path} is not a safetensors file (no header found). {_NOT_OURS}")
+        raise CorruptFile(
+            "not_ours",
+            f"{path} is not a safetensors file (no header found). {_NOT_OURS}",
+            path=path,
+        )
     if length > _LARGEST_HEADER:
         raise CorruptFile(
+            "unsafe_file",
             f"{path} claims a header of {length} bytes, more than the {_LARGEST_HEADER} the format "
-            "allows. It is damaged, or made to exhaust memory: do not use it."
+            "allows. It is damaged, or made to exhaust memory: do not use it.",
+            path=path,
         )
     if length + 8 > size:
         raise CorruptFile(
+            "truncated_file",
             f"{path} ends inside its header ({size} bytes of at least {length + 8}). "
-            "It was cut off: copy it again or make it anew."
+            "It was cut off: copy it again or make it anew.",
+            path=path,
         )

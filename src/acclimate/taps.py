@@ -71,8 +71,10 @@ class Forward:
         """The features; an error if no head was named, so that none could be taken."""
         if self.features is None:
             raise UnsuitableModel(
+                "missing_option",
                 "this needs the model's features, but its head is not known. Name the module that "
-                "makes the logits: head=<name>."
+                "makes the logits: head=<name>.",
+                option="head",
             )
         return self.features
 
@@ -95,8 +97,10 @@ def run(model: nn.Module, x: Tensor, head: nn.Module | None, at: LogitsAt = None
         hook.remove()
     if len(taken) != 1 or not isinstance(taken[0], Tensor):
         raise UnsuitableModel(
+            "wrong_head",
             f"expected the head to run once in a forward and to take a tensor; it ran {len(taken)} "
-            "times. Name the module that makes the logits: head=<name>."
+            "times. Name the module that makes the logits: head=<name>.",
+            head=_name_of(head, model),
         )
     features, logits = taken[0], get_logits(output, at)
     is_dense = logits.dim() == 4
@@ -105,11 +109,19 @@ def run(model: nn.Module, x: Tensor, head: nn.Module | None, at: LogitsAt = None
     if features.dim() != logits.dim() or len(features) != len(x):
         wanted = "(batch, width, rows, columns)" if is_dense else "(batch, width)"
         raise UnsuitableModel(
+            "wrong_head",
             f"expected the head to take one feature vector a {'pixel' if is_dense else 'sample'}, "
             f"{wanted}; found {tuple(features.shape)} for a batch of {len(x)}. Name another "
-            "module: head=<name>."
+            "module: head=<name>.",
+            head=_name_of(head, model),
         )
     return _as_rows(output, logits, features)
+
+
+def _name_of(module: nn.Module, model: nn.Module) -> str:
+    """Return the name that a module has in a model; that of its class if it is not in there."""
+    names = (name for name, other in model.named_modules() if other is module)
+    return next(names, type(module).__name__)
 
 
 def _as_rows(output: Any, logits: Tensor, features: Tensor | None) -> Forward:
@@ -126,7 +138,13 @@ def get_head(model: nn.Module, name: str) -> nn.Module:
     modules: dict[str, nn.Module] = dict(model.named_modules())
     if not name or name not in modules:
         linear = [key for key, module in modules.items() if isinstance(module, nn.Linear)]
-        raise UnsuitableModel(f'the model has no module "{name}". {did_you_mean(name, linear)}')
+        raise UnsuitableModel(
+            "unknown_name",
+            f'the model has no module "{name}". {did_you_mean(name, linear)}',
+            kind="module",
+            name=name,
+            known=tuple(linear),
+        )
     return modules[name]
 
 
@@ -262,8 +280,10 @@ def _dry_run(
             return model(x), ran
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         raise BadInput(
+            "model_rejects_input",
             f"the model cannot take a batch of shape {tuple(x.shape)}: {error}. "
-            "Give inputs of the size and with the channels it was trained with."
+            "Give inputs of the size and with the channels it was trained with.",
+            found=tuple(x.shape),
         ) from error
     finally:
         for hook in hooks:
@@ -279,8 +299,10 @@ def _choose_head(output: Any, ran: _Ran, names: dict[int, str], at: LogitsAt) ->
         direct = [layer for layer, result in ran if result is logits]
     if len(direct) > 1:
         raise UnsuitableModel(
+            "ambiguous_head",
             "several layers make outputs of this model, and the head cannot be told. "
-            f"Name it: head=<name>. Candidates, in the order they ran:{listing}"
+            f"Name it: head=<name>. Candidates, in the order they ran:{listing}",
+            candidates=tuple(names[id(layer)] for layer in direct),
         )
     if direct:
         return direct[0]
@@ -294,15 +316,19 @@ def _choose_head(output: Any, ran: _Ran, names: dict[int, str], at: LogitsAt) ->
     }
     if len(fitting) > 1:
         raise UnsuitableModel(
+            "ambiguous_head",
             f"several layers have the width of the {width} logits, and the head cannot be told. "
-            f"Name it: head=<name>. Candidates, in the order they ran:{listing}"
+            f"Name it: head=<name>. Candidates, in the order they ran:{listing}",
+            candidates=tuple(names[number] for number in fitting),
         )
     if ran and id(ran[-1][0]) in fitting:
         return ran[-1][0]
     raise UnsuitableModel(
+        "head_not_found",
         f"no {kind} makes the {width} logits of this model. "
         "Name the module whose input are the features: head=<name>. "
-        f"{kind.capitalize()}s, in the order they ran:{listing or ' none'}"
+        f"{kind.capitalize()}s, in the order they ran:{listing or ' none'}",
+        candidates=tuple(names[id(layer)] for layer, _ in ran),
     )
 
 

@@ -190,7 +190,9 @@ class Crew:
             self._n_stillborn += 1
             if self._n_stillborn >= _MOST_STILLBORN:
                 said = worker.last_words()
-                raise BadInput(f"no worker could be started: it {how}. It said:\n{said}")
+                raise BadInput(
+                    "worker_failed", f"no worker could be started: it {how}. It said:\n{said}"
+                )
         elif name is not None and worker.has_begun:
             self._deaths[name] += 1
         if name is None:

@@ -86,9 +86,11 @@ class Goods:
             batches, classes = self._materials.open_source(spec, self._materials.load_data(spec))
             if not isinstance(batches, ArraySource):
                 raise BadInput(
+                    "not_found",
                     f"the machine that was to prepare an artifact has no folder "
                     f"{spec.prepare.source}, and folders of source images are not shipped. Put it "
-                    "there at the same path, or run the suite here first: --engine local."
+                    "there at the same path, or run the suite here first: --engine local.",
+                    path=spec.prepare.source or spec.data,
                 )
             return batches, classes
 

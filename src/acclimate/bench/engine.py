@@ -72,15 +72,36 @@ def run_suite(
         MissingExtra: The engine is not installed.
     """
     if engine not in ENGINES:
-        raise BadInput(f'there is no engine "{engine}". {did_you_mean(engine, ENGINES)}')
+        raise BadInput(
+            "unknown_name",
+            f'there is no engine "{engine}". {did_you_mean(engine, ENGINES)}',
+            kind="engine",
+            name=engine,
+            known=tuple(ENGINES),
+        )
     for name in options:
         if name not in _OPTIONS[engine]:
             hint = did_you_mean(name, _OPTIONS[engine])
-            raise BadInput(f'the engine {engine} has no option "{name}". {hint}')
+            raise BadInput(
+                "unknown_option",
+                f'the engine {engine} has no option "{name}". {hint}',
+                option=name,
+                known=_OPTIONS[engine],
+            )
     if checkpoint_every is not None and checkpoint_every < 1:
-        raise BadInput(f"expected at least 1 batch a checkpoint, found {checkpoint_every}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected at least 1 batch a checkpoint, found {checkpoint_every}.",
+            option="checkpoint_every",
+            found=checkpoint_every,
+        )
     if retries < 0:
-        raise BadInput(f"expected at least 0 retries, found {retries}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected at least 0 retries, found {retries}.",
+            option="retries",
+            found=retries,
+        )
     tell = on_event if on_event is not None else _ignore
     asked = Store(out, suite)
     for name, entry in asked.jobs().items():
@@ -114,7 +135,11 @@ def _check_names(spec: JobSpec) -> None:
     for data in (spec.data, spec.prepare.source or spec.data):
         if data not in SETS and not Path(data).is_dir():
             raise BadInput(
-                f'"{data}" is neither a folder nor a data set. {did_you_mean(data, SETS)}'
+                "unknown_name",
+                f'"{data}" is neither a folder nor a data set. {did_you_mean(data, SETS)}',
+                kind="data set",
+                name=data,
+                known=tuple(SETS),
             )
 
 

@@ -118,7 +118,9 @@ class JobFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput(
-                f"cannot make {self.path} ({error.strerror}). Give another folder by --out."
+                "not_writable",
+                f"cannot make {self.path} ({error.strerror}). Give another folder by --out.",
+                path=self.path,
             ) from error
 
     def describe(self, spec: JobSpec) -> None:
@@ -141,9 +143,15 @@ class JobFolder:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise CorruptFile(self._altered(name, str(error))) from error
+            raise CorruptFile(
+                "unreadable_file", self._altered(name, str(error)), path=self.path / name
+            ) from error
         if not isinstance(value, dict):
-            raise CorruptFile(self._altered(name, f"found {type(value).__name__}"))
+            raise CorruptFile(
+                "wrong_content",
+                self._altered(name, f"found {type(value).__name__}"),
+                path=self.path / name,
+            )
         return value
 
     def fail(self, kind: str, message: str, remedy: str = _AGAIN, trace: str = "") -> None:
@@ -191,7 +199,9 @@ class JobFolder:
             try:
                 lines.append(json.loads(text))
             except ValueError as error:
-                raise CorruptFile(self._altered(name, f"line {number}: {error}")) from error
+                raise CorruptFile(
+                    "unreadable_file", self._altered(name, f"line {number}: {error}"), path=path
+                ) from error
         return lines, content.rfind(b"\n") + 1
 
     def read_outcome(self, entry: Entry, name: str) -> Outcome:
@@ -212,9 +222,13 @@ class JobFolder:
         measures = [unpack_measures(line["measures"]) for line in self.read_lines(MEASURES)[0]]
         if len(records) != written["n_batches"]:
             raise CorruptFile(
+                "wrong_length",
                 self._altered(
                     RECORDS, f"{len(records)} lines instead of {written['n_batches']} were found"
-                )
+                ),
+                path=self.path / RECORDS,
+                found=len(records),
+                expected=written["n_batches"],
             )
         merged = merge(pair for own in measures for pair in own.items())
         return Outcome(entry, Result(tuple(records), merged), written["provenance"], name)
@@ -227,20 +241,34 @@ class JobFolder:
         """
         written = self.read(RESULT)
         if written is None:
-            raise BadInput(f"the job in {self.path} is not done yet. {_AGAIN}")
+            raise BadInput(
+                "unfinished_job",
+                f"the job in {self.path} is not done yet. {_AGAIN}",
+                path=self.path,
+            )
         if missing := [name for name in _OF_RESULT if name not in written]:
-            raise CorruptFile(self._altered(RESULT, f"it has no {' and no '.join(missing)}"))
+            raise CorruptFile(
+                "wrong_content",
+                self._altered(RESULT, f"it has no {' and no '.join(missing)}"),
+                path=self.path / RESULT,
+            )
         for name, sha256 in written.get(FILES, {}).items():
             path = self.path / name
             if not path.is_file() or sha256_of(path) != sha256:
-                raise CorruptFile(self._altered(name, "its checksum is another"))
+                raise CorruptFile(
+                    "wrong_checksum", self._altered(name, "its checksum is another"), path=path
+                )
         return written
 
     def _read_record(self, number: int, line: Mapping[str, Any]) -> Record:
         try:
             return read_record(line)
         except (AcclimateError, TypeError, ValueError) as error:
-            raise CorruptFile(self._altered(RECORDS, f"line {number}: {error}")) from error
+            raise CorruptFile(
+                "wrong_content",
+                self._altered(RECORDS, f"line {number}: {error}"),
+                path=self.path / RECORDS,
+            ) from error
 
     def _altered(self, name: str, why: str) -> str:
         return (

@@ -29,11 +29,17 @@ def file_sha256(path: str) -> str:
         found = Path(path).stat()
     except OSError as error:
         raise BadInput(
+            "unreadable",
             f"expected a file of weights at {path}, but it cannot be read ({error.strerror}). Give "
-            "the right path, or put the file there."
+            "the right path, or put the file there.",
+            path=path,
         ) from error
     if not Path(path).is_file():
-        raise BadInput(f"expected a file of weights at {path}, found a folder. Give a file in it.")
+        raise BadInput(
+            "not_a_file",
+            f"expected a file of weights at {path}, found a folder. Give a file in it.",
+            path=path,
+        )
     return _known_sha256(str(Path(path).resolve()), found.st_size, found.st_mtime_ns)
 
 

@@ -174,8 +174,10 @@ class _Course:
             self._adapted.load(state)
         except ArtifactError as error:
             raise CorruptFile(
+                "wrong_content",
                 f"the checkpoint cannot be used ({error}). Remove the folder {state.parent} and "
-                "run the suite again."
+                "run the suite again.",
+                path=state,
             ) from error
         self._n_done, self._tally.measures = place.n_batches, unpack_measures(place.measures)
 
@@ -208,9 +210,17 @@ def load_job(spec: JobSpec, materials: Materials, spent: Spent) -> Job:
     """Return the job with all it needs, checked; what can be refused early is."""
     data = materials.load_data(spec)
     if spec.size is not None and not data.is_folder:
-        raise BadInput(f"size is for folders of images; those of {data.name} have one size.")
+        raise BadInput(
+            "not_applicable",
+            f"size is for folders of images; those of {data.name} have one size.",
+            option="size",
+        )
     if spec.ignore_label != IGNORE_LABEL and not data.palette:
-        raise BadInput(f"ignore_label is for masks, and {data.name} has none. Leave it out.")
+        raise BadInput(
+            "not_applicable",
+            f"ignore_label is for masks, and {data.name} has none. Leave it out.",
+            option="ignore_label",
+        )
     model = materials.load_model(spec, len(data.classes))
     job = Job(
         model=model,

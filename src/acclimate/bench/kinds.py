@@ -86,4 +86,8 @@ def check_kinds(values: Mapping[str, Any], where: str = "") -> None:
         is_kind, expected = _KINDS.get(name, (None, ""))
         if is_kind is not None and value is not None and not is_kind(value):
             comma = "," if " such as " in expected else ""
-            raise InvalidConfig(f"expected {expected}{comma} for {where}{name}, found {value!r}.")
+            message = f"expected {expected}{comma} for {where}{name}, found {value!r}."
+            option = f"{where}{name}"
+            if name == "seed" and _is_count(value):
+                raise InvalidConfig("out_of_range", message, option=option, found=value)
+            raise InvalidConfig("wrong_type", message, option=option, found=value)

@@ -33,7 +33,12 @@ def run_local(
     """
     n = choose_n_workers(len(names)) if n_workers is None else min(n_workers, len(names))
     if n < 1:
-        raise BadInput(f"expected at least 1 worker, found {n}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected at least 1 worker, found {n}.",
+            option="n_workers",
+            found=n,
+        )
     n_threads = share_threads(n)
     log = store.root / LOGS / "workers.log"
     log.parent.mkdir(exist_ok=True)

@@ -105,10 +105,12 @@ class Materials:
         source = how.source or (data.source if how.domains is None else spec.data)
         if source is None:
             raise ArtifactMissing(
+                "artifact_needed",
                 f"{spec.method} needs an artifact, and nobody knows what to prepare it from: "
                 f"{data.name} says nothing of the training images. Name them: prepare = {{ source "
                 '= "cifar10" }, or a folder; of several domains, those that were trained on: '
-                'prepare = { domains = { names = ["photo"], part = "train" } }.'
+                'prepare = { domains = { names = ["photo"], part = "train" } }.',
+                methods=(spec.method,),
             )
         preparation = Preparation(
             source=source,
@@ -157,8 +159,10 @@ def claim(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(
+            "not_writable",
             f"cannot make {path.parent} ({error.strerror}). Give another folder by --out or "
-            "--artifacts."
+            "--artifacts.",
+            path=path.parent,
         ) from error
     lock = FileLock(path.with_suffix(".lock"))
     while not lock.is_locked:

@@ -69,9 +69,18 @@ def run_ray(
         MissingExtra: Ray is not installed.
         BadInput: The cluster cannot be reached, or has no node that is large enough.
     """
-    for what, value, lowest in (("worker", n_workers, 1), ("core", n_cpus, 1), ("GPU", n_gpus, 0)):
+    for option, what, value, lowest in (
+        ("n_workers", "worker", n_workers, 1),
+        ("n_cpus", "core", n_cpus, 1),
+        ("n_gpus", "GPU", n_gpus, 0),
+    ):
         if value is not None and value < lowest:
-            raise BadInput(f"expected at least {lowest} {what}, found {value}.")
+            raise BadInput(
+                "out_of_range",
+                f"expected at least {lowest} {what}, found {value}.",
+                option=option,
+                found=value,
+            )
     ray = import_ray()
     place = os.environ.get("RAY_ADDRESS") if address is None else address
     if not (place or ray.is_initialized()):
@@ -116,8 +125,10 @@ def import_ray() -> Any:
         if error.name != "ray":
             raise
         raise MissingExtra(
+            "missing_extra",
             "Ray is not installed, and the engine ray needs it. "
-            "Install it: pip install 'acclimate[ray]'."
+            "Install it: pip install 'acclimate[ray]'.",
+            package="ray",
         ) from error
 
 
@@ -138,8 +149,10 @@ def connect(
         return
     if address is not None and address.startswith("ray://"):
         raise BadInput(
+            "cluster_unreachable",
             f"expected the address of a cluster that this machine is part of, found {address}. "
-            "Run the command on a node, with --address auto, or by ray job submit."
+            "Run the command on a node, with --address auto, or by ray job submit.",
+            address=address,
         )
     _check_there(address)
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
@@ -150,7 +163,7 @@ def connect(
         else:
             ray.init(address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise BadInput(_explain(address, error)) from error
+        raise _explain(address, error) from error
     try:
         yield
     finally:
@@ -181,8 +194,10 @@ class Slots:
         if now > self._last + _WAIT_FOR_NODES:
             told = " and ".join(f"{n:g} {name}" for name, n in self._needs.items())
             raise BadInput(
+                "insufficient_resources",
                 f"no node of the cluster has {told}. Ask for less by --cpus and --gpus, or add a "
-                "node, and run the suite again: what is done stays done."
+                "node, and run the suite again: what is done stays done.",
+                required=dict(self._needs),
             )
         return self._n
 
@@ -198,13 +213,15 @@ def _check_there(address: str | None) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWER).close()
     except OSError as error:
-        raise BadInput(_explain(address, error)) from error
+        raise _explain(address, error) from error
 
 
-def _explain(address: str | None, error: Exception) -> str:
-    return (
+def _explain(address: str | None, error: Exception) -> BadInput:
+    return BadInput(
+        "cluster_unreachable",
         f"cannot connect to Ray at {address or 'this machine'} ({error}). Start a cluster by ray "
-        "start --head, or leave --address out to use this machine alone."
+        "start --head, or leave --address out to use this machine alone.",
+        address=address,
     )
 
 

@@ -141,7 +141,9 @@ class RemoteMaterials(Materials):
         sent: Data | None = self._line.ask("data", about=None if own is None else identify(own))
         found = own if sent is None else sent
         if found is None:
-            raise BadInput(f"{spec.data} is not here, and none was sent.")
+            raise BadInput(
+                "not_fetched", f"{spec.data} is not here, and none was sent.", name=spec.data
+            )
         return found
 
     def open_source(self, spec: JobSpec, data: Data) -> tuple[Labelled, Sequence[str]]:

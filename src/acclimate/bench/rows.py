@@ -47,7 +47,9 @@ def expand_rows(
         merged = _merge(shared, own)
         if "method" not in merged:
             raise BadInput(
-                f'{where}: expected a method, found none. Say method = "tent", for example.'
+                "missing_option",
+                f'{where}: expected a method, found none. Say method = "tent", for example.',
+                option="method",
             )
         made += [(row, *pair) for pair in _expand(merged, where)]
     differing = _find_differing([values for _, values, _ in made])
@@ -62,8 +64,10 @@ def expand_rows(
         entries.append(Entry(spec, label, group, axes))
         if spec.key in keys:
             raise BadInput(
+                "duplicate",
                 f'{file}: "{keys[spec.key]}" and "{label}" are the same job. Leave one out, or '
-                "change what is to differ."
+                "change what is to differ.",
+                name=label,
             )
         keys[spec.key] = label
     return tuple(entries)
@@ -72,10 +76,20 @@ def expand_rows(
 def _check(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     for name in table:
         if name not in known:
-            raise BadInput(f'{where} has no "{name}". {did_you_mean(name, known)}')
+            raise BadInput(
+                "unknown_option",
+                f'{where} has no "{name}". {did_you_mean(name, known)}',
+                option=name,
+                known=tuple(known),
+            )
     for name in ("label", "group"):
         if not isinstance(table.get(name, ""), str):
-            raise BadInput(f"{where}: expected a text for {name}, found {table[name]!r}.")
+            raise BadInput(
+                "wrong_type",
+                f"{where}: expected a text for {name}, found {table[name]!r}.",
+                option=name,
+                found=table[name],
+            )
 
 
 def _merge(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,8 +111,11 @@ def _expand(merged: Mapping[str, Any], where: str) -> Iterator[tuple[Flat, Flat]
     for key, values in lists.items():
         if not values:
             raise BadInput(
+                "out_of_range",
                 f"{where}: the list {'.'.join(key)} is empty, so that there would be no job. Give "
-                "it a value, or leave it out."
+                "it a value, or leave it out.",
+                option=".".join(key),
+                found=values,
             )
     for chosen in product(*lists.values()):
         varying = dict(zip(lists, chosen, strict=True))
@@ -158,10 +175,13 @@ def _build(values: Flat, file: Path) -> JobSpec:
     try:
         return JobSpec.from_dict(nested)
     except AcclimateError as error:
-        raise type(error)(f"{file}, {nested['method']}: {error}") from error
+        message = f"{file}, {nested['method']}: {error}"
+        raise type(error)(error.code, message, **error.data) from error
     except TypeError as error:
         raise BadInput(
-            f"{file}, {nested['method']}: a value is of the wrong kind ({error})."
+            "invalid_options",
+            f"{file}, {nested['method']}: a value is of the wrong kind ({error}).",
+            problems=(str(error),),
         ) from error
 
 

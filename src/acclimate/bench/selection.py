@@ -70,7 +70,11 @@ class Rule:
             BadInput: An outcome is of another job than a trial, or a candidate was not tried.
         """
         if not candidates:
-            raise BadInput("expected candidates to choose from, found none.")
+            raise BadInput(
+                "missing_option",
+                "expected candidates to choose from, found none.",
+                option="candidates",
+            )
         if self.make_trial is None:
             return self._choose_default(candidates, outcomes)
         trials = [_without_seed(self._try(entry.spec)) for entry in candidates]
@@ -79,14 +83,19 @@ class Rule:
             told = _without_seed(outcome.entry.spec)
             if told not in trials:
                 raise BadInput(
+                    "selection_leak",
                     f'the rule "{self.name}" may look at trials only, and "{outcome.entry.label}" '
-                    f"on {outcome.entry.spec.data} is none. Run what make_trials(candidates) gives."
+                    f"on {outcome.entry.spec.data} is none. Run what make_trials(candidates) "
+                    "gives.",
+                    rule=self.name,
                 )
             errors[trials.index(told)].append(outcome.error)
         for entry, own in zip(candidates, errors, strict=True):
             if not own:
                 raise BadInput(
-                    f'the candidate "{entry.label}" was not tried. Run make_trials(candidates).'
+                    "untried_candidate",
+                    f'the candidate "{entry.label}" was not tried. Run make_trials(candidates).',
+                    name=entry.label,
                 )
         means = [statistics.fmean(own) for own in errors]
         return candidates[means.index(min(means))]
@@ -97,21 +106,29 @@ class Rule:
         trial = self.make_trial(spec)
         if not self.is_oracle and _without_seed(trial) == _without_seed(spec):
             raise BadInput(
+                "selection_leak",
                 f'the rule "{self.name}" would try {spec.method} on what it is tested on. Test on '
-                "something else, or take the rule oracle, which is marked."
+                "something else, or take the rule oracle, which is marked.",
+                rule=self.name,
             )
         return trial
 
     def _choose_default(self, candidates: Sequence[Entry], outcomes: Sequence[Outcome]) -> Entry:
         if outcomes:
-            raise BadInput(f'the rule "{self.name}" looks at no outcome. Give none.')
+            raise BadInput(
+                "not_applicable",
+                f'the rule "{self.name}" looks at no outcome. Give none.',
+                option="outcomes",
+            )
         for entry in candidates:
             published = replace(entry.spec, options={})
             if entry.spec.get_config() == published.get_config():
                 return entry
         raise BadInput(
+            "no_default_candidate",
             f'the rule "{self.name}" takes published values, and no candidate has them. Add one '
-            "without options."
+            "without options.",
+            rule=self.name,
         )
 
 
@@ -122,7 +139,13 @@ def get_rule(name: str) -> Rule:
         BadInput: With the nearest known name.
     """
     if name not in RULES:
-        raise BadInput(f'there is no selection rule "{name}". {did_you_mean(name, RULES)}')
+        raise BadInput(
+            "unknown_name",
+            f'there is no selection rule "{name}". {did_you_mean(name, RULES)}',
+            kind="selection rule",
+            name=name,
+            known=tuple(RULES),
+        )
     return RULES[name]
 
 
@@ -135,8 +158,10 @@ def _hold_out(spec: JobSpec) -> JobSpec:
     both = [name for name in tested if name in HELD_OUT]
     if both:
         raise BadInput(
+            "selection_leak",
             f"held-out corruptions must not be tested on, found {', '.join(both)} in the test of "
-            f"{spec.method}. Leave them out of its corruptions."
+            f"{spec.method}. Leave them out of its corruptions.",
+            rule="held-out",
         )
     return replace(spec, corruptions=HELD_OUT)
 
@@ -145,16 +170,20 @@ def _stay_at_home(spec: JobSpec) -> JobSpec:
     known = SETS.get(spec.data)
     if known is None or known.kind == "folder":
         raise BadInput(
+            "no_clean_images",
             f"nobody knows clean images of the training domain for {spec.data}. Take another rule, "
-            "or data of the catalog."
+            "or data of the catalog.",
+            name=spec.data,
         )
     return replace(spec, data=known.clean or spec.data, corruptions=None, severities=(5,))
 
 
 def _leave_out(spec: JobSpec) -> JobSpec:
     raise BadInput(
+        "not_applicable",
         f"leave-one-domain-out needs models that were trained without two domains of {spec.data}, "
-        "which nobody has told of. acclimate reproduce table-6 trains them, and tries on them."
+        "which nobody has told of. acclimate reproduce table-6 trains them, and tries on them.",
+        option="selection",
     )
 
 

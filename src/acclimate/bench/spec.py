@@ -73,11 +73,21 @@ class Preparing:
         check_kinds(vars(self), "prepare.")
         if self.speed not in get_args(SpeedName):
             hint = did_you_mean(self.speed, get_args(SpeedName))
-            raise InvalidConfig(f'there is no speed of preparation "{self.speed}". {hint}')
+            raise InvalidConfig(
+                "unknown_name",
+                f'there is no speed of preparation "{self.speed}". {hint}',
+                kind="speed of preparation",
+                name=self.speed,
+                known=get_args(SpeedName),
+            )
         for name in self.parts:
             if name not in _PARTS:
                 raise InvalidConfig(
-                    f'the part "{name}" has no options. {did_you_mean(name, _PARTS)}'
+                    "unknown_name",
+                    f'the part "{name}" has no options. {did_you_mean(name, _PARTS)}',
+                    kind="part",
+                    name=name,
+                    known=tuple(_PARTS),
                 )
         self.options()
 
@@ -156,8 +166,10 @@ class JobSpec:
         check_kinds(vars(self))
         if get_method(self.method).is_oracle and not self.reveal_labels:
             raise BadInput(
+                "oracle_method",
                 f"{self.method} learns from labels: it is an upper bound, not a method to deploy. "
-                "If that is what you want, say reveal_labels = true."
+                "If that is what you want, say reveal_labels = true.",
+                methods=(self.method,),
             )
         added = (self.get_regularizer(), self.get_auxiliary())
         compose(get_method(self.method), self.get_config(), *added)
@@ -178,7 +190,9 @@ class JobSpec:
         usual = {"order": "shuffled"} if is_folder else {}
         if "order" in self.protocol and self.protocol.get("stream") in OWN_ORDERS:
             raise BadInput(
-                f"the stream {self.protocol['stream']} has an order of its own: leave order out."
+                "not_applicable",
+                f"the stream {self.protocol['stream']} has an order of its own: leave order out.",
+                option="order",
             )
         protocol: Protocol = _build(Protocol, {**usual, **self.protocol}, "protocol")
         return protocol
@@ -289,7 +303,12 @@ class JobSpec:
         known = [spec.name for spec in dataclasses.fields(cls)]
         for name in values:
             if name not in known:
-                raise InvalidConfig(f'a job has no "{name}". {did_you_mean(name, known)}')
+                raise InvalidConfig(
+                    "unknown_option",
+                    f'a job has no "{name}". {did_you_mean(name, known)}',
+                    option=name,
+                    known=tuple(known),
+                )
         made = dict(values)
         for name in ("corruptions", "severities"):
             if isinstance(made.get(name), list):
@@ -369,7 +388,10 @@ def _with_domains(values: Mapping[str, Any]) -> dict[str, Any]:
         return dict(values)
     if not isinstance(given, Mapping):
         raise InvalidConfig(
-            f'expected a table for domains, such as {{ names = ["photo"] }}, found {given!r}.'
+            "wrong_type",
+            f'expected a table for domains, such as {{ names = ["photo"] }}, found {given!r}.',
+            option="domains",
+            found=given,
         )
     return {**values, "domains": _build(DomainChoice, given, "domains")}
 
@@ -383,5 +405,10 @@ def _build(kind: type, values: Mapping[str, Any], where: str) -> Any:
     known = [spec.name for spec in dataclasses.fields(kind)]
     for name in values:
         if name not in known:
-            raise InvalidConfig(f'{where} has no "{name}". {did_you_mean(name, known)}')
+            raise InvalidConfig(
+                "unknown_option",
+                f'{where} has no "{name}". {did_you_mean(name, known)}',
+                option=name,
+                known=tuple(known),
+            )
     return kind(**values)

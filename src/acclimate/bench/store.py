@@ -66,8 +66,10 @@ class Store:
             return
         if not path.is_file():
             raise BadInput(
+                "not_found",
                 f"{root} is not the folder of a suite: it has no {SUITE}. Make one: acclimate "
-                f"bench run SUITE.toml --out {root}"
+                f"bench run SUITE.toml --out {root}",
+                path=path,
             )
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -77,8 +79,10 @@ class Store:
             if isinstance(error, BadInput):
                 raise
             raise CorruptFile(
+                "altered_file",
                 f"{path} is not as it was written ({error}). Run the suite again: it is written "
-                "anew, and jobs that are done stay so."
+                "anew, and jobs that are done stay so.",
+                path=path,
             ) from error
 
     @classmethod
@@ -92,7 +96,9 @@ class Store:
             (place / JOBS).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput(
-                f"cannot make {place} ({error.strerror}). Give another folder by --out."
+                "not_writable",
+                f"cannot make {place} ({error.strerror}). Give another folder by --out.",
+                path=place,
             ) from error
         store = cls(place, suite)
         content = suite.to_dict()
@@ -130,7 +136,9 @@ class Store:
             try:
                 found.append(folder.read_outcome(entry, name))
             except CorruptFile as error:
-                warnings.warn(f'left out "{entry.label}": {error}', AcclimateWarning, stacklevel=2)
+                message = f'left out "{entry.label}": {error}'
+                warning = AcclimateWarning("job_left_out", message, name=entry.label)
+                warnings.warn(warning, stacklevel=2)
         return found
 
     def statuses(self) -> list[Status]:

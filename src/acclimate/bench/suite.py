@@ -40,14 +40,20 @@ class Suite:
     def __post_init__(self) -> None:
         get_rule(self.selection)
         if not self.entries:
-            raise BadInput(f'the suite "{self.title}" has no job. Give it at least one row.')
+            raise BadInput(
+                "missing_option",
+                f'the suite "{self.title}" has no job. Give it at least one row.',
+                option="entries",
+            )
         seen: list[tuple[str, str, dict[str, Any]]] = []
         for entry in self.entries:
             told = (entry.label, entry.group, entry.spec.to_dict())
             if told in seen:
                 raise BadInput(
+                    "duplicate",
                     f'the suite "{self.title}" has the job "{entry.label}" (seed '
-                    f"{entry.spec.seed}) twice. Leave one out, or change what differs."
+                    f"{entry.spec.seed}) twice. Leave one out, or change what differs.",
+                    name=entry.label,
                 )
             seen.append(told)
 
@@ -76,24 +82,54 @@ class Suite:
             content = tomllib.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
             raise BadInput(
-                f"cannot read the suite {file} ({error.strerror}). Give a TOML file."
+                "unreadable",
+                f"cannot read the suite {file} ({error.strerror}). Give a TOML file.",
+                path=file,
             ) from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise BadInput(f"{file} is not a TOML file ({error}). Correct it there.") from error
+            raise BadInput(
+                "malformed_file",
+                f"{file} is not a TOML file ({error}). Correct it there.",
+                path=file,
+            ) from error
         for name in content:
             if name not in _FIELDS:
-                raise BadInput(f'{file}: a suite has no "{name}". {did_you_mean(name, _FIELDS)}')
+                raise BadInput(
+                    "unknown_option",
+                    f'{file}: a suite has no "{name}". {did_you_mean(name, _FIELDS)}',
+                    option=name,
+                    known=_FIELDS,
+                )
         texts = {name: content[name] for name in ("title", "notes", "selection") if name in content}
         for name, text in texts.items():
             if not isinstance(text, str):
-                raise BadInput(f"{file}: expected a text for {name}, found {text!r}.")
+                raise BadInput(
+                    "wrong_type",
+                    f"{file}: expected a text for {name}, found {text!r}.",
+                    option=name,
+                    found=text,
+                )
         shared, rows = content.get("job", {}), content.get("rows", [])
         if not isinstance(shared, Mapping):
-            raise BadInput(f"{file}: expected one table [job], found {shared!r}.")
+            raise BadInput(
+                "wrong_type",
+                f"{file}: expected one table [job], found {shared!r}.",
+                option="job",
+                found=shared,
+            )
         if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
-            raise BadInput(f"{file}: expected tables [[rows]], found {rows!r}.")
+            raise BadInput(
+                "wrong_type",
+                f"{file}: expected tables [[rows]], found {rows!r}.",
+                option="rows",
+                found=rows,
+            )
         if not rows:
-            raise BadInput(f"{file}: expected at least one table [[rows]], found none.")
+            raise BadInput(
+                "missing_option",
+                f"{file}: expected at least one table [[rows]], found none.",
+                option="rows",
+            )
         entries = expand_rows(shared, rows, file)
         return cls(**{"title": file.stem, **texts}, entries=entries)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.resources import as_file, files
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from acclimate.builtin.model import WideResNet
 from acclimate.builtin.render import CLASSES, SIZE, render
-from acclimate.errors import AcclimateError, BadInput, CorruptFile, did_you_mean
+from acclimate.builtin.weights import open_weights
+from acclimate.errors import BadInput, did_you_mean
 from acclimate.functional.iabn import convert
 from acclimate.terms.contrastive_head import read_head
 
@@ -41,7 +42,6 @@ SPLITS: dict[str, int] = {"train": 1, "test": 2, "validation": 3}
 KINDS = ("plain", "iabn", "joint")
 
 _FOLDER = files("acclimate.builtin")
-_UNUSABLE = (safetensors.SafetensorError, RuntimeError, FileNotFoundError, AcclimateError)
 
 
 def load_split(split: str, n: int, start: int = 0) -> tuple[Tensor, Tensor]:
@@ -56,7 +56,13 @@ def load_split(split: str, n: int, start: int = 0) -> tuple[Tensor, Tensor]:
         BadInput: when there is no such split, or `n` or `start` is negative.
     """
     if split not in SPLITS:
-        raise BadInput(f'no split "{split}". {did_you_mean(split, SPLITS)}')
+        raise BadInput(
+            "unknown_name",
+            f'no split "{split}". {did_you_mean(split, SPLITS)}',
+            kind="split",
+            name=split,
+            known=tuple(SPLITS),
+        )
     images, labels = render(n, SPLITS[split], start)
     x = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
     return x.float() / 255, torch.from_numpy(labels)
@@ -106,13 +112,13 @@ def model_card(kind: str = "plain") -> dict[str, str]:
 def _open(kind: str, suffix: str = "") -> Iterator[Path]:
     """Give the file of a source model; say so if it cannot be used."""
     if kind not in KINDS:
-        raise BadInput(f'no source model "{kind}". {did_you_mean(kind, KINDS)}')
+        raise BadInput(
+            "unknown_name",
+            f'no source model "{kind}". {did_you_mean(kind, KINDS)}',
+            kind="source model",
+            name=kind,
+            known=KINDS,
+        )
     name = "source" if kind == "plain" else f"source_{kind}"
-    with as_file(_FOLDER / f"{name}{suffix}.safetensors") as path:
-        try:
-            yield path
-        except _UNUSABLE as error:
-            raise CorruptFile(
-                f"the weights of the built-in model at {path} cannot be used: {error}. "
-                "Install acclimate again."
-            ) from error
+    with open_weights(_FOLDER / f"{name}{suffix}.safetensors") as path:
+        yield path

@@ -100,7 +100,12 @@ def write_domains(root: str | Path, n: int, seed: int = 0) -> Path:
     from PIL import Image
 
     if n < 1:
-        raise BadInput(f"expected at least 1 image of each style, found {n}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected at least 1 image of each style, found {n}.",
+            option="n",
+            found=n,
+        )
     root = Path(root)
     for style in STYLES:
         for number, (image, label) in enumerate(zip(*render_style(style, n, seed), strict=True)):

@@ -72,7 +72,10 @@ class WideResNet(nn.Module):
         super().__init__()
         if depth < 10 or depth % 6 != 4:
             raise UnsuitableModel(
-                f"the depth of a wide residual network is 10, 16, 22, … (6·k + 4), got {depth}."
+                "out_of_range",
+                f"the depth of a wide residual network is 10, 16, 22, … (6·k + 4), got {depth}.",
+                option="depth",
+                found=depth,
             )
         self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1))

@@ -46,7 +46,12 @@ def render(
     ((10, 32, 32, 3), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
     if n < 0 or start < 0:
-        raise BadInput(f"n and start must not be negative, got n={n}, start={start}.")
+        raise BadInput(
+            "out_of_range",
+            f"n and start must not be negative, got n={n}, start={start}.",
+            option="n" if n < 0 else "start",
+            found=n if n < 0 else start,
+        )
     images = np.empty((n, SIZE, SIZE, 3), dtype=np.uint8)
     labels = np.empty(n, dtype=np.int64)
     for first in range(start - start % _BLOCK, start + n, _BLOCK):

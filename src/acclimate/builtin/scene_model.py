@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.resources import as_file, files
+from importlib.resources import files
 
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from acclimate.builtin.scenes import SCENE_CLASSES
-from acclimate.errors import CorruptFile
+from acclimate.builtin.weights import open_weights
 
 
 def _layer(n_in: int, n_out: int, stride: int = 1, dilation: int = 1) -> nn.Sequential:
@@ -42,12 +41,6 @@ def load_scene_model() -> SceneNet:
         CorruptFile: Its weights are missing, damaged, or of another architecture.
     """
     model = SceneNet()
-    with as_file(files("acclimate.builtin") / "scenes.safetensors") as path:
-        try:
-            model.load_state_dict(load_file(path), strict=True)
-        except (SafetensorError, RuntimeError, FileNotFoundError) as error:
-            raise CorruptFile(
-                f"the weights of the built-in model at {path} cannot be used: {error}. Install "
-                "acclimate again."
-            ) from error
+    with open_weights(files("acclimate.builtin") / "scenes.safetensors") as path:
+        model.load_state_dict(load_file(path), strict=True)
     return model.eval()

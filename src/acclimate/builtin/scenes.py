@@ -55,7 +55,12 @@ def render_scenes(n: int, seed: int, start: int = 0) -> tuple[Pixels, Labels]:
     ((4, 48, 64, 3), [0, 1, 2, 3, 4])
     """
     if n < 1 or start < 0:
-        raise BadInput(f"expected n of at least 1 and start of at least 0, found {n} and {start}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected n of at least 1 and start of at least 0, found {n} and {start}.",
+            option="n" if n < 1 else "start",
+            found=n if n < 1 else start,
+        )
     height, width = SCENE_SIZE
     index = np.arange(start, start + n, dtype=np.int64)
     draws = Draws(uniform(seed, index, _SCENE, _N_DRAWS))

@@ -181,7 +181,12 @@ def parse_settings(texts: list[str]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
-            raise InvalidConfig(f'expected --set NAME=VALUE, such as lr=1e-4; found "{text}".')
+            raise InvalidConfig(
+                "malformed",
+                f'expected --set NAME=VALUE, such as lr=1e-4; found "{text}".',
+                option="settings",
+                found=text,
+            )
         values[name.strip()] = _parse(value.strip())
     return values
 

@@ -37,8 +37,10 @@ def find_images_folder(folder: Path) -> Path:
     paths = [folder / places.get(layout, "{}/images").format(split) for split in splits]
     named = f": {' or '.join(map(str, paths))}" if paths else " alone"
     raise BadInput(
+        "wrong_layout",
         f"expected a folder of images only, but {folder} has masks, too, which would be predicted "
-        f"as images. Name the folder of the images{named}."
+        f"as images. Name the folder of the images{named}.",
+        path=folder,
     )
 
 
@@ -64,9 +66,12 @@ def check_names(names: Sequence[str], file: Path, known: Sequence[str] | None, w
     for place, name in enumerate(names):
         if places.get(name, place) != place:
             raise BadInput(
+                "class_mismatch",
                 f'{whose} the classes {_shorten(known or ())}, where "{name}" is number '
                 f"{places[name]}; in {file} it is number {place}: labels would be wrong. Give the "
-                "names in the same order, or leave --classes out."
+                "names in the same order, or leave --classes out.",
+                found=tuple(names),
+                expected=tuple(known or ()),
             )
 
 

@@ -50,7 +50,13 @@ def report(
     Example: `acclimate bench report results/suite --format html --out suite.html`
     """
     if format_ not in FORMATS:
-        raise BadInput(f'there is no format "{format_}". {did_you_mean(format_, FORMATS)}')
+        raise BadInput(
+            "unknown_name",
+            f'there is no format "{format_}". {did_you_mean(format_, FORMATS)}',
+            kind="format",
+            name=format_,
+            known=tuple(FORMATS),
+        )
     from acclimate.bench.store import Store
     from acclimate.storage import write_atomically
 
@@ -87,7 +93,8 @@ def _read_done(store: Store) -> Sequence[Outcome]:
     outcomes = store.outcomes()
     if not outcomes:
         raise BadInput(
-            f"{store.root} has no job that is done yet. See acclimate bench status {store.root}."
+            "no_finished_job",
+            f"{store.root} has no job that is done yet. See acclimate bench status {store.root}.",
         )
     return outcomes
 
@@ -140,8 +147,15 @@ def _check_place(path: Path | None) -> None:
     if path is None:
         return
     if path.is_dir():
-        raise BadInput(f"cannot write {path}: it is a folder. Give the name of a file in it.")
-    if not path.resolve().parent.is_dir():
         raise BadInput(
-            f"cannot write {path}: there is no folder {path.resolve().parent}. Create it first."
+            "not_a_file",
+            f"cannot write {path}: it is a folder. Give the name of a file in it.",
+            path=path,
+        )
+    parent = path.resolve().parent
+    if not parent.is_dir():
+        raise BadInput(
+            "not_found",
+            f"cannot write {path}: there is no folder {parent}. Create it first.",
+            path=parent,
         )

@@ -218,18 +218,30 @@ def corrupt(
     n_workers = workers if workers is not None else os.cpu_count() or 1
     if has_masks(what):
         if size is not None or resize is not None:
-            raise BadInput(f"--size and --resize are not for masks, and {what} has some.")
+            raise BadInput(
+                "not_applicable",
+                f"--size and --resize are not for masks, and {what} has some.",
+                option="resize" if size is None else "size",
+            )
         chosen = split or find_split(what, ("val",), root)
         ignored = 255 if ignore_label is None else ignore_label
         _corrupt_masks(what, names, severities, out, chosen, ignored, seed, n_workers, root)
         return
     if split is not None or ignore_label is not None:
-        option = "--ignore-label" if split is None else "--split"
-        raise BadInput(f"{option} is for images with masks, and {what} has none. Leave it out.")
+        flag = "--ignore-label" if split is None else "--split"
+        raise BadInput(
+            "not_applicable",
+            f"{flag} is for images with masks, and {what} has none. Leave it out.",
+            option="ignore_label" if split is None else "split",
+        )
     if what in SETS and SETS[what].kind != "folder":
         if size is not None or resize is not None:
-            option = "--resize" if size is None else "--size"
-            raise BadInput(f"{option} is for folders of images; {what} is corrupted as it is.")
+            option = "resize" if size is None else "size"
+            raise BadInput(
+                "not_applicable",
+                f"--{option} is for folders of images; {what} is corrupted as it is.",
+                option=option,
+            )
         with show_warnings(), show_progress() as progress:
             place = corrupt_set(
                 what, names, severities, root, out, seed, n_workers, progress, _note
@@ -241,7 +253,9 @@ def corrupt(
     source = _find_source(what, root)
     target = out if out is not None or what != "imagenet" else root / "imagenetc-generated"
     if target is None:
-        raise BadInput("give the folder to write the copies to by --out.")
+        raise BadInput(
+            "missing_option", "give the folder to write the copies to by --out.", option="out"
+        )
     from acclimate.data.folder_copies import corrupt_folder
 
     if what == "imagenet" and size is None:
@@ -274,7 +288,9 @@ def _corrupt_masks(
     from acclimate.data.masks.copies import corrupt_masks
 
     if out is None:
-        raise BadInput("give the folder to write the copies to by --out.")
+        raise BadInput(
+            "missing_option", "give the folder to write the copies to by --out.", option="out"
+        )
     with show_warnings(), show_progress() as progress:
         n = corrupt_masks(
             *(what, out, names, severities, split),
@@ -289,13 +305,21 @@ def _corrupt_masks(
 
 
 def _find_source(what: str, root: Path) -> Path:
+    from acclimate.data import SETS
+
     if what == "imagenet":
         from acclimate.data.catalog import get_set
         from acclimate.data.folders import find_folder
 
         return find_folder(get_set("imagenet"), root)
     if not Path(what).is_dir():
-        raise BadInput(f"{what} is neither a set that can be corrupted nor a folder of images.")
+        raise BadInput(
+            "unknown_name",
+            f"{what} is neither a set that can be corrupted nor a folder of images.",
+            kind="data set",
+            name=what,
+            known=("imagenet", *(name for name, own in SETS.items() if own.kind != "folder")),
+        )
     return Path(what)
 
 

@@ -117,8 +117,20 @@ def _check_place(path: Path | None) -> None:
         return
     folder = path.resolve().parent
     if not folder.is_dir():
-        raise BadInput(f"cannot write {path}: there is no folder {folder}. Create it first.")
+        raise BadInput(
+            "not_found",
+            f"cannot write {path}: there is no folder {folder}. Create it first.",
+            path=folder,
+        )
     if path.is_dir():
-        raise BadInput(f"cannot write {path}: it is a folder. Give the name of a file in it.")
+        raise BadInput(
+            "not_a_file",
+            f"cannot write {path}: it is a folder. Give the name of a file in it.",
+            path=path,
+        )
     if not os.access(folder, os.W_OK):
-        raise BadInput(f"cannot write {path}: no permission in {folder}. Choose another folder.")
+        raise BadInput(
+            "not_writable",
+            f"cannot write {path}: no permission in {folder}. Choose another folder.",
+            path=path,
+        )

@@ -86,7 +86,9 @@ def doctor(
             x = _random_batch(batch_size, tuple(prepared.card["input_shape"]), normal)
         else:
             raise BadInput(
-                "expected something to look at: --images DIR, --input-shape C,H,W or --artifact."
+                "missing_option",
+                "expected something to look at: --images DIR, --input-shape C,H,W or --artifact.",
+                option="images",
             )
         net = load_model(model, weights, device)
         diagnosis = diagnose(
@@ -100,7 +102,12 @@ def doctor(
 def _parse_shape(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.replace("x", ",").split(",")]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise BadInput(f'expected --input-shape as C,H,W, such as 3,224,224; found "{text}".')
+        raise BadInput(
+            "malformed",
+            f'expected --input-shape as C,H,W, such as 3,224,224; found "{text}".',
+            option="input_shape",
+            found=text,
+        )
     return tuple(map(int, parts))
 
 
@@ -110,7 +117,12 @@ def _random_batch(
     import torch
 
     if batch_size < 1:
-        raise BadInput(f"expected a batch size of at least 1, found {batch_size}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected a batch size of at least 1, found {batch_size}.",
+            option="batch_size",
+            found=batch_size,
+        )
     x = torch.rand(batch_size, *shape, generator=torch.Generator().manual_seed(0))
     return x if normalization is None else normalization.normalize(x)
 

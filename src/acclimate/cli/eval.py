@@ -118,24 +118,32 @@ def evaluate(
     options |= {"epochs": epochs, "window": window}
     c.Protocol(**options, order=order or "file")
     if order is not None and stream in c.OWN_ORDERS:
-        raise BadInput(f"the stream {stream} has an order of its own: leave --order out.")
+        raise BadInput(
+            "not_applicable",
+            f"the stream {stream} has an order of its own: leave --order out.",
+            option="order",
+        )
     normal = get_normalization(normalization, mean, std)
     names, wanted = None if classes is None else read_classes(classes), parse_size(size)
     chosen = None if corruptions is None else split_names(corruptions)
     if artifact is not None and (source_data is not None or source_images is not None):
         raise BadInput(
+            "conflicting_options",
             "an artifact is given, so none is prepared: say --artifact, or --source-data and "
-            "--source-images."
+            "--source-images.",
+            options=("artifact", "source_images" if source_data is None else "source_data"),
         )
     if seeds < 1:
-        raise BadInput(f"expected at least 1 seed, found {seeds}.")
+        raise BadInput(
+            "out_of_range", f"expected at least 1 seed, found {seeds}.", option="seeds", found=seeds
+        )
     with show_warnings(), show_progress() as progress:
         prepared = None if artifact is None else Artifact.load(artifact)
         if prepared is not None:
             normal, names = normal or prepared.normalization, names or prepared.classes
         request = c.Request(
             corruptions=chosen,
-            severities=split_numbers(severity),
+            severities=split_numbers(severity, "severity"),
             n=images,
             size=get_size(wanted, prepared),
             classes=names,
@@ -145,11 +153,23 @@ def evaluate(
         )
         found = c.load_data(data, request)
         if clean_probe and found.clean is None:
-            raise BadInput(f"{data} has no clean images to probe with. Leave --clean-probe out.")
+            raise BadInput(
+                "no_clean_images",
+                f"{data} has no clean images to probe with. Leave --clean-probe out.",
+                name=data,
+            )
         if size is not None and not found.is_folder:
-            raise BadInput(f"--size is for folders of images; those of {data} have one size.")
+            raise BadInput(
+                "not_applicable",
+                f"--size is for folders of images; those of {data} have one size.",
+                option="size",
+            )
         if ignore_label != 255 and not found.palette:
-            raise BadInput(f"--ignore-label is for masks, and {data} has none. Leave it out.")
+            raise BadInput(
+                "not_applicable",
+                f"--ignore-label is for masks, and {data} has none. Leave it out.",
+                option="ignore_label",
+            )
         preparation = None
         if prepared is None and c.find_needs(methods, guard):
             preparation = c.Preparation(

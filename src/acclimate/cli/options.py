@@ -124,8 +124,11 @@ def refuse_same_file(written: Mapping[str, Path], read: Mapping[str, Path | None
         for option, given in read.items():
             if given is not None and _is_same_file(out, given):
                 raise BadInput(
+                    "overwrites_input",
                     f"{what} would overwrite {given}, which is read by {option}: expected two "
-                    "files, found one. Give another name to write to."
+                    "files, found one. Give another name to write to.",
+                    path=out,
+                    option=option.removeprefix("--").replace("-", "_"),
                 )
 
 
@@ -156,9 +159,17 @@ def get_normalization(name: str | None, mean: str | None, std: str | None) -> No
     from acclimate.functional.normalization import Normalization
 
     if name is not None and (mean is not None or std is not None):
-        raise BadInput("give either --normalization or --mean and --std, not both.")
+        raise BadInput(
+            "conflicting_options",
+            "give either --normalization or --mean and --std, not both.",
+            options=("normalization", "std" if mean is None else "mean"),
+        )
     if (mean is None) != (std is None):
-        raise BadInput("--mean and --std belong together: give both.")
+        raise BadInput(
+            "missing_option",
+            "--mean and --std belong together: give both.",
+            option="mean" if mean is None else "std",
+        )
     if mean is None or std is None:
         return Normalization.of(name)
     return Normalization.of((mean.split(","), std.split(",")))
@@ -180,7 +191,9 @@ def get_size(
     shape = artifact.card["input_shape"]
     if len(shape) != 3 or shape[0] != 3:
         raise BadInput(
+            "wrong_shape",
             f"the artifact was prepared for inputs of shape {tuple(shape)}, but image files have "
-            "shape (3, height, width). Use acclimate.adapt() in Python for other inputs."
+            "shape (3, height, width). Use acclimate.adapt() in Python for other inputs.",
+            found=tuple(shape),
         )
     return shape[1], shape[2]

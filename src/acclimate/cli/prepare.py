@@ -180,12 +180,21 @@ def _open_source(
     from acclimate.streams.folder import FolderSource
 
     if batch_size is not None and batch_size < 1:
-        raise BadInput(f"expected a batch size of at least 1, found {batch_size}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected a batch size of at least 1, found {batch_size}.",
+            option="batch_size",
+            found=batch_size,
+        )
     if has_masks(str(source)):
         together = MASK_BATCH if batch_size is None else batch_size
         return open_source(str(source), seed, normalization, root, together, **options)
     if "ignore_label" in options:
-        raise BadInput(f"--ignore-label is for masks, and {source} has none. Leave it out.")
+        raise BadInput(
+            "not_applicable",
+            f"--ignore-label is for masks, and {source} has none. Leave it out.",
+            option="ignore_label",
+        )
     together = BATCH if batch_size is None else batch_size
     folder = FolderSource(
         source, batch_size=together, normalization=normalization, seed=seed, **options
@@ -214,17 +223,28 @@ def _check_names(
     n_logits = get_logits(try_forward(net, x), logits_at).shape[1]
     if n_logits != len(names):
         raise BadInput(
+            "count_mismatch",
             f"expected the names of {n_logits} classes, as the model has that many logits, found "
             f"in {source} {shorten_classes(names)}. There must be every class of the model{empty}; "
-            "or name them all, in the order of the logits, by --classes FILE."
+            "or name them all, in the order of the logits, by --classes FILE.",
+            expected=n_logits,
+            found=len(names),
         )
 
 
 def _check_place(out: Path, force: bool) -> None:
     if not out.parent.is_dir():
-        raise BadInput(f"cannot write {out}: there is no folder {out.parent}. Create it first.")
+        raise BadInput(
+            "not_found",
+            f"cannot write {out}: there is no folder {out.parent}. Create it first.",
+            path=out.parent,
+        )
     if out.exists() and not force:
-        raise BadInput(f"{out} exists already. Give another --out, or overwrite by --force.")
+        raise BadInput(
+            "already_exists",
+            f"{out} exists already. Give another --out, or overwrite by --force.",
+            path=out,
+        )
 
 
 def _facts(artifact: Artifact, out: Path, seconds: float) -> dict[str, str]:

@@ -154,7 +154,9 @@ def reproduce(
             show_table(get_console(), experiment.tabulate(()))
         return
     if seeds is not None and seeds < 1:
-        raise BadInput(f"expected at least 1 seed, found {seeds}.")
+        raise BadInput(
+            "out_of_range", f"expected at least 1 seed, found {seeds}.", option="seeds", found=seeds
+        )
     settings = Settings(
         weights=_split_files("weights", weights),
         models=_split("model", model),
@@ -246,7 +248,12 @@ def _split(what: str, pairs: Sequence[str] | None) -> dict[str, str]:
     for pair in pairs or ():
         name, sign, value = pair.partition("=")
         if not (name.strip() and sign and value.strip()):
-            raise BadInput(f'--{what}: expected NAME=VALUE, found "{pair}".')
+            raise BadInput(
+                "malformed",
+                f'--{what}: expected NAME=VALUE, found "{pair}".',
+                option=what,
+                found=pair,
+            )
         found[name.strip()] = value.strip()
     return found
 
@@ -256,6 +263,10 @@ def _split_files(what: str, pairs: Sequence[str] | None) -> dict[str, str]:
     for name, value in _split(what, pairs).items():
         path = Path(value).expanduser()
         if not path.exists():
-            raise BadInput(f"--{what}: expected a file or folder, found nothing at {path}.")
+            raise BadInput(
+                "not_found",
+                f"--{what}: expected a file or folder, found nothing at {path}.",
+                path=path,
+            )
         found[name] = str(path)
     return found

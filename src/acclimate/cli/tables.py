@@ -65,11 +65,16 @@ def split_names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def split_numbers(text: str) -> tuple[int, ...]:
-    """Return whole numbers that are separated by commas."""
+def split_numbers(text: str, option: str) -> tuple[int, ...]:
+    """Return whole numbers that are separated by commas, the value of an option."""
     parts = split_names(text)
     if not all(part.isdecimal() for part in parts):
-        raise BadInput(f'expected numbers such as 5 or 1,3,5; found "{text}".')
+        raise BadInput(
+            "malformed",
+            f'expected numbers such as 5 or 1,3,5; found "{text}".',
+            option=option,
+            found=text,
+        )
     return tuple(int(part) for part in parts)
 
 

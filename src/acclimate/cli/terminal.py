@@ -30,12 +30,12 @@ def printable(text: str) -> str:
 
 
 def show_error(error: AcclimateError) -> None:
-    """Print an error for a person: its kind and its message, no traceback."""
+    """Print an error for a person: its kind, its code and its message, no traceback."""
     from rich.panel import Panel
     from rich.text import Text
 
     console = get_console(stderr=True)
-    name, message = type(error).__name__, printable(str(error))
+    name, message = f"{type(error).__name__} [{error.code}]", printable(str(error))
     if console.is_terminal:
         title = Text(name, style="bold red")
         console.print(Panel(Text(message), title=title, title_align="left", border_style="red"))

@@ -81,6 +81,9 @@ def get_side(text: str | None) -> int | None:
     side = parse_size(text)
     if isinstance(side, tuple):
         raise BadInput(
-            f"expected --size as one number, as images are brought to a square, found {text}."
+            "malformed",
+            f"expected --size as one number, as images are brought to a square, found {text}.",
+            option="size",
+            found=text,
         )
     return side

@@ -99,15 +99,25 @@ def refuse_options(context: typer.Context, algorithm: str | None) -> None:
         for name in _ONLY_DOMAINS:
             if name in given:
                 raise BadInput(
+                    "not_applicable",
                     f"{to_flag(name)} is for training on several domains: say --algorithm erm or "
-                    "coral with it."
+                    "coral with it.",
+                    option=name,
                 )
         return
     for name, hint in _NOT_DOMAINS.items():
         if name in given:
-            raise BadInput(f"{to_flag(name)} does not go with --algorithm {algorithm}: {hint}.")
+            raise BadInput(
+                "conflicting_options",
+                f"{to_flag(name)} does not go with --algorithm {algorithm}: {hint}.",
+                options=("algorithm", name),
+            )
     if "test_domain" not in given:
-        raise BadInput("--algorithm needs the domain to hold out: --test-domain NAME.")
+        raise BadInput(
+            "missing_option",
+            "--algorithm needs the domain to hold out: --test-domain NAME.",
+            option="test_domain",
+        )
 
 
 def train_on_domains(context: typer.Context, call: Call) -> None:

@@ -97,16 +97,30 @@ def refuse_dense_options(context: typer.Context, task: str) -> None:
         BadInput: There is such an option, or no such task.
     """
     if task not in _TASKS:
-        raise BadInput(f'there is no task "{task}". {did_you_mean(task, _TASKS)}')
+        raise BadInput(
+            "unknown_name",
+            f'there is no task "{task}". {did_you_mean(task, _TASKS)}',
+            kind="task",
+            name=task,
+            known=tuple(_TASKS),
+        )
     given = find_given(context)
     if task != "segmentation":
         for name in _ONLY_DENSE:
             if name in given:
-                raise BadInput(f"{to_flag(name)} is for segmentation: say --task segmentation.")
+                raise BadInput(
+                    "not_applicable",
+                    f"{to_flag(name)} is for segmentation: say --task segmentation.",
+                    option=name,
+                )
         return
     for name, hint in _NOT_DENSE.items():
         if name in given:
-            raise BadInput(f"{to_flag(name)} does not go with --task segmentation: {hint}.")
+            raise BadInput(
+                "conflicting_options",
+                f"{to_flag(name)} does not go with --task segmentation: {hint}.",
+                options=("task", name),
+            )
 
 
 def train_dense(context: typer.Context, call: Call) -> None:

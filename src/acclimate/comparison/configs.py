@@ -38,12 +38,17 @@ def choose_methods(names: Sequence[str], reveal_labels: bool = False) -> tuple[s
     oracles = [name for name in names if get_method(name).is_oracle]
     if oracles and not reveal_labels:
         raise BadInput(
+            "oracle_method",
             f"{', '.join(oracles)} learns from labels: it is an upper bound, not a method to "
-            "deploy. If that is what you want, say --reveal-labels."
+            "deploy. If that is what you want, say --reveal-labels.",
+            methods=tuple(oracles),
         )
-    if not names or len(set(names)) < len(names):
-        found = ", ".join(names) or "none"
-        raise BadInput(f"expected one or more methods, each once, found: {found}.")
+    message = f"expected one or more methods, each once, found: {', '.join(names) or 'none'}."
+    if not names:
+        raise BadInput("missing_option", message, option="methods")
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise BadInput("duplicate", message, name=name)
     return tuple(names)
 
 
@@ -120,10 +125,21 @@ def make_configs(
     for key in values:
         method, dot, option = key.rpartition(".")
         if dot and method not in fields:
-            raise InvalidConfig(f'{key}: "{method}" is not compared. {did_you_mean(method, names)}')
+            raise InvalidConfig(
+                "unknown_name",
+                f'{key}: "{method}" is not compared. {did_you_mean(method, names)}',
+                kind="method",
+                name=method,
+                known=tuple(names),
+            )
         known = fields[method] if dot else sorted({n for own in fields.values() for n in own})
         if option not in known:
-            raise InvalidConfig(f'no hyper-parameter "{key}". {did_you_mean(option, known)}')
+            raise InvalidConfig(
+                "unknown_option",
+                f'no hyper-parameter "{key}". {did_you_mean(option, known)}',
+                option=key,
+                known=tuple(known),
+            )
     configs: dict[str, Config] = {}
     for name, known in fields.items():
         own = {key: value for key, value in values.items() if key in known}

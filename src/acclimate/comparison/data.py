@@ -95,10 +95,20 @@ class Request:
     def __post_init__(self) -> None:
         check_request(BENCHMARK if self.corruptions is None else self.corruptions, self.severities)
         if self.n is not None and self.n < 1:
-            raise BadInput(f"expected at least 1 image of each domain, found {self.n}.")
+            raise BadInput(
+                "out_of_range",
+                f"expected at least 1 image of each domain, found {self.n}.",
+                option="images",
+                found=self.n,
+            )
         for what, values in (("corruption", self.corruptions or ()), ("severity", self.severities)):
-            if len(set(values)) < len(values):
-                raise BadInput(f"expected each {what} once, found {', '.join(map(str, values))}.")
+            for place, value in enumerate(values):
+                if value in values[:place]:
+                    raise BadInput(
+                        "duplicate",
+                        f"expected each {what} once, found {', '.join(map(str, values))}.",
+                        name=value,
+                    )
 
     def count(self, name: str, total: int) -> int:
         """Return how many images of a domain are meant.
@@ -112,8 +122,11 @@ class Request:
         """
         if self.n is not None and self.n > total:
             raise BadInput(
+                "out_of_range",
                 f"expected 1 to {total} images, as many as {name} has, found {self.n}. Give "
-                "another --images, n= in Python; or none, for all."
+                "another --images, n= in Python; or none, for all.",
+                option="images",
+                found=self.n,
             )
         return total if self.n is None else self.n
 
@@ -130,8 +143,10 @@ class Request:
         if self.severities != USUAL:
             found = ", ".join(map(str, self.severities))
             raise BadInput(
+                "not_applicable",
                 f"severity {found} is asked for, but {name} is taken as it is, not corrupted. "
-                f"Leave it out, or {instead}."
+                f"Leave it out, or {instead}.",
+                option="severities",
             )
 
     def names(self, corruption: str) -> dict[int, str]:

@@ -51,8 +51,12 @@ def load_data(name: str, request: Request | None = None) -> Data:
         if Path(name).is_dir():
             return _load_own(Path(name), asked)
         raise BadInput(
+            "unknown_name",
             f'"{name}" is neither a folder nor a data set. {did_you_mean(name, SETS)} A folder has '
-            "a sub-folder for each class."
+            "a sub-folder for each class.",
+            kind="data set",
+            name=name,
+            known=tuple(SETS),
         )
     kind = SETS[name].kind
     if kind == "masks":
@@ -143,7 +147,11 @@ def _load_arrays(name: str, asked: Request) -> Data:
 def _load_files(name: str, asked: Request) -> Data:
     """Load ImageNet, or ImageNet-C, in their published layouts."""
     if name == "image-folder":
-        raise BadInput("image-folder is any folder of yours: give the folder itself as --data DIR.")
+        raise BadInput(
+            "wrong_loader",
+            "image-folder is any folder of yours: give the folder itself as --data DIR.",
+            name=name,
+        )
     options: dict[str, Any] = {"root": asked.root, "size": asked.size, "classes": asked.classes}
     if name == "imagenet":
         _refuse_corruptions(asked, name, "use --data imagenetc")
@@ -203,8 +211,10 @@ def _choose_corrupted(root: Path, found: Mapping[str, Sequence[int]], asked: Req
         if missing:
             there = ", ".join(f"{name} {list(own)}" for name, own in found.items())
             raise BadInput(
+                "not_found",
                 f"expected {corruption} at severity {missing[0]} in {root}, found: {there}. Ask "
-                "for those by --corruptions and --severity, or make it: acclimate data corrupt."
+                "for those by --corruptions and --severity, or make it: acclimate data corrupt.",
+                path=root / corruption / str(missing[0]),
             )
         places[corruption] = [
             (
@@ -239,5 +249,9 @@ def _collect(
 
 def _refuse_corruptions(asked: Request, name: str, instead: str) -> None:
     if asked.corruptions is not None:
-        raise BadInput(f"corruptions of image files are not made on the fly: {instead}.")
+        raise BadInput(
+            "not_applicable",
+            f"corruptions of image files are not made on the fly: {instead}.",
+            option="corruptions",
+        )
     asked.refuse_severity(name, instead)

@@ -61,7 +61,11 @@ class ImageFiles:
             read = list(pool.map(lambda path: try_read(path, self.size, self.resize), chosen))
         for path, result in zip(chosen, read, strict=True):
             if isinstance(result, str):
-                raise BadInput(f"{path} could be read before, but cannot be now ({result}).")
+                raise BadInput(
+                    "unreadable_images",
+                    f"{path} could be read before, but cannot be now ({result}).",
+                    paths=(path,),
+                )
         return np.stack([result for result in read if not isinstance(result, str)])
 
 
@@ -143,17 +147,21 @@ def _check_domains(root: Path, found: Mapping[str, Collection[str]], is_known: b
     if empty:
         others = ", ".join(name for name, own in list(found.items())[:5] if own)
         raise BadInput(
+            "no_images",
             f"no image was found in {root / empty[0]}, but in the folders beside it: {others}. "
-            f"Remove it, or put images into {root / empty[0]}/<class>."
+            f"Remove it, or put images into {root / empty[0]}/<class>.",
+            path=root / empty[0],
         )
     several = [name for own in found.values() for name in own]
     if not is_known and len(found) > 1 and len(set(several)) == len(several):
         first, second = list(found)[:2]
         raise BadInput(
+            "ambiguous_layout",
             f"expected conditions or classes in {root}, found {first} with {min(found[first])} and "
             f"{second} with {min(found[second])}: no two have a folder of one name, so that it "
             "cannot be told which folders are the classes. Name them: --classes FILE, or classes= "
-            "in Python."
+            "in Python.",
+            path=root,
         )
 
 
@@ -174,9 +182,11 @@ def find_corrupted(root: Path) -> dict[str, list[int]]:
     for folder in (root, *list_folders(root)) if found else ():
         if loose := _list_loose(folder):
             raise BadInput(
+                "wrong_layout",
                 f"expected images as <corruption>/<severity>/<class>/<image> in {root}, found "
                 f"{len(loose)} such as {loose[0].relative_to(root)}. Move away what does not "
-                "belong there."
+                "belong there.",
+                path=root,
             )
     return found
 

@@ -115,8 +115,10 @@ def check_job(job: Job) -> Job:
     """
     if job.protocol.clean_probe and job.data.clean is None:
         raise BadInput(
+            "no_clean_images",
             f"{job.data.name} has no clean images to probe with. Leave --clean-probe (clean_probe) "
-            "out."
+            "out.",
+            name=job.data.name,
         )
     how, classes = job.wrapping, list(job.data.classes)
     at = how.logits_at
@@ -125,8 +127,11 @@ def check_job(job: Job) -> Job:
         known = how.artifact.classes
         if known is not None and known != classes:
             raise BadInput(
+                "class_mismatch",
                 f"the artifact was prepared with the classes {_shorten(known)}; {job.data.name} "
-                f"has {_shorten(classes)}. Take data of the same classes in the same order."
+                f"has {_shorten(classes)}. Take data of the same classes in the same order.",
+                found=tuple(classes),
+                expected=tuple(known),
             )
     x, _ = job.data.domains[0].take(torch.arange(min(2, len(job.data.domains[0]))))
     x = x if how.normalization is None else how.normalization.normalize(x)
@@ -135,10 +140,13 @@ def check_job(job: Job) -> Job:
     n_logits = logits.shape[1]
     if n_logits != len(classes):
         raise BadInput(
+            "count_mismatch",
             f"expected data of {n_logits} classes, as the model has {n_logits} logits; found "
             f"{len(classes)} in {job.data.name}: {_shorten(classes)}. Take data of the model's "
             "classes, or name them all, in the order of the logits, by --classes (classes = in a "
-            "suite)."
+            "suite).",
+            expected=n_logits,
+            found=len(classes),
         )
     _compare_classes(job.trained_classes, job.data)
     unsuitable = find_unsuitable(
@@ -147,8 +155,11 @@ def check_job(job: Job) -> Job:
     if unsuitable:
         reasons = "".join(f"\n  {name}: {reason}" for name, reason in unsuitable.items())
         raise UnsuitableModel(
+            "method_refused",
             f"{', '.join(unsuitable)} cannot adapt this model.{reasons}\nLeave out what is named "
-            "here, or give what is asked for."
+            "here, or give what is asked for.",
+            methods=tuple(unsuitable),
+            reasons=unsuitable,
         )
     fits = x.device.type == "cpu" and suits_channels_last(job.model, x)
     return replace(job, wrapping=replace(how, channels_last=how.channels_last and fits))
@@ -165,13 +176,15 @@ def _compare_classes(trained: Sequence[str] | None, data: Data) -> None:
     places = {name: place for place, name in enumerate(trained)}
     if any(places.get(name, place) != place for place, name in enumerate(data.classes)):
         raise BadInput(
+            "class_mismatch",
             f"{both} Some have another place: their errors would be counted wrongly. Take data of "
             "the same classes in the same order, or name them in the order of the logits by "
-            "--classes (classes = in a suite)."
+            "--classes (classes = in a suite).",
+            found=data.classes,
+            expected=tuple(trained),
         )
-    warnings.warn(
-        f"{both} They are taken for the same, by their places.", AcclimateWarning, stacklevel=3
-    )
+    message = f"{both} They are taken for the same, by their places."
+    warnings.warn(AcclimateWarning("classes_by_position", message), stacklevel=3)
 
 
 def _shorten(names: Sequence[str]) -> str:

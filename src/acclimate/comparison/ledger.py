@@ -55,14 +55,24 @@ class Ledger:
         self._force = force
         self._is_blank = False  # whether what is there was begun here and has no record yet
         if resume and force:
-            raise BadInput("--resume goes on with what is there, --force throws it away: say one.")
+            raise BadInput(
+                "conflicting_options",
+                "--resume goes on with what is there, --force throws it away: say one.",
+                options=("resume", "force"),
+            )
         if self.folder.exists() and not self.folder.is_dir():
-            raise BadInput(f"cannot write to {folder}: it is a file. Give a folder by --out.")
+            raise BadInput(
+                "not_a_folder",
+                f"cannot write to {folder}: it is a file. Give a folder by --out.",
+                path=self.folder,
+            )
         there = [path.name for path in self._own if path.exists()]
         if there and not (resume or force):
             raise BadInput(
+                "already_exists",
                 f"{folder} holds a comparison already ({', '.join(there)}). Give another --out, go "
-                "on by --resume, or start anew by --force."
+                "on by --resume, or start anew by --force.",
+                path=self.folder,
             )
 
     @property
@@ -87,7 +97,9 @@ class Ledger:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput(
-                f"cannot make {self.folder} ({error.strerror}). Give another --out."
+                "not_writable",
+                f"cannot make {self.folder} ({error.strerror}). Give another --out.",
+                path=self.folder,
             ) from error
         if self._force:
             for own in self._own:
@@ -110,9 +122,11 @@ class Ledger:
         if changed:
             more = f"\n  (+ {len(changed) - _SHOWN} more)" if len(changed) > _SHOWN else ""
             raise ArtifactMismatch(
+                "other_settings",
                 f"{self.folder} holds a comparison with other settings:"
                 f"{''.join(changed[:_SHOWN])}{more}\n"
-                "Say the same as before, give another --out, or start anew by --force."
+                "Say the same as before, give another --out, or start anew by --force.",
+                differences={name: (before.get(name), now.get(name)) for name in names},
             )
 
     def read(self) -> dict[Key, Part]:
@@ -174,8 +188,10 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(text)
         except ValueError as error:
             raise CorruptFile(
+                "unreadable_file",
                 f"line {number} of {path} is not JSON ({error}): the file was altered. "
-                "Start anew by --force."
+                "Start anew by --force.",
+                path=path,
             ) from error
 
 
@@ -197,9 +213,13 @@ def _read_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise CorruptFile(f"{path} is not JSON ({error}). Start anew by --force.") from error
+        raise CorruptFile(
+            "unreadable_file", f"{path} is not JSON ({error}). Start anew by --force.", path=path
+        ) from error
     if not isinstance(value, dict):
-        raise CorruptFile(f"{path} is not what was written. Start anew by --force.")
+        raise CorruptFile(
+            "wrong_content", f"{path} is not what was written. Start anew by --force.", path=path
+        )
     return value
 
 

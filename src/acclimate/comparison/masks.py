@@ -108,12 +108,13 @@ def open_source(
     images = load_masks(name, find_split(name, PREPARED, root), root, **options)
     split = images.description["split"]
     if split and split not in PREPARED:
-        warnings.warn(
+        warning = AcclimateWarning(
+            "prepared_on_test",
             f"{name} has no split {PREPARED[0]}: what is prepared is taken from {split}, the only "
             "one. Do not measure on the same images; give those the model was trained on.",
-            AcclimateWarning,
-            stacklevel=3,
+            split=split,
         )
+        warnings.warn(warning, stacklevel=3)
     return MaskSource(images, seed, normalization, batch_size), images.classes
 
 
@@ -211,12 +212,13 @@ class _Gathered:
         """Return all of them."""
         counts = [about.get("n_unlabelled", 0) for about in self._about.values()]
         if any(counts):
-            warnings.warn(
+            warning = AcclimateWarning(
+                "unlabelled_images",
                 f"{max(counts)} of {len(self._images)} images of {name} have no labelled pixel: "
                 "they are predicted and learned from, and count in no result.",
-                AcclimateWarning,
-                stacklevel=4,
+                n=max(counts),
             )
+            warnings.warn(warning, stacklevel=4)
         return Data(
             name,
             self._groups,

@@ -76,45 +76,91 @@ class Protocol:
         for what, known in (("stream", STREAMS), ("order", ORDERS)):
             value = getattr(self, what)
             if value not in known:
-                raise BadInput(f'there is no {what} "{value}". {did_you_mean(str(value), known)}')
+                raise BadInput(
+                    "unknown_name",
+                    f'there is no {what} "{value}". {did_you_mean(str(value), known)}',
+                    kind=what,
+                    name=value,
+                    known=known,
+                )
         self._check_kinds()
         if self.batch_size < 1:
-            raise BadInput(f"expected a batch size of at least 1, found {self.batch_size}.")
+            raise BadInput(
+                "out_of_range",
+                f"expected a batch size of at least 1, found {self.batch_size}.",
+                option="batch_size",
+                found=self.batch_size,
+            )
         if self.epochs < 1:
-            raise BadInput(f"expected at least 1 pass, found {self.epochs}.")
+            raise BadInput(
+                "out_of_range",
+                f"expected at least 1 pass, found {self.epochs}.",
+                option="epochs",
+                found=self.epochs,
+            )
         if self.window < 0 or self.window == 1:
             raise BadInput(
-                f"expected a window of at least 2 images, or 0 for none, found {self.window}."
+                "out_of_range",
+                f"expected a window of at least 2 images, or 0 for none, found {self.window}.",
+                option="window",
+                found=self.window,
             )
         if self.window and self.episodic:
             raise BadInput(
+                "conflicting_options",
                 "a sliding window remembers images, an episodic stream forgets them at once. "
-                "Choose one of --window and --episodic (window, episodic)."
+                "Choose one of --window and --episodic (window, episodic).",
+                options=("window", "episodic"),
             )
         for name, (stream, default) in _OPTIONS.items():
             if self.stream == stream and getattr(self, name) is None:
                 object.__setattr__(self, name, default)
             elif self.stream != stream and getattr(self, name) is not None:
-                raise BadInput(f"only the stream {stream} has {name}, found {self.stream}.")
+                raise BadInput(
+                    "not_applicable",
+                    f"only the stream {stream} has {name}, found {self.stream}.",
+                    option=name,
+                )
         for name, lowest in (("times", 1), ("ratio", 1)):
             value = getattr(self, name)
             if value is not None and not value >= lowest:
-                raise BadInput(f"expected {name} of at least {lowest}, found {value}.")
+                raise BadInput(
+                    "out_of_range",
+                    f"expected {name} of at least {lowest}, found {value}.",
+                    option=name,
+                    found=value,
+                )
         if self.delta is not None and not 0 < self.delta < math.inf:
-            raise BadInput(f"expected delta above 0, found {self.delta}; 0.1 is usual.")
+            raise BadInput(
+                "out_of_range",
+                f"expected delta above 0, found {self.delta}; 0.1 is usual.",
+                option="delta",
+                found=self.delta,
+            )
 
     def _check_kinds(self) -> None:
         """Refuse what a file may hold and a type checker would not let through."""
         for name in ("episodic", "clean_probe"):
-            if not isinstance(getattr(self, name), bool):
-                raise BadInput(f"expected true or false for {name}, found {getattr(self, name)!r}.")
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise BadInput(
+                    "wrong_type",
+                    f"expected true or false for {name}, found {value!r}.",
+                    option=name,
+                    found=value,
+                )
         numbers: dict[str, type | UnionType] = dict.fromkeys(_WHOLE, int)
         numbers |= dict.fromkeys(("delta", "ratio"), int | float)
         for name, kind in numbers.items():
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
                 what = "a whole number" if kind is int else "a number"
-                raise BadInput(f"expected {what} for {name}, found {value!r}.")
+                raise BadInput(
+                    "wrong_type",
+                    f"expected {what} for {name}, found {value!r}.",
+                    option=name,
+                    found=value,
+                )
 
     def describe(self, groups: Groups, clean: Domain | None = None, seed: int = 0) -> str:
         """Return one line that says what is done; the seed only where it is used."""
@@ -164,8 +210,10 @@ class Protocol:
         if self.clean_probe:
             if clean is None:
                 raise BadInput(
+                    "missing_option",
                     "this data has no clean images to probe with. Leave --clean-probe "
-                    "(clean_probe) out."
+                    "(clean_probe) out.",
+                    option="clean",
                 )
             stream = with_clean_probe(stream, clean, self.batch_size)
         return episodic(stream) if self.episodic else stream

@@ -27,7 +27,11 @@ def load_several(name: str, asked: Request) -> Data:
         BadInput: There is no such set or domain, or corruptions are asked for.
     """
     if asked.corruptions is not None:
-        raise BadInput(f"the images of {name} are not corrupted on the fly: leave that out.")
+        raise BadInput(
+            "not_applicable",
+            f"the images of {name} are not corrupted on the fly: leave that out.",
+            option="corruptions",
+        )
     asked.refuse_severity(name, "give one folder of corrupted copies as data")
     choice = asked.domains if asked.domains is not None else DomainChoice()
     size = choice.size if choice.size is not None else asked.size

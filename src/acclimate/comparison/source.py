@@ -74,11 +74,14 @@ def check_source(source: str | None, methods: Sequence[str]) -> str:
         ArtifactMissing: Nobody knows.
     """
     if source is None:
-        needy = [name for name in methods if get_method(name).needs] or ["the guard"]
+        methods = tuple(name for name in methods if get_method(name).needs)
+        needy = methods or ("the guard",)
         raise ArtifactMissing(
+            "artifact_needed",
             f"{', '.join(needy)} need{'s' if len(needy) == 1 else ''} an artifact, and none was "
             "given. Make one where the source data is, by acclimate prepare SOURCE_DIR …, and give "
-            "it by --artifact; or name labelled source images by --source-data."
+            "it by --artifact; or name labelled source images by --source-data.",
+            methods=methods,
         )
     return source
 
@@ -116,15 +119,26 @@ class Preparation:
     def __post_init__(self) -> None:
         if self.domains is None and not self._is_set and not Path(self.source).is_dir():
             raise BadInput(
+                "unknown_name",
                 f'cannot prepare from "{self.source}": expected cifar10, cifar100, builtin, or a '
-                "folder with a sub-folder for each class."
+                "folder with a sub-folder for each class.",
+                kind="source data set",
+                name=self.source,
+                known=tuple(name for name in SETS if _is_set(name)),
             )
         if self.n is not None and self.n < 1:
-            raise BadInput(f"expected at least 1 source image, found {self.n}.")
+            raise BadInput(
+                "out_of_range",
+                f"expected at least 1 source image, found {self.n}.",
+                option="source_images",
+                found=self.n,
+            )
         if self.n is not None and self.domains is None and not self._is_set:
             raise BadInput(
+                "not_applicable",
                 f"a number of source images is for named sets; of the folder {self.source} all are "
-                "taken. Leave --source-images out."
+                "taken. Leave --source-images out.",
+                option="source_images",
             )
 
     def describe(self, methods: Iterable[str], guard: bool = False) -> dict[str, Any]:
@@ -146,9 +160,7 @@ class Preparation:
 
     @property
     def _is_set(self) -> bool:
-        if has_masks(self.source):
-            return True
-        return self.source in SETS and SETS[self.source].kind in ("cifar", "made")
+        return _is_set(self.source)
 
     def run(
         self,
@@ -202,3 +214,8 @@ class Preparation:
             return ArraySource(domain, self.seed, normal), images.classes
         folder = FolderSource(self.source, self.size, BATCH, normal, self.seed, self.classes)
         return folder, folder.classes
+
+
+def _is_set(name: str) -> bool:
+    """Say whether a number of images can be taken from a source; of other folders, all are."""
+    return has_masks(name) or (name in SETS and SETS[name].kind in ("cifar", "made"))

@@ -54,7 +54,10 @@ def load_extra(module: str, name: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
+        package = module.partition(".")[0]
         raise MissingExtra(
-            f"{name} needs {module.partition('.')[0]}, which cannot be imported ({error}). "
-            "Run: pip install 'acclimate[corruptions]'"
+            "missing_extra",
+            f"{name} needs {package}, which cannot be imported ({error}). "
+            "Run: pip install 'acclimate[corruptions]'",
+            package=package,
         ) from error

@@ -110,10 +110,12 @@ def _warn() -> None:
     root = _ROOT.get()
     place = "" if root is None else f" --data-dir {root}"
     warnings.warn(
-        "the frost photographs were not found, a computed texture stands in: the result is not "
-        f"comparable with the benchmark. Run: acclimate data get frost{place} (or: pip install "
-        "imagecorruptions-imaug)",
-        AcclimateWarning,
+        AcclimateWarning(
+            "frost_stand_in",
+            "the frost photographs were not found, a computed texture stands in: the result is not "
+            f"comparable with the benchmark. Run: acclimate data get frost{place} (or: pip install "
+            "imagecorruptions-imaug)",
+        ),
         stacklevel=4,
     )
 

@@ -26,7 +26,12 @@ _TASK = 2**19
 def open_pool(workers: int) -> Iterator[Executor]:
     """Give a pool of processes for several calls of `apply_in_parallel`."""
     if workers < 1:
-        raise BadInput(f"expected at least 1 worker, found {workers}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected at least 1 worker, found {workers}.",
+            option="workers",
+            found=workers,
+        )
     # Not forked: the caller may have threads, whose locks would be copied in any state.
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
     try:

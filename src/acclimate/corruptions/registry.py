@@ -129,21 +129,53 @@ def check_request(images: Pixels, name: str, severity: int, start: int, family: 
         BadInput: An argument is not one it takes.
     """
     if name not in CORRUPTIONS:
-        raise BadInput(f'no corruption "{name}". {did_you_mean(name, CORRUPTIONS)}')
-    if severity not in (1, 2, 3, 4, 5):
-        raise BadInput(f"severity must be 1, 2, 3, 4 or 5, got {severity}.")
-    if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
-        found = images.dtype if isinstance(images, np.ndarray) else type(images).__name__
-        raise BadInput(f"images must be a uint8 array, got {found}. Scale [0, 1] by 255 first.")
-    if images.ndim != 4 or images.shape[3] != 3 or min(images.shape[1:3]) < _SMALLEST:
         raise BadInput(
-            f"images must have shape (n, height, width, 3), colour last and sides of at least "
-            f"{_SMALLEST}, got {images.shape}."
+            "unknown_name",
+            f'no corruption "{name}". {did_you_mean(name, CORRUPTIONS)}',
+            kind="corruption",
+            name=name,
+            known=tuple(CORRUPTIONS),
         )
+    if severity not in (1, 2, 3, 4, 5):
+        raise BadInput(
+            "out_of_range",
+            f"severity must be 1, 2, 3, 4 or 5, got {severity}.",
+            option="severity",
+            found=severity,
+        )
+    _check_images(images)
     if start < 0:
-        raise BadInput(f"start is a place in a sequence and must not be negative, got {start}.")
+        raise BadInput(
+            "out_of_range",
+            f"start is a place in a sequence and must not be negative, got {start}.",
+            option="start",
+            found=start,
+        )
     if family != "auto" and family not in CONSTANTS:
-        raise BadInput(f'family must be "auto", 32 or 224, got {family!r}.')
+        raise BadInput(
+            "unknown_name",
+            f'family must be "auto", 32 or 224, got {family!r}.',
+            kind="family",
+            name=family,
+            known=("auto", *CONSTANTS),
+        )
+
+
+def _check_images(images: object) -> None:
+    found = str(images.dtype) if isinstance(images, np.ndarray) else type(images).__name__
+    message = f"images must be a uint8 array, got {found}. Scale [0, 1] by 255 first."
+    if not isinstance(images, np.ndarray):
+        raise BadInput("wrong_type", message, option="images", found=found)
+    if images.dtype != np.uint8:
+        raise BadInput("wrong_dtype", message, found=found)
+    message = (
+        f"images must have shape (n, height, width, 3), colour last and sides of at least "
+        f"{_SMALLEST}, got {images.shape}."
+    )
+    if images.ndim != 4 or images.shape[3] != 3:
+        raise BadInput("wrong_shape", message, found=images.shape)
+    if min(images.shape[1:3]) < _SMALLEST:
+        raise BadInput("image_too_small", message, found=images.shape[1:3])
 
 
 def _generator(seed: int, index: int, name: str, severity: int) -> np.random.Generator:

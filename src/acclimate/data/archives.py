@@ -98,7 +98,9 @@ def is_plain(name: str) -> bool:
 @contextmanager
 def _open_tar(source: Path) -> Iterator[tarfile.TarFile]:
     if not source.is_file():
-        raise BadInput(f"{source} is neither a file nor a folder. Check the path.")
+        raise BadInput(
+            "not_found", f"{source} is neither a file nor a folder. Check the path.", path=source
+        )
     with guard_reading(source), tarfile.open(source) as archive:
         yield archive
 
@@ -119,6 +121,8 @@ def guard_reading(source: Path) -> Iterator[None]:
     except _BROKEN as error:
         kind = "zip" if _is_zip(source) else "tar"
         raise CorruptFile(
+            "unreadable_file",
             f"{source} is not a whole {kind} archive ({error}). It was cut off or altered: fetch "
-            "it again."
+            "it again.",
+            path=source,
         ) from error

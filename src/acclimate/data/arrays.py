@@ -104,16 +104,22 @@ def open_array(path: Path, remedy: str) -> npt.NDArray[Any]:
         CorruptFile: There is no such file, or it is cut off, or it is not an array.
     """
     if not path.is_file():
-        raise CorruptFile(f"{path} is missing. {remedy}")
+        raise CorruptFile("file_missing", f"{path} is missing. {remedy}", path=path)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise CorruptFile(
+            "unreadable_file",
             f"{path} is not a whole NumPy array ({path.stat().st_size} bytes: {error}). It was cut "
-            f"off or altered. {remedy}"
+            f"off or altered. {remedy}",
+            path=path,
         ) from error
     if not isinstance(array, np.ndarray):
-        raise CorruptFile(f"{path} is an archive of arrays, expected one array. {remedy}")
+        raise CorruptFile(
+            "wrong_content",
+            f"{path} is an archive of arrays, expected one array. {remedy}",
+            path=path,
+        )
     return array
 
 
@@ -126,15 +132,25 @@ def open_pair(images: Path, labels: Path, remedy: str) -> tuple[Pixels, Labels]:
     x, y = open_array(images, remedy), open_array(labels, remedy)
     if x.dtype != np.uint8 or x.ndim != 4 or x.shape[3] != 3:
         raise CorruptFile(
+            "wrong_content",
             f"expected uint8 images of shape (n, height, width, 3) in {images}, found {x.dtype} "
-            f"{x.shape}. {remedy}"
+            f"{x.shape}. {remedy}",
+            path=images,
         )
     if y.ndim != 1 or y.dtype.kind not in "iu":
         raise CorruptFile(
-            f"expected a row of whole numbers in {labels}, found {y.dtype} {y.shape}. {remedy}"
+            "wrong_content",
+            f"expected a row of whole numbers in {labels}, found {y.dtype} {y.shape}. {remedy}",
+            path=labels,
         )
     if len(x) != len(y):
-        raise CorruptFile(f"{images} has {len(x)} images, but {labels} has {len(y)}. {remedy}")
+        raise CorruptFile(
+            "wrong_length",
+            f"{images} has {len(x)} images, but {labels} has {len(y)}. {remedy}",
+            path=labels,
+            expected=len(x),
+            found=len(y),
+        )
     return x, np.asarray(y, dtype=np.int64)
 
 
@@ -150,10 +166,16 @@ def read_card(path: Path, remedy: str, *keys: str) -> dict[str, Any]:
     try:
         card = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise CorruptFile(f"{path} is missing. {remedy}") from error
+        raise CorruptFile("file_missing", f"{path} is missing. {remedy}", path=path) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CorruptFile(f"{path} is not JSON ({error}). {remedy}") from error
+        raise CorruptFile(
+            "unreadable_file", f"{path} is not JSON ({error}). {remedy}", path=path
+        ) from error
     missing = [key for key in keys if key not in card] if isinstance(card, dict) else list(keys)
     if missing or not isinstance(card, dict):
-        raise CorruptFile(f"{path} lacks {', '.join(missing)}: it was altered. {remedy}")
+        raise CorruptFile(
+            "wrong_content",
+            f"{path} lacks {', '.join(missing)}: it was altered. {remedy}",
+            path=path,
+        )
     return card

@@ -268,5 +268,11 @@ def get_set(name: str) -> DataSet:
                 " A folder of yours is given beside the name of its layout: image-folder, "
                 f"domains-folder or mask-folder, and --dir {name}."
             )
-        raise BadInput(f'no data set "{name}". {did_you_mean(name, SETS)}{own}')
+        raise BadInput(
+            "unknown_name",
+            f'no data set "{name}". {did_you_mean(name, SETS)}{own}',
+            kind="data set",
+            name=name,
+            known=tuple(SETS),
+        )
     return SETS[name]

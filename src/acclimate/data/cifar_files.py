@@ -45,8 +45,10 @@ def read_published(source: Path, entry: DataSet) -> dict[str, Pair]:
     else:
         lists = "; or ".join(", ".join(name for m in form.values() for name in m) for form in forms)
         raise BadInput(
+            "wrong_archive",
             f"{source} does not hold {entry.name}: expected the files {lists}; found "
-            f"{', '.join(sorted(names)[:8]) or 'none'}. Give the archive as it was published."
+            f"{', '.join(sorted(names)[:8]) or 'none'}. Give the archive as it was published.",
+            path=source,
         )
     parts = {
         name: _parse(entry.name, name, file.read()) for name, file in iter_files(source, wanted)
@@ -85,7 +87,11 @@ def _parse(set_name: str, name: str, content: bytes) -> Pair:
     try:
         return readers[Path(name).suffix]()
     except (ValueError, TypeError, OSError, SyntaxError) as error:
-        raise CorruptFile(f"{name} cannot be read ({error}). Fetch the archive again.") from error
+        raise CorruptFile(
+            "unreadable_file",
+            f"{name} cannot be read ({error}). Fetch the archive again.",
+            path=name,
+        ) from error
 
 
 def parse_binary(content: bytes, n_label_bytes: int) -> Pair:
@@ -134,8 +140,12 @@ def _check(source: Path, entry: DataSet, split: str, images: Pixels, labels: Lab
     expected = entry.splits[split]
     if len(images) != expected.n or len(labels) != expected.n:
         raise CorruptFile(
+            "wrong_length",
             f"expected {expected.n} images and labels in the {split} split of {entry.name}, found "
-            f"{len(images)} and {len(labels)} in {source}. Give the archive as it was published."
+            f"{len(images)} and {len(labels)} in {source}. Give the archive as it was published.",
+            path=source,
+            expected=expected.n,
+            found=(len(images), len(labels)),
         )
     for what, array, digest in (
         ("pixels", images, expected.images),
@@ -143,6 +153,8 @@ def _check(source: Path, entry: DataSet, split: str, images: Pixels, labels: Lab
     ):
         if array_sha256(array) != digest:
             raise CorruptFile(
+                "wrong_checksum",
                 f"the {what} of the {split} split in {source} are not those of the published "
-                f"{entry.name} (their SHA-256 differs). Give the archive as it was published."
+                f"{entry.name} (their SHA-256 differs). Give the archive as it was published.",
+                path=source,
             )

@@ -39,12 +39,27 @@ def check_request(names: Sequence[str], severities: Sequence[int]) -> None:
     known = list(CORRUPTIONS)
     for name in names:
         if name not in known:
-            raise BadInput(f'no corruption "{name}". {did_you_mean(name, known)}')
+            raise BadInput(
+                "unknown_name",
+                f'no corruption "{name}". {did_you_mean(name, known)}',
+                kind="corruption",
+                name=name,
+                known=tuple(known),
+            )
     if not names:
-        raise BadInput(f"expected at least one corruption, found none. Known: {', '.join(known)}.")
+        raise BadInput(
+            "missing_option",
+            f"expected at least one corruption, found none. Known: {', '.join(known)}.",
+            option="names",
+        )
     wrong = [severity for severity in severities if severity not in SEVERITIES]
     if wrong or not severities:
-        raise BadInput(f"expected severities from 1 to 5, found {wrong or 'none'}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected severities from 1 to 5, found {wrong or 'none'}.",
+            option="severities",
+            found=tuple(wrong),
+        )
 
 
 def corrupt_block(images: Pixels, name: str, severity: int, seed: int, start: int) -> Pixels:

@@ -32,7 +32,11 @@ def check_domains(
     if name == "builtin-domains":
         return {"source": spec.placing}, []
     if name == "domains-folder" and path is None:
-        raise BadInput("domains-folder is any folder of yours: give it by --dir.")
+        raise BadInput(
+            "missing_option",
+            "domains-folder is any folder of yours: give it by --dir.",
+            option="path",
+        )
     base = find_base(spec, root, path)
     tree = list_tree(base, spec)
     facts, counts = {"folder": str(base)}, tree.counts()

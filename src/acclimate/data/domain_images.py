@@ -131,8 +131,10 @@ class FolderDomain:
         for batch, (kept, pixels) in zip(picks, self._read(picks), strict=True):
             if not kept:
                 raise BadInput(
+                    "unreadable_images",
                     f"none of the {len(batch)} images of a batch can be read; the first is "
-                    f"{self._paths[int(batch[0])]}. Check that the files are complete images."
+                    f"{self._paths[int(batch[0])]}. Check that the files are complete images.",
+                    paths=tuple(self._paths[index] for index in batch.tolist()),
                 )
             x = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
             yield x, torch.from_numpy(self.labels[kept])
@@ -170,7 +172,7 @@ class FolderDomain:
         if path not in self.unreadable:
             self.unreadable[path] = reason
             text = f"{path} is left out: it cannot be read ({reason})."
-            warnings.warn(text, AcclimateWarning, stacklevel=4)
+            warnings.warn(AcclimateWarning("unreadable_images", text, paths=(path,)), stacklevel=4)
 
 
 class Part:

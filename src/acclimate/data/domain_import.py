@@ -49,7 +49,7 @@ def get_domains(
     """
     spec, target = DOMAIN_SETS[name], root / name
     if not spec.domains:
-        raise BadInput(f"{name} is not fetched. {spec.placing}")
+        raise BadInput("not_fetchable", f"{name} is not fetched. {spec.placing}", name=name)
     with hold_lock(root, name, notify):
         there = find_place(spec, root)
         if there is not None and not force:
@@ -60,7 +60,11 @@ def get_domains(
         elif spec.files:
             _fetch_camera_traps(spec, root, progress, notify)
         else:
-            raise BadInput(f"{name} is not fetched. {spec.placing.replace('{root}', str(root))}")
+            raise BadInput(
+                "not_fetchable",
+                f"{name} is not fetched. {spec.placing.replace('{root}', str(root))}",
+                name=name,
+            )
     return target
 
 
@@ -80,9 +84,11 @@ def _images_in(
             yield place, content
     if n == 0:
         raise BadInput(
+            "wrong_archive",
             f"{source} holds no image of {spec.name}: expected files such as "
             f"{next(iter(spec.domains))}/<class>/<image>, at any depth. Give the archive that "
-            "DomainBed uses, or a folder in that layout."
+            "DomainBed uses, or a folder in that layout.",
+            path=source,
         )
 
 
@@ -107,14 +113,20 @@ def _store(
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists():
                 raise BadInput(
+                    "duplicate",
                     f"{'/'.join(place)} is there more than once: several copies of {spec.name} in "
-                    "one place. Give one of them."
+                    "one place. Give one of them.",
+                    name="/".join(place),
                 )
             path.write_bytes(content)
         tree = list_tree(folder, spec)
         faults = find_faults(tree, spec)
         if faults:
-            raise BadInput(f"this is not {spec.name}: " + "\n  ".join(faults[:5]))
+            raise BadInput(
+                "faulty_data",
+                f"this is not {spec.name}: " + "\n  ".join(faults[:5]),
+                faults=tuple(faults),
+            )
         warn_counts(tree.counts(), spec)
         write_card(
             folder,
@@ -151,8 +163,10 @@ def _fetch_camera_traps(
                 yield place, content
         if places:
             raise CorruptFile(
+                "wrong_content",
                 f"{archive} lacks {len(places)} of the images in the annotations, such as "
-                f"{next(iter(places))}. Remove it, and fetch it again."
+                f"{next(iter(places))}. Remove it, and fetch it again.",
+                path=archive,
             )
 
     _store(spec, root / spec.name, images(), spec.files[1].addresses[0])
@@ -172,13 +186,17 @@ def _read_annotations(source: Path, spec: DomainSpec) -> dict[str, list[Place]]:
             _sort_annotations(content, spec, places)
         except (UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
             raise CorruptFile(
+                "unreadable_file",
                 f"{path.name} in {source} is not as it was published ({type(error).__name__}: "
-                f"{error}). Remove {source}, and fetch it again."
+                f"{error}). Remove {source}, and fetch it again.",
+                path=source / path.name,
             ) from error
     if not places:
         raise CorruptFile(
+            "wrong_content",
             f"{source} annotates no image of {', '.join(spec.domains)}. Remove it, and fetch it "
-            "again."
+            "again.",
+            path=source,
         )
     return {name: sorted(wanted) for name, wanted in places.items()}
 

@@ -45,12 +45,19 @@ class DomainChoice:
     def __post_init__(self) -> None:
         if isinstance(self.names, str) or not all(isinstance(name, str) for name in self.names):
             raise BadInput(
-                f'expected a list of domains, such as names = ["photo"], found {self.names!r}.'
+                "wrong_type",
+                f'expected a list of domains, such as names = ["photo"], found {self.names!r}.',
+                option="names",
+                found=type(self.names).__name__,
             )
         object.__setattr__(self, "names", tuple(self.names))
         if self.part not in PARTS:
             raise BadInput(
-                f'there is no part "{self.part}" of a domain. {did_you_mean(self.part, PARTS)}'
+                "unknown_name",
+                f'there is no part "{self.part}" of a domain. {did_you_mean(self.part, PARTS)}',
+                kind="part",
+                name=self.part,
+                known=PARTS,
             )
 
 
@@ -91,13 +98,17 @@ class Pool:
                 continue
             x, _ = next(iter(part.batches([torch.from_numpy(keys[places] - start)])))
             if len(x) < len(places):
-                raise BadInput("images could be read before, but cannot be now. Check the disk.")
+                raise BadInput(
+                    "unreadable_images",
+                    "images could be read before, but cannot be now. Check the disk.",
+                    paths=tuple(part.unreadable),
+                )
             pixels = x.permute(0, 2, 3, 1).numpy()
             if found is None:
                 found = np.empty((len(keys), *pixels.shape[1:]), np.uint8)
             found[places] = pixels
         if found is None:
-            raise BadInput("expected at least one image to read, found none.")
+            raise BadInput("empty_batch", "expected at least one image to read, found none.")
         return found
 
 
@@ -121,7 +132,11 @@ def choose_parts(data: DomainSet, choice: DomainChoice) -> dict[str, Part]:
         part = Part(data.domains[domain], keys)
         good = part.readable()
         if not good:
-            raise BadInput(f'none of the {len(part)} images of "{domain}" can be read.')
+            raise BadInput(
+                "unreadable_images",
+                f'none of the {len(part)} images of "{domain}" can be read.',
+                paths=tuple(part.unreadable),
+            )
         found[domain] = Part(data.domains[domain], [keys[place] for place in good])
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 
 import numpy as np
 
@@ -42,10 +43,13 @@ def split_keys(
     """
     n_held = int(n * fraction)
     if n_held < 1:
-        raise BadInput(
+        text = (
             f"expected enough images in a domain to hold out {fraction:.0%} of them, found {n}. "
             "Give more images."
         )
+        if fraction <= 0:
+            raise BadInput("out_of_range", text, option="fraction", found=fraction)
+        raise BadInput("too_few_samples", text, expected=math.ceil(1 / fraction), found=n)
     keys = list(range(n))
     np.random.RandomState(seed_hash(trial_seed, index)).shuffle(keys)
     return keys[n_held:], keys[:n_held]

@@ -78,11 +78,18 @@ def find_base(spec: DomainSpec, root: Path, path: str | Path | None = None) -> P
         BadInput: There is no such folder.
     """
     if path is None and not spec.domains:
-        raise BadInput(f"{spec.name} is any folder of yours: give the folder itself.")
+        raise BadInput(
+            "missing_option",
+            f"{spec.name} is any folder of yours: give the folder itself.",
+            option="path",
+        )
     base = find_place(spec, root) if path is None else Path(path)
     if base is None or not base.is_dir():
         placing = spec.placing.replace("{root}", str(root))
-        raise BadInput(f"{spec.name}: there is no folder {base or root / spec.name}. {placing}")
+        place = base or root / spec.name
+        raise BadInput(
+            "not_found", f"{spec.name}: there is no folder {place}. {placing}", path=place
+        )
     return base
 
 
@@ -233,7 +240,12 @@ def warn_counts(counts: Mapping[str, int], spec: DomainSpec) -> None:
     """Say so, once, if domains have not as many images as were published."""
     differences = compare_counts(counts, spec)
     if differences:
-        warnings.warn("\n  ".join(differences), AcclimateWarning, stacklevel=3)
+        warnings.warn(
+            AcclimateWarning(
+                "set_differs", "\n  ".join(differences), differences=tuple(differences)
+            ),
+            stacklevel=3,
+        )
 
 
 def _folders(base: Path) -> list[Path]:

@@ -61,11 +61,20 @@ class DomainSet:
             return alike[0]
         if alike:
             raise BadInput(
+                "ambiguous_name",
                 f'{self.name}: "{name}" may be any of the domains {", ".join(alike)}. Give the '
-                "name as it is written."
+                "name as it is written.",
+                name=name,
+                candidates=tuple(alike),
             )
         near = did_you_mean(name, self.domains)
-        raise BadInput(f'{self.name} has no domain "{name}". {near}')
+        raise BadInput(
+            "unknown_name",
+            f'{self.name} has no domain "{name}". {near}',
+            kind="domain",
+            name=name,
+            known=tuple(self.domains),
+        )
 
     def split(
         self, name: str, trial_seed: int = 0, fraction: float = HELD_OUT
@@ -111,15 +120,24 @@ def load_domains(
             in a domain or has one image only; there are fewer than two domains.
     """
     if n is not None and n < 1:
-        raise BadInput(f"expected at least 1 image of each domain, found {n}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected at least 1 image of each domain, found {n}.",
+            option="images",
+            found=n,
+        )
     if name == "builtin-domains":
         return _make_builtin(size, n)
     if name not in DOMAIN_SETS and path is None and Path(name).is_dir():
         path, name = name, "domains-folder"
     if name not in DOMAIN_SETS:
         raise BadInput(
+            "unknown_name",
             f'"{name}" is neither a set of domains nor a folder. {did_you_mean(name, DOMAIN_SETS)} '
-            "A folder has one sub-folder a domain, with one sub-folder of images a class."
+            "A folder has one sub-folder a domain, with one sub-folder of images a class.",
+            kind="data set",
+            name=name,
+            known=tuple(DOMAIN_SETS),
         )
     spec = DOMAIN_SETS[name]
     base = find_base(spec, data_root(root), path)
@@ -127,7 +145,7 @@ def load_domains(
     faults = find_faults(tree, spec)
     if faults:
         more = f"\n  (+ {len(faults) - 5} more)" if len(faults) > 5 else ""
-        raise BadInput("\n  ".join(faults[:5]) + more)
+        raise BadInput("faulty_data", "\n  ".join(faults[:5]) + more, faults=tuple(faults))
     warn_counts(tree.counts(), spec)
     return _collect(tree, spec, spec.size if size is None else size, n)
 
@@ -145,8 +163,10 @@ def _collect(
         listed[name] = [paths[index] for index in kept], np.array(labels, np.int64)[kept]
         if lost := set(labels) - set(listed[name][1].tolist()):
             raise BadInput(
+                "missing_classes",
                 f'{n} images of the domain "{name}" have none of the class '
-                f'"{tree.classes[min(lost)]}": give more --images.'
+                f'"{tree.classes[min(lost)]}": give more --images.',
+                missing=tuple(tree.classes[number] for number in sorted(lost)),
             )
     every = [path for paths, _ in listed.values() for path in paths]
     shape = common_size(every) if size is None else as_size(size)
@@ -159,7 +179,11 @@ def _collect(
 
 def _make_builtin(size: int | Size | None, n: int | None) -> DomainSet:
     if size is not None:
-        raise BadInput("builtin-domains are taken as they are, 32×32. Leave --size out.")
+        raise BadInput(
+            "not_applicable",
+            "builtin-domains are taken as they are, 32×32. Leave --size out.",
+            option="size",
+        )
     domains: dict[str, Domain] = {
         name: ArrayDomain(*_render(name, n or N_BUILTIN), CLASSES, {"source": "made by code"})
         for name in STYLES
@@ -182,6 +206,9 @@ def _describe(name: str, classes: Sequence[str], domains: dict[str, Domain]) -> 
 def _spread(name: str, total: int, n: int | None) -> list[int]:
     if n is not None and n > total:
         raise BadInput(
-            f'expected --images of at most {total}, which the domain "{name}" has, found {n}.'
+            "out_of_range",
+            f'expected --images of at most {total}, which the domain "{name}" has, found {n}.',
+            option="images",
+            found=n,
         )
     return list(range(total)) if n is None else [index * total // n for index in range(n)]

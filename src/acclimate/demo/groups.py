@@ -94,8 +94,11 @@ def make_groups(task: Task, settings: DemoSettings) -> tuple[Group, ...]:
     if refused:
         reasons = "".join(f"\n  {name}: {reason}" for name, reason in refused.items())
         raise UnsuitableModel(
+            "method_refused",
             f"{', '.join(refused)} cannot adapt the model of this task.{reasons}\nLeave out what "
-            "is named here."
+            "is named here.",
+            methods=tuple(refused),
+            reasons=dict(refused),
         )
     few = min(settings.images, settings.costly_images or settings.images)
     groups = []

@@ -56,20 +56,42 @@ class DemoSettings:
         for name in self.corruptions:
             if name not in CORRUPTIONS:
                 raise BadInput(
-                    f'there is no corruption "{name}". {did_you_mean(name, CORRUPTIONS)}'
+                    "unknown_name",
+                    f'there is no corruption "{name}". {did_you_mean(name, CORRUPTIONS)}',
+                    kind="corruption",
+                    name=name,
+                    known=tuple(CORRUPTIONS),
                 )
         for what in ("methods", "corruptions"):
             names = getattr(self, what)
-            if not names or len(set(names)) < len(names):
-                found = ", ".join(names) or "none"
-                raise BadInput(f"expected one or more {what}, each once, found: {found}.")
+            text = f"expected one or more {what}, each once, found: {', '.join(names) or 'none'}."
+            if not names:
+                raise BadInput("missing_option", text, option=what)
+            for name in names:
+                if names.count(name) > 1:
+                    raise BadInput("duplicate", text, name=name)
         for what in ("images", "batch_size", "seeds", "n_source", "n_penalty"):
-            if getattr(self, what) < 1:
-                raise BadInput(f"expected {what} to be at least 1, found {getattr(self, what)}.")
+            if (found := getattr(self, what)) < 1:
+                raise BadInput(
+                    "out_of_range",
+                    f"expected {what} to be at least 1, found {found}.",
+                    option=what,
+                    found=found,
+                )
         if self.costly_images < 0:
-            raise BadInput(f"expected costly_images of 0 or more, found {self.costly_images}.")
+            raise BadInput(
+                "out_of_range",
+                f"expected costly_images of 0 or more, found {self.costly_images}.",
+                option="costly_images",
+                found=self.costly_images,
+            )
         if self.severity not in range(1, 6):
-            raise BadInput(f"expected a severity from 1 to 5, found {self.severity}.")
+            raise BadInput(
+                "out_of_range",
+                f"expected a severity from 1 to 5, found {self.severity}.",
+                option="severity",
+                found=self.severity,
+            )
 
     @property
     def command(self) -> str:

@@ -58,8 +58,11 @@ class Task:
         whole = load(self.data, split)
         if n > len(whole):
             raise BadInput(
+                "out_of_range",
                 f"expected at most {len(whole)} images, as the {split} split of {self.data} has "
-                f"that many, found {n}."
+                f"that many, found {n}.",
+                option="images",
+                found=n,
             )
         description = {**whole.description, "n": n}
         labels = np.array(whole.labels[:n])  # torch wants memory that could be written to
@@ -106,7 +109,13 @@ def get_task(name: str) -> Task:
         BadInput: There is none.
     """
     if name not in TASKS:
-        raise BadInput(f'the demo has no data "{name}". {did_you_mean(name, TASKS)}')
+        raise BadInput(
+            "unknown_name",
+            f'the demo has no data "{name}". {did_you_mean(name, TASKS)}',
+            kind="data set",
+            name=name,
+            known=tuple(TASKS),
+        )
     return TASKS[name]
 
 

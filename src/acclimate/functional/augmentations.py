@@ -69,10 +69,19 @@ class CottaAugmentation:
     def __post_init__(self) -> None:
         if self.padding not in _PADDINGS:
             raise InvalidConfig(
-                f'expected padding to be "edge" or "reflect", found {self.padding!r}.'
+                "unknown_name",
+                f'expected padding to be "edge" or "reflect", found {self.padding!r}.',
+                kind="padding",
+                name=self.padding,
+                known=tuple(_PADDINGS),
             )
         if not 0 <= self.noise < math.inf:
-            raise InvalidConfig(f"expected noise of at least 0, found {self.noise!r}.")
+            raise InvalidConfig(
+                "out_of_range",
+                f"expected noise of at least 0, found {self.noise!r}.",
+                option="noise",
+                found=self.noise,
+            )
 
     @torch.no_grad()
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:

@@ -53,10 +53,19 @@ class AugMix:
     def __post_init__(self) -> None:
         if not LEAST_LEVEL <= self.severity <= 10:
             raise InvalidConfig(
-                f"expected a severity from {LEAST_LEVEL} to 10, found {self.severity!r}."
+                "out_of_range",
+                f"expected a severity from {LEAST_LEVEL} to 10, found {self.severity!r}.",
+                option="severity",
+                found=self.severity,
             )
         if self.place not in _PLACES:
-            raise InvalidConfig(f'expected place to be "shift" or "crop", found {self.place!r}.')
+            raise InvalidConfig(
+                "unknown_name",
+                f'expected place to be "shift" or "crop", found {self.place!r}.',
+                kind="place",
+                name=self.place,
+                known=tuple(_PLACES),
+            )
 
     @torch.no_grad()
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:

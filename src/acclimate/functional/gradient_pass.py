@@ -109,11 +109,14 @@ class RuledPass:
         """Run the rule of one call of a layer; runs in the backward."""
         x, version = self._kept.pop(call)
         if x._version != version:
+            names = layer.names.values()
             raise UnsuitableModel(
+                "changed_in_place",
                 f"the input of a {type(layer.module).__name__} layer "
-                f"({', '.join(layer.names.values())}) must stay as it was "
+                f"({', '.join(names)}) must stay as it was "
                 "until the backward pass, but something later in the forward changed it in place. "
-                "Use the out-of-place operation there (for example ReLU(inplace=False))."
+                "Use the out-of-place operation there (for example ReLU(inplace=False)).",
+                layers=tuple(dict.fromkeys(name.rpartition(".")[0] for name in names)),
             )
         if not self._keeps_half:
             x, delta = at_least_float32(x), at_least_float32(delta)

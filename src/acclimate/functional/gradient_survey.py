@@ -63,18 +63,24 @@ def survey(
     hooks = LayerHooks(layers, len(x))
     with hooks, saved_tensors_hooks(note, lambda tensor: tensor):
         logits = forward(x)
-    if not (isinstance(logits, Tensor) and logits.dim() in (2, 4) and len(logits) == len(x)):
-        what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits)
-        raise UnsuitableModel(
-            f"expected logits (B, K) for a batch of {len(x)} samples, or (B, K, h, w), found "
-            f"{what}. Give a `forward` that returns the logits alone, one row a sample."
-        )
+    if not isinstance(logits, Tensor):
+        raise UnsuitableModel("no_logits", _refusal(len(x), str(type(logits))))
+    if not (logits.dim() in (2, 4) and len(logits) == len(x)):
+        shape = tuple(logits.shape)
+        raise UnsuitableModel("wrong_logits", _refusal(len(x), f"shape {shape}"), found=shape)
     used = _count_uses(logits.grad_fn)
     uses = {name: used[id(p)] for name, p in parameters.items() if id(p) in used}
     ruled = frozenset(name for name, count in uses.items() if hooks.calls[name] == count)
     outside = {name: parameters[name] for name in uses if not hooks.calls[name]}
     copied = find_row_shapes(forward, model, outside, x, logits) if outside else {}
     return Survey(layers, uses, ruled, copied, sum(sizes.values()) // len(x))
+
+
+def _refusal(n: int, found: str) -> str:
+    return (
+        f"expected logits (B, K) for a batch of {n} samples, or (B, K, h, w), found "
+        f"{found}. Give a `forward` that returns the logits alone, one row a sample."
+    )
 
 
 def _count_uses(root: Node | None) -> Counter[int]:

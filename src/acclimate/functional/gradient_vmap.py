@@ -72,11 +72,13 @@ def general_gradients(
         raise
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         raise UnsuitableModel(
+            "not_differentiable",
             "per-sample gradients were needed of parameters that belong to no plain layer: "
             f"{listed(list(parameters))}. torch.func could not differentiate the model sample "
             f"by sample: {str(error).strip().splitlines()[0] if str(error) else error!r} "
             "Take data-dependent branches, .item() and in-place changes of fresh tensors out of "
-            "the forward, or put these parameters into standard layers (Conv, Linear, norms)."
+            "the forward, or put these parameters into standard layers (Conv, Linear, norms).",
+            parameters=tuple(parameters),
         ) from error
 
 

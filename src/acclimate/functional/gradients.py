@@ -175,8 +175,10 @@ class GradientCosines:
         broken = [name for name, found in result.items() if not found.total.isfinite().all()]
         if broken:
             raise BadInput(
+                "not_finite",
                 f"expected finite gradients, found infinite or undefined ones in {listed(broken)}. "
-                "Look for such values in the samples and in the model's weights."
+                "Look for such values in the samples and in the model's weights.",
+                found=tuple(broken),
             )
         return result
 

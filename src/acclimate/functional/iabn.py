@@ -155,7 +155,9 @@ def convert(model: nn.Module, shrinkage: float = SHRINKAGE) -> nn.Module:
                 setattr(parent, name, made[child])
     if not made:
         raise UnsuitableModel(
+            "missing_layers",
             "expected a model with BatchNorm2d layers, found none to convert. Give the model "
-            "before it is wrapped, and before it was converted."
+            "before it is wrapped, and before it was converted.",
+            layers=("BatchNorm2d",),
         )
     return model

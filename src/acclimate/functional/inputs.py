@@ -40,15 +40,19 @@ def check_image_shape(x: Tensor) -> None:
     if x.ndim != 4:
         hint = " For a single image give x.unsqueeze(0)." if x.ndim == 3 else ""
         raise BadInput(
+            "wrong_shape",
             "expected images of shape (batch, channels, height, width), "
-            f"found {x.ndim} dimensions: {tuple(x.shape)}.{hint}"
+            f"found {x.ndim} dimensions: {tuple(x.shape)}.{hint}",
+            found=tuple(x.shape),
         )
     if x.shape[1] not in IMAGE_CHANNELS:
         last = x.shape[3] in IMAGE_CHANNELS
         hint = " Channels seem to come last: give x.permute(0, 3, 1, 2)." if last else ""
         raise BadInput(
+            "wrong_shape",
             f"expected images of 1 or 3 channels, found {x.shape[1]} "
-            f"(shape {tuple(x.shape)}).{hint}"
+            f"(shape {tuple(x.shape)}).{hint}",
+            found=tuple(x.shape),
         )
 
 
@@ -74,8 +78,11 @@ def check_images(
         low, high = _finite_range(x)
         if low < -tolerance or high > 1 + tolerance:
             raise BadInput(
+                "pixel_range",
                 f"expected pixels in [0, 1], found values from {low:.4g} to {high:.4g}. "
-                + _advice(low, high)
+                + _advice(low, high),
+                low=low,
+                high=high,
             )
         return
     normalization.check_channels(x)
@@ -88,13 +95,16 @@ def check_images(
         raw_low, raw_high = min(lo for lo, _ in ranges), max(hi for _, hi in ranges)
         eight_bit = raw_low >= 0 and raw_high > 8
         raise BadInput(
+            "pixel_range",
             "expected pixels in [0, 1] once the normalization is undone, found values from "
             f"{low:.4g} to {high:.4g} (normalised: {raw_low:.4g} to {raw_high:.4g}). "
             + (
                 "They look like 0 to 255: divide by 255, then normalise."
                 if eight_bit
                 else "Pass as normalization the mean and std that made these tensors."
-            )
+            ),
+            low=low,
+            high=high,
         )
 
 
@@ -116,11 +126,16 @@ def _advice(low: float, high: float) -> str:
 def _check_type(x: Tensor) -> None:
     _check_float_tensor(x)
     if x.ndim == 0:
-        raise BadInput("expected a batch, samples first; found a tensor without dimensions.")
+        raise BadInput(
+            "wrong_shape",
+            "expected a batch, samples first; found a tensor without dimensions.",
+            found=(),
+        )
     if x.numel() == 0:
         raise BadInput(
+            "empty_batch",
             f"expected at least one sample, found an empty batch of shape {tuple(x.shape)}; "
-            "leave empty batches out."
+            "leave empty batches out.",
         )
 
 
@@ -129,7 +144,12 @@ def _check_float_tensor(x: Tensor) -> None:
         kind = type(x).__name__
         pair = isinstance(x, tuple | list) and any(isinstance(part, Tensor) for part in x)
         hint = "give its tensor of inputs alone" if pair else "convert it with torch.as_tensor"
-        raise BadInput(f"expected a torch.Tensor, found {kind}; {hint}.")
+        raise BadInput(
+            "wrong_type",
+            f"expected a torch.Tensor, found {kind}; {hint}.",
+            option="x",
+            found=kind,
+        )
     if x.dtype in FLOAT_TYPES:
         return
     if x.dtype.is_complex or x.dtype == torch.bool or x.dtype.is_floating_point:
@@ -138,14 +158,20 @@ def _check_float_tensor(x: Tensor) -> None:
         hint = "convert 8-bit images with x.float() / 255"
     names = ", ".join(str(dtype).removeprefix("torch.") for dtype in FLOAT_TYPES)
     found = str(x.dtype).removeprefix("torch.")
-    raise BadInput(f"expected a floating batch ({names}), found {found}; {hint}.")
+    raise BadInput(
+        "wrong_dtype",
+        f"expected a floating batch ({names}), found {found}; {hint}.",
+        found=found,
+    )
 
 
 def _check_sample_shape(x: Tensor, like_shape: tuple[int, ...] | None) -> None:
     if like_shape is not None and tuple(x.shape[1:]) != tuple(like_shape):
         raise BadInput(
+            "wrong_shape",
             f"expected samples of shape {tuple(like_shape)}, found {tuple(x.shape[1:])} "
-            f"(batch {tuple(x.shape)}); bring every batch to the same size."
+            f"(batch {tuple(x.shape)}); bring every batch to the same size.",
+            found=tuple(x.shape),
         )
 
 
@@ -157,7 +183,9 @@ def _finite_range(x: Tensor, channel: int | None = None) -> tuple[float, float]:
     if not (math.isfinite(low) and math.isfinite(high)):
         bad = ~torch.isfinite(x).flatten(1).all(dim=1) if x.ndim > 1 else ~torch.isfinite(x)
         raise BadInput(
+            "not_finite",
             f"expected finite values, found NaN or infinity in {int(bad.sum())} of {len(x)} "
-            "samples; repair or leave them out."
+            "samples; repair or leave them out.",
+            found=tuple(bad.nonzero().flatten().tolist()),
         )
     return low, high

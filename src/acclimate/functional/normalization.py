@@ -26,15 +26,21 @@ class Normalization:
 
     def __post_init__(self) -> None:
         mean, std = _numbers("mean", self.mean), _numbers("std", self.std)
-        if len(mean) != len(std) or not mean:
-            raise InvalidConfig(
-                "normalization needs one mean and one std per channel, "
-                f"found {len(mean)} and {len(std)}; give as many of each as the image has channels."
-            )
+        message = (
+            "normalization needs one mean and one std per channel, "
+            f"found {len(mean)} and {len(std)}; give as many of each as the image has channels."
+        )
+        if not mean:
+            raise InvalidConfig("missing_option", message, option="mean")
+        if len(mean) != len(std):
+            raise InvalidConfig("count_mismatch", message, expected=len(mean), found=len(std))
         if min(std) <= 0:
             raise InvalidConfig(
+                "out_of_range",
                 f"every std of a normalization must be above 0, found std={std}; "
-                "give the standard deviations that the training code divides by."
+                "give the standard deviations that the training code divides by.",
+                option="std",
+                found=std,
             )
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "std", std)
@@ -54,15 +60,24 @@ class Normalization:
         if isinstance(value, str):
             if value not in NORMALIZATIONS:
                 hint = did_you_mean(value, NORMALIZATIONS)
-                raise InvalidConfig(f'no normalization "{value}". {hint}')
+                raise InvalidConfig(
+                    "unknown_name",
+                    f'no normalization "{value}". {hint}',
+                    kind="normalization",
+                    name=value,
+                    known=tuple(NORMALIZATIONS),
+                )
             return NORMALIZATIONS[value]
         if isinstance(value, Mapping):
             return cls.from_dict(value)
         if isinstance(value, tuple | list) and len(value) == 2:
             return cls(value[0], value[1])
         raise InvalidConfig(
+            "wrong_type",
             "normalization must be None, a name, or a pair (mean, std) with one number per "
-            f"channel in each; found {value!r}."
+            f"channel in each; found {value!r}.",
+            option="normalization",
+            found=type(value).__name__,
         )
 
     def check_channels(self, x: Tensor) -> None:
@@ -70,8 +85,11 @@ class Normalization:
         found = x.shape[-3] if x.ndim >= 3 else None
         if found != len(self.mean):
             raise BadInput(
+                "count_mismatch",
                 f"the normalization has {len(self.mean)} channels, found {found} in images of "
-                f"shape {tuple(x.shape)}; give one mean and one std per channel."
+                f"shape {tuple(x.shape)}; give one mean and one std per channel.",
+                expected=len(self.mean),
+                found=found,
             )
 
     def normalize(self, x: Tensor) -> Tensor:
@@ -91,11 +109,17 @@ class Normalization:
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Normalization:
         """Return what `to_dict` was called on."""
-        if set(value) != {"mean", "std"}:
-            raise InvalidConfig(
-                'a normalization needs exactly the keys "mean" and "std", '
-                f"found {sorted(map(str, value))}."
-            )
+        known = ("mean", "std")
+        message = (
+            'a normalization needs exactly the keys "mean" and "std", '
+            f"found {sorted(map(str, value))}."
+        )
+        for name in known:
+            if name not in value:
+                raise InvalidConfig("missing_option", message, option=name)
+        for name in value:
+            if name not in known:
+                raise InvalidConfig("unknown_option", message, option=str(name), known=known)
         return cls(value["mean"], value["std"])
 
     def _constants(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,9 +139,14 @@ def _numbers(name: str, values: object) -> tuple[float, ...]:
         numbers = tuple(float(part) for part in (parts if several else (parts,)))
     except (TypeError, ValueError) as error:
         message = f"normalization {name} must be one number per channel, found {values!r}."
-        raise InvalidConfig(message) from error
+        raise InvalidConfig("malformed", message, option=name, found=repr(values)) from error
     if not all(math.isfinite(number) for number in numbers):
-        raise InvalidConfig(f"normalization {name} must be finite, found {numbers}.")
+        raise InvalidConfig(
+            "out_of_range",
+            f"normalization {name} must be finite, found {numbers}.",
+            option=name,
+            found=numbers,
+        )
     return numbers
 
 

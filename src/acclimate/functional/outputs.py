@@ -41,15 +41,18 @@ def get_logits(output: Any, at: LogitsAt = None) -> Tensor:
         found = getattr(output, "logits", None) if found is None else found
     if not isinstance(found, Tensor):
         raise UnsuitableModel(
+            "no_logits",
             f"expected the model to return logits, or something with logits in it; "
             f"{_describe(output)}{'' if at is None else f', and nothing at {at!r}'}. "
-            "Say where they are: logits_at=<key, position, attribute name, or a function>."
+            "Say where they are: logits_at=<key, position, attribute name, or a function>.",
         )
     if found.dim() not in (2, 4):
         raise UnsuitableModel(
+            "wrong_logits",
             "expected logits of shape (batch, classes), or (batch, classes, height, width) of a "
             f"model that predicts every pixel, found {tuple(found.shape)}. Only classifiers of "
-            "images or pixels are adapted; pass logits_at=<function> to reshape or select."
+            "images or pixels are adapted; pass logits_at=<function> to reshape or select.",
+            found=tuple(found.shape),
         )
     return found
 

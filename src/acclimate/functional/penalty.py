@@ -67,8 +67,10 @@ def shape_penalties(weights: Mapping[str, Tensor], shape: str) -> dict[str, Tens
     names, values = list(weights), list(weights.values())
     if any(value.numel() != 1 for value in values):
         raise InvalidConfig(
+            "conflicting_options",
             f'penalties of shape "{shape}" need one number a parameter tensor, but they were '
-            'prepared finer. Prepare again with granularity="tensor", or take "vertical_flip".'
+            'prepared finer. Prepare again with granularity="tensor", or take "vertical_flip".',
+            options=("shape", "granularity"),
         )
     if shape == "horizontal_flip":
         return dict(zip(names, reversed(values), strict=True))

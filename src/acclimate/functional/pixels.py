@@ -165,16 +165,26 @@ def check_masks(
         ignore_label: The other label that may occur.
     """
     if not isinstance(y, Tensor):
-        raise BadInput(f"expected masks as a tensor, found {type(y).__name__}.")
+        raise BadInput(
+            "wrong_type",
+            f"expected masks as a tensor, found {type(y).__name__}.",
+            option="y",
+            found=type(y).__name__,
+        )
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise BadInput(
-            f"expected masks of whole numbers, found {y.dtype}. Give a class number for each pixel."
+            "wrong_dtype",
+            f"expected masks of whole numbers, found {y.dtype}. Give a class number for each "
+            "pixel.",
+            found=str(y.dtype).removeprefix("torch."),
         )
     if tuple(y.shape) != tuple(size):
         raise BadInput(
+            "wrong_shape",
             f"expected masks of shape {tuple(size)}, one class number for each pixel of each "
             f"image, found {tuple(y.shape)}. Bring masks to the size of their images by nearest "
-            "neighbours; of a one-hot mask take the argmax."
+            "neighbours; of a one-hot mask take the argmax.",
+            found=tuple(y.shape),
         )
     if n_classes is None:
         return
@@ -183,8 +193,11 @@ def check_masks(
         ids = sorted(set(y[~known].tolist()))
         more = f" (+ {len(ids) - _MOST_NAMED} more)" if len(ids) > _MOST_NAMED else ""
         raise BadInput(
+            "wrong_labels",
             f"expected masks with class numbers from 0 to {n_classes - 1}, as the model has "
             f"{n_classes} logits, and {ignore_label} where there is no label; found "
             f"{', '.join(map(str, ids[:_MOST_NAMED]))}{more}. Map the ids of the data set to class "
-            "numbers, or name the label to be left out: ignore_label=<number>."
+            "numbers, or name the label to be left out: ignore_label=<number>.",
+            found=tuple(ids),
+            n_classes=n_classes,
         )

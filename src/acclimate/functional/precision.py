@@ -1,11 +1,13 @@
 """Where bfloat16 is worth using, and a context that uses it there and nowhere else.
 
 A processor without bfloat16 arithmetic imitates it, many times slower than float32. So the
-question is not whether torch can compute in bfloat16, but whether the device does.
+question is not whether torch can compute in bfloat16, but whether the device does. The environment
+variable ACCLIMATE_BFLOAT16 overrides the answer: `on` or `off`.
 """
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +17,9 @@ import torch
 
 from acclimate.errors import InvalidConfig, did_you_mean
 
+#: Overrides the detection: "on" or "off".
+VARIABLE = "ACCLIMATE_BFLOAT16"
+
 #: "exact": the arithmetic of the model's own precision. "fast": bfloat16 where the device has it.
 SpeedName = Literal["exact", "fast"]
 
@@ -23,14 +28,34 @@ def check_speed(speed: str) -> None:
     """Refuse a speed that there is none of."""
     if speed not in get_args(SpeedName):
         hint = did_you_mean(speed, get_args(SpeedName))
-        raise InvalidConfig(f'expected speed "exact" or "fast", found {speed!r}. {hint}')
+        raise InvalidConfig(
+            "unknown_name",
+            f'expected speed "exact" or "fast", found {speed!r}. {hint}',
+            kind="speed",
+            name=speed,
+            known=get_args(SpeedName),
+        )
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:
     """Return whether the device multiplies bfloat16 itself, hence faster than float32.
 
     Where this cannot be asked (Apple's GPUs, other accelerators), the answer is no.
+
+    Raises:
+        InvalidConfig: ACCLIMATE_BFLOAT16 is set to something other than `on` or `off`.
     """
+    forced = os.environ.get(VARIABLE)
+    if forced:
+        if forced not in ("on", "off"):
+            raise InvalidConfig(
+                "unknown_name",
+                f'expected {VARIABLE} to be "on", "off" or not set, found "{forced}".',
+                kind=VARIABLE,
+                name=forced,
+                known=("on", "off"),
+            )
+        return forced == "on"
     if device.type == "cpu":
         return _cpu_has_bfloat16()
     if device.type == "cuda":

@@ -67,9 +67,10 @@ class Processes:
         """
         if not self.in_step:
             raise NotAdapted(
+                "out_of_step",
                 "an earlier batch failed half-way, and the processes may be out of step. Stop all "
                 "of them, start again and load() a saved state. (If it failed on all of them "
-                "alike, acclimate.distributed.shard(adapted) makes a new start.)"
+                "alike, acclimate.distributed.shard(adapted) makes a new start.)",
             )
         refusal: AcclimateError | None = None
         mine: tuple[str | None, int, Mapping[str, object]]
@@ -83,11 +84,14 @@ class Processes:
         self.in_step = True
         if refusal is not None:
             raise refusal
-        refusals = [f"\n  rank {r}: {text}" for r, (text, _, _) in enumerate(everyone) if text]
+        refusals = {rank: text for rank, (text, _, _) in enumerate(everyone) if text}
         if refusals:
+            lines = "".join(f"\n  rank {rank}: {text}" for rank, text in refusals.items())
             raise BadInput(
+                "refused_elsewhere",
                 "this batch is refused on all processes, since not all can use their part of it:"
-                f"{''.join(refusals)}\nNothing has changed on any of them."
+                f"{lines}\nNothing has changed on any of them.",
+                refusals=refusals,
             )
         check_equal([found for _, _, found in everyone])
         token = _active.set(Shard(self, tuple(size for _, size, _ in everyone)))
@@ -125,9 +129,10 @@ class Shard:
         here = self.sizes[self.processes.rank]
         if n != here:
             raise NotAdapted(
+                "shards_unsupported",
                 f"expected one row for each of the {here} samples that this process has of a "
                 f"shared batch, found {n}. A method that works on parts of a batch cannot be "
-                "spread over processes: leave shards = False in its class."
+                "spread over processes: leave shards = False in its class.",
             )
         start = sum(self.sizes[: self.processes.rank])
         return slice(start, start + n)
@@ -156,17 +161,25 @@ def check_equal(facts: Sequence[Mapping[str, object]]) -> None:
 
     >>> check_equal([{"seed": 0}, {"seed": 0}])
     """
-    differences = [
-        f"\n  {name}: rank {rank} has {found.get(name)!r}, rank 0 has {value!r}"
-        for rank, found in enumerate(facts)
-        for name, value in facts[0].items()
-        if found.get(name) != value
-    ]
+    by_rank = {name: tuple(found.get(name) for found in facts) for name in facts[0]}
+    differences = {
+        name: values
+        for name, values in by_rank.items()
+        if any(value != values[0] for value in values)
+    }
     if differences:
+        lines = [
+            f"\n  {name}: rank {rank} has {values[rank]!r}, rank 0 has {values[0]!r}"
+            for rank in range(len(facts))
+            for name, values in differences.items()
+            if values[rank] != values[0]
+        ]
         raise NotAdapted(
-            f"expected the same on all processes, found differences:{''.join(differences)}\n"
+            "processes_differ",
+            f"expected the same on all processes, found differences:{''.join(lines)}\n"
             "Every process must have the same weights, artifact, options and seed, and must make "
-            "the same calls; after load() or reset() on one, do it on all."
+            "the same calls; after load() or reset() on one, do it on all.",
+            differences=differences,
         )
 
 

@@ -29,8 +29,10 @@ def gaussian_blur(x: Tensor, kernel: int, sigmas: Tensor) -> Tensor:
     half = kernel // 2
     if half >= min(height, width):
         raise BadInput(
+            "image_too_small",
             f"a blur of {kernel} × {kernel} pixels needs images larger than {half} × {half}, "
-            f"found {height} × {width}; choose a smaller kernel or leave the blur out."
+            f"found {height} × {width}; choose a smaller kernel or leave the blur out.",
+            found=(height, width),
         )
     offsets = torch.arange(-half, half + 1, dtype=x.dtype, device=x.device)
     line = torch.softmax(-0.5 * (offsets / sigmas.to(x)[:, None]) ** 2, dim=1)

@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -20,8 +20,11 @@ def draw_uniforms(n: int, n_uniforms: int, generator: torch.Generator) -> Tensor
     """Return random numbers in [0, 1), one row per sample, (n, n_uniforms), on the CPU."""
     if generator.device.type != "cpu":
         raise InvalidConfig(
+            "out_of_range",
             f"random views need a generator on the CPU, found one on {generator.device}; make it "
-            "with torch.Generator(), so that results are the same on every device."
+            "with torch.Generator(), so that results are the same on every device.",
+            option="generator",
+            found=str(generator.device),
         )
     return batch_rand(n, n_uniforms, generator)
 
@@ -84,10 +87,11 @@ def set_number(view: View, field: str, lowest: float, highest: float) -> None:
     """Make a setting a float; raise InvalidConfig unless it lies within the bounds."""
     value = getattr(view, field)
     if not _is_number(value) or not lowest <= value <= highest:
-        raise InvalidConfig(
+        message = (
             f"{type(view).__name__} needs as {field} a number from {lowest} to {highest}, "
             f"found {value!r}."
         )
+        refuse(message, field, value, isinstance(value, int | float))
     object.__setattr__(view, field, float(value))
 
 
@@ -100,11 +104,19 @@ def set_range(view: View, field: str, highest: float) -> None:
         or not all(_is_number(end) for end in pair)
         or not 0 < pair[0] <= pair[1] <= highest
     ):
-        raise InvalidConfig(
+        message = (
             f"{type(view).__name__} needs as {field} a pair (low, high) with "
             f"0 < low <= high <= {highest}, found {value!r}."
         )
+        refuse(message, field, value, isinstance(value, tuple | list))
     object.__setattr__(view, field, (float(pair[0]), float(pair[1])))
+
+
+def refuse(message: str, option: str, value: object, has_type: bool) -> NoReturn:
+    """Raise InvalidConfig about a setting, which has the right type or not even that."""
+    if has_type:
+        raise InvalidConfig("out_of_range", message, option=option, found=value)
+    raise InvalidConfig("wrong_type", message, option=option, found=type(value).__name__)
 
 
 def _is_number(value: object) -> bool:

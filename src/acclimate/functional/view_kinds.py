@@ -17,7 +17,7 @@ from torch import Tensor
 from acclimate.errors import InvalidConfig, did_you_mean
 from acclimate.functional.colour import apply_color, grayscale, invert
 from acclimate.functional.spatial import CROP_TRIES, crop_boxes, gaussian_blur, resized_crop
-from acclimate.functional.view_base import View, change_, set_number, set_range
+from acclimate.functional.view_base import View, change_, refuse, set_number, set_range
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,8 @@ class Blur(View):
 
     def __post_init__(self) -> None:
         if not isinstance(self.kernel, int) or self.kernel < 1 or self.kernel % 2 == 0:
-            raise InvalidConfig(
-                f"Blur needs as kernel an odd whole number of pixels, found {self.kernel!r}."
-            )
+            message = f"Blur needs as kernel an odd whole number of pixels, found {self.kernel!r}."
+            refuse(message, "kernel", self.kernel, isinstance(self.kernel, int))
         set_range(self, "sigma", math.inf)
         set_number(self, "p", 0, 1)
 
@@ -172,7 +171,12 @@ class OneOf(View):
     def __post_init__(self) -> None:
         object.__setattr__(self, "views", views_from(self.views))
         if not self.views:
-            raise InvalidConfig("OneOf needs at least one view to choose from, found none.")
+            raise InvalidConfig(
+                "out_of_range",
+                "OneOf needs at least one view to choose from, found none.",
+                option="views",
+                found=(),
+            )
 
     @property
     def moves_pixels(self) -> bool:
@@ -206,24 +210,49 @@ def view_from_dict(value: Mapping[str, Any]) -> View:
     settings = dict(value)
     name = str(settings.pop("name", None))
     if name not in VIEW_KINDS:
-        raise InvalidConfig(f'no view "{name}". {did_you_mean(name, VIEW_KINDS)}')
+        raise InvalidConfig(
+            "unknown_name",
+            f'no view "{name}". {did_you_mean(name, VIEW_KINDS)}',
+            kind="view",
+            name=name,
+            known=tuple(VIEW_KINDS),
+        )
     kind = VIEW_KINDS[name]
     known = kind.setting_names()
     for setting in map(str, settings):
         if setting not in known:
-            raise InvalidConfig(f'{name} has no "{setting}". {did_you_mean(setting, known)}')
+            raise InvalidConfig(
+                "unknown_option",
+                f'{name} has no "{setting}". {did_you_mean(setting, known)}',
+                option=setting,
+                known=tuple(known),
+            )
     if kind is OneOf and not settings:
-        raise InvalidConfig('OneOf needs "views", the list to choose from; found none.')
+        raise InvalidConfig(
+            "missing_option",
+            'OneOf needs "views", the list to choose from; found none.',
+            option="views",
+        )
     return kind(**settings)
 
 
 def views_from(values: object) -> tuple[View, ...]:
     """Return a tuple of views, given as such or as what `to_dict` returned."""
     if not isinstance(values, tuple | list):
-        raise InvalidConfig(f"expected a list of views, found {values!r}.")
+        raise InvalidConfig(
+            "wrong_type",
+            f"expected a list of views, found {values!r}.",
+            option="views",
+            found=type(values).__name__,
+        )
     views = tuple(view_from_dict(v) if isinstance(v, Mapping) else v for v in values)
     for view in views:
         if not isinstance(view, View):
             known = ", ".join(VIEW_KINDS)
-            raise InvalidConfig(f"expected a list of views ({known}), found {view!r} in it.")
+            raise InvalidConfig(
+                "wrong_type",
+                f"expected a list of views ({known}), found {view!r} in it.",
+                option="view",
+                found=type(view).__name__,
+            )
     return views

@@ -170,7 +170,13 @@ def get_views(which: str | View | Views | Sequence[View | Mapping[str, Any]]) ->
         return which
     if isinstance(which, str):
         if which not in VIEW_SETS:
-            raise InvalidConfig(f'no set of views "{which}". {did_you_mean(which, VIEW_SETS)}')
+            raise InvalidConfig(
+                "unknown_name",
+                f'no set of views "{which}". {did_you_mean(which, VIEW_SETS)}',
+                kind="set of views",
+                name=which,
+                known=tuple(VIEW_SETS),
+            )
         return VIEW_SETS[which]
     return Views(views_from([which] if isinstance(which, View) else which))
 

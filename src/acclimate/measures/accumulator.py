@@ -65,7 +65,9 @@ class Measures:
         """
         if logits.dim() != 2 or logits.shape[1] != self.n_classes:
             raise BadInput(
-                f"expected logits of shape (batch, {self.n_classes}), found {tuple(logits.shape)}."
+                "wrong_shape",
+                f"expected logits of shape (batch, {self.n_classes}), found {tuple(logits.shape)}.",
+                found=tuple(logits.shape),
             )
         check_labels(y, len(logits), self.n_classes)
         logits, y = logits.detach(), y.to(logits.device).long()
@@ -87,9 +89,10 @@ class Measures:
         """Return the measures of both sets of samples together."""
         if other.n_classes != self.n_classes or type(other) is not type(self):
             raise BadInput(
+                "incompatible_measures",
                 "expected measures over equally many classes, of images or of pixels, found "
                 f"{self.n_classes} and {other.n_classes} ({type(self).__name__}, "
-                f"{type(other).__name__}). Sum up each model on its own."
+                f"{type(other).__name__}). Sum up each model on its own.",
             )
         both = type(self)(self.n_classes)
         for name in vars(both).keys() - {"n_classes"}:
@@ -186,11 +189,19 @@ class Measures:
             BadInput: Something is missing or was written with another histogram.
         """
         expected = cls(0).to_dict().keys()
-        if packed.keys() != expected or packed["n_bins"] != N_FINE:
+        message = (
+            f"expected measures with {', '.join(expected)} and {N_FINE} bins, found "
+            f"{', '.join(packed)} and {packed.get('n_bins')} bins. Evaluate again."
+        )
+        if packed.keys() != expected:
             raise BadInput(
-                f"expected measures with {', '.join(expected)} and {N_FINE} bins, found "
-                f"{', '.join(packed)} and {packed.get('n_bins')} bins. Evaluate again."
+                "wrong_fields",
+                message,
+                missing=tuple(name for name in expected if name not in packed),
+                unknown=tuple(name for name in packed if name not in expected),
             )
+        if packed["n_bins"] != N_FINE:
+            raise BadInput("count_mismatch", message, expected=N_FINE, found=packed["n_bins"])
         made = cls(len(packed["n_by_class"]))
         for name in ("n_by_class", "n_errors_by_class", "n_predicted"):
             setattr(made, name, np.array(packed[name], np.int64))
@@ -203,7 +214,10 @@ class Measures:
 
     def _mean(self, total: float) -> float:
         if self.n == 0:
-            raise BadInput("expected measures of some samples, found none: update them first.")
+            raise BadInput(
+                "no_samples_measured",
+                "expected measures of some samples, found none: update them first.",
+            )
         return total / self.n
 
 
@@ -213,20 +227,27 @@ def check_labels(y: Tensor, n: int, n_classes: int | None = None) -> None:
     Raises:
         BadInput: Another length, not whole numbers, or out of range (if the range is given).
     """
-    whole = isinstance(y, Tensor) and not (y.is_floating_point() or y.is_complex())
-    if not whole or y.dtype == torch.bool or y.shape != (n,):
-        found = f"{tuple(y.shape)} of {y.dtype}" if isinstance(y, Tensor) else type(y).__name__
-        raise BadInput(
-            f"expected one class number for each of {n} samples, as a tensor of shape ({n},) of "
-            f"whole numbers, found {found}."
-        )
+    found = f"{tuple(y.shape)} of {y.dtype}" if isinstance(y, Tensor) else type(y).__name__
+    message = (
+        f"expected one class number for each of {n} samples, as a tensor of shape ({n},) of "
+        f"whole numbers, found {found}."
+    )
+    if not isinstance(y, Tensor):
+        raise BadInput("wrong_type", message, option="y", found=found)
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise BadInput("wrong_dtype", message, found=str(y.dtype).removeprefix("torch."))
+    if y.shape != (n,):
+        raise BadInput("wrong_shape", message, found=tuple(y.shape))
     if n == 0 or n_classes is None:
         return
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= n_classes:
         raise BadInput(
+            "wrong_labels",
             f"expected labels from 0 to {n_classes - 1}, as the model has {n_classes} logits, "
-            f"found {low} to {high}. Number the classes as the model does."
+            f"found {low} to {high}. Number the classes as the model does.",
+            found=tuple(sorted(set(y[(y < 0) | (y >= n_classes)].tolist()))),
+            n_classes=n_classes,
         )
 
 

@@ -58,7 +58,10 @@ class PixelMeasures(Measures):
         """
         shares = self.iou_by_class.values()
         if not shares:
-            raise BadInput("expected measures of some pixels, found none: update them first.")
+            raise BadInput(
+                "no_samples_measured",
+                "expected measures of some pixels, found none: update them first.",
+            )
         return sum(shares) / len(shares)
 
     @property

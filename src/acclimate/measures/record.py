@@ -95,11 +95,15 @@ class Record:
         # What older versions did not write, and what is written of pixels only.
         line = {"losses": {}, "n_pixel_images": None, **line}
         if line.keys() != set(_NAMES):
-            missing = ", ".join(name for name in _NAMES if name not in line)
-            unknown = ", ".join(name for name in line if name not in _NAMES)
+            missing = tuple(name for name in _NAMES if name not in line)
+            unknown = tuple(name for name in line if name not in _NAMES)
             raise BadInput(
-                f"expected the fields of a record; missing: {missing or 'none'}, unknown: "
-                f"{unknown or 'none'}. Was this line written by Record.to_dict()?"
+                "wrong_fields",
+                f"expected the fields of a record; missing: {', '.join(missing) or 'none'}, "
+                f"unknown: {', '.join(unknown) or 'none'}. Was this line written by "
+                "Record.to_dict()?",
+                missing=missing,
+                unknown=unknown,
             )
         values: dict[str, Any] = {**line, **{name: to_float(line[name]) for name in _FLOATS}}
         values["losses"] = {name: to_float(value) for name, value in line["losses"].items()}

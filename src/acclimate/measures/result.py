@@ -41,8 +41,11 @@ class Result:
         n = sum(own.n for own in self.measures.values())
         if self.measures and n != self.n:
             raise BadInput(
+                "count_mismatch",
                 f"expected measures of the {self.n} samples in the records, found those of {n}. "
-                "Were they taken from another run?"
+                "Were they taken from another run?",
+                expected=self.n,
+                found=n,
             )
 
     @property
@@ -95,8 +98,10 @@ class Result:
         """
         if not self.measures:
             raise BadInput(
+                "not_recorded",
                 "expected sums over samples, found records alone, from which calibration and "
-                "classes cannot be told. Use evaluate(...), or iter_evaluate with a Tally."
+                "classes cannot be told. Use evaluate(...), or iter_evaluate with a Tally.",
+                what="measures",
             )
         measured = [own for group, own in self.measures.items() if not group.is_probe]
         return reduce(add, measured or self.measures.values())
@@ -116,8 +121,10 @@ class Result:
         whole = self.whole
         if not isinstance(whole, PixelMeasures):
             raise BadInput(
+                "not_recorded",
                 "expected predictions of every pixel, found those of whole images, which do not "
-                "overlap with anything. Look at error instead."
+                "overlap with anything. Look at error instead.",
+                what="pixels",
             )
         return whole
 
@@ -190,8 +197,10 @@ class Result:
         probes = self.probes
         if len(probes) < 2:
             raise BadInput(
+                "not_recorded",
                 f"expected at least two probes to compare, found {len(probes)}. Run a stream of "
-                "several domains made by streams.with_clean_probe(stream, clean)."
+                "several domains made by streams.with_clean_probe(stream, clean).",
+                what="probes",
             )
         return probes[-1].error - probes[0].error
 

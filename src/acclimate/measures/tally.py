@@ -107,9 +107,12 @@ def check_metric(metric: Any) -> None:
     needed = ("update", "compute", "reset")
     if isinstance(metric, type) or not all(callable(getattr(metric, n, None)) for n in needed):
         raise BadInput(
+            "wrong_type",
             "expected a metric with update, compute and reset, such as those of torchmetrics, "
             f"found {metric.__name__ if isinstance(metric, type) else type(metric).__name__}. "
-            "Put several into one torchmetrics.MetricCollection([...])."
+            "Put several into one torchmetrics.MetricCollection([...]).",
+            option="metrics",
+            found=type(metric).__name__,
         )
 
 
@@ -123,7 +126,12 @@ def unpack_measures(items: Iterable[Mapping[str, Any]]) -> dict[Group, Measures]
     found: list[tuple[Group, Measures]] = []
     for item in items:
         if missing := [name for name in Group._fields if name not in item]:
-            raise BadInput(f"expected packed measures, found no {', '.join(missing)} in them.")
+            raise BadInput(
+                "wrong_fields",
+                f"expected packed measures, found no {', '.join(missing)} in them.",
+                missing=tuple(missing),
+                unknown=(),
+            )
         own = {name: value for name, value in item.items() if name not in Group._fields}
         group = Group(*(item[name] for name in Group._fields))
         kind = PixelMeasures if "confusion" in own else Measures

@@ -79,7 +79,12 @@ def get_method(name: str) -> type[Method]:
         UnknownMethod: With the nearest known name.
     """
     if name not in METHODS:
-        raise UnknownMethod(f'there is no method "{name}". {did_you_mean(name, METHODS)}')
+        raise UnknownMethod(
+            "unknown_method",
+            f'there is no method "{name}". {did_you_mean(name, METHODS)}',
+            name=name,
+            known=tuple(METHODS),
+        )
     return METHODS[name]
 
 
@@ -90,9 +95,14 @@ def register_method(name: str, method: type[Method]) -> None:
         InvalidConfig: The name is taken, or is not the class's own.
     """
     if name in METHODS and METHODS[name] is not method:
-        raise InvalidConfig(f'there is a method "{name}" already. Choose another name.')
+        raise InvalidConfig(
+            "name_taken", f'there is a method "{name}" already. Choose another name.', name=name
+        )
     if method.name != name:
         raise InvalidConfig(
-            f'expected {method.__name__}.name to be "{name}", found "{method.name}". Set it so.'
+            "name_mismatch",
+            f'expected {method.__name__}.name to be "{name}", found "{method.name}". Set it so.',
+            expected=name,
+            found=method.name,
         )
     METHODS[name] = method

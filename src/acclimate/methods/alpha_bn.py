@@ -45,13 +45,17 @@ class MixtureConfig(Config):
         super().__post_init__()
         if self.prior and self.source_share != _SHARE:
             raise InvalidConfig(
+                "conflicting_options",
                 f"source_share = {self.source_share:g} and prior = {self.prior} both say what the "
-                "source weighs. Give one of them."
+                "source weighs. Give one of them.",
+                options=("source_share", "prior"),
             )
         if self.statistics == "mixed" and self.statistics_momentum != _MOMENTUM:
             raise InvalidConfig(
+                "not_applicable",
                 "statistics_momentum has no part in mixed statistics here. Say what the source "
-                f"weighs: source_share = {1 - self.statistics_momentum:g}."
+                f"weighs: source_share = {1 - self.statistics_momentum:g}.",
+                option="statistics_momentum",
             )
 
     def batch_share(self, n: int) -> float:

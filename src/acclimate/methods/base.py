@@ -111,8 +111,9 @@ class Method(Intake):
         borrower = _borrowers.get(model)
         if borrower is not None and (other := borrower()) is not None:
             raise NotAdapted(
+                "already_adapted",
                 f'this model is being adapted by "{other.name}" already. Call unwrap() on that one '
-                "first, or adapt a copy.deepcopy of the model."
+                "first, or adapt a copy.deepcopy of the model.",
             )
         self.config = config
         self.head = head
@@ -282,7 +283,11 @@ class Method(Intake):
             NotAdapted: The method is no oracle, and must never see a label.
         """
         if not self.is_oracle:
-            raise NotAdapted(f"{self.name} adapts without labels, and none may be shown to it.")
+            raise NotAdapted(
+                "labels_refused",
+                f"{self.name} adapts without labels, and none may be shown to it.",
+                method=self.name,
+            )
         self._labels = y
 
     @property

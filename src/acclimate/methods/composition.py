@@ -101,7 +101,7 @@ class Composition:
 
 def build_swr(options: SwrOptions, artifact: Artifact | None, model: nn.Module) -> Swr:
     """Return the regulariser, with the penalties of the artifact."""
-    prepared = _need(artifact, "penalty")
+    prepared = _need(artifact, "penalty", "swr")
     weights = prepared.part("penalty")
     if options.exponent:
         weights = penalties(prepared.part("cosine"), options.exponent)
@@ -117,7 +117,7 @@ def build_nsp(options: NspOptions, artifact: Artifact | None, like: Tensor) -> N
         artifact: Must have the part `prototypes`.
         like: A parameter of the model, for type and device.
     """
-    prepared = _need(artifact, "prototypes")
+    prepared = _need(artifact, "prototypes", "nsp")
     return Nsp(
         prepared.part("prototypes")["embedding"].clone().to(like),
         load_projector(prepared).to(like),
@@ -145,10 +145,12 @@ def load_projector(artifact: Artifact) -> nn.Module:
     return projector
 
 
-def _need(artifact: Artifact | None, part: str) -> Artifact:
+def _need(artifact: Artifact | None, part: str, term: str) -> Artifact:
     if artifact is None:
         raise ArtifactMissing(
-            f"an artifact with the part {part} is needed: acclimate.prepare(model, source)."
+            "artifact_needed",
+            f"an artifact with the part {part} is needed: acclimate.prepare(model, source).",
+            methods=(term,),
         )
     return artifact
 
@@ -159,5 +161,13 @@ def _options(value: Any, what: str, kinds: dict[str, Any]) -> Any:
     if isinstance(value, str) and value in kinds:
         return kinds[value]()
     named = ", ".join(f'"{name}" or {kind.__name__}(...)' for name, kind in kinds.items())
-    hint = f" {did_you_mean(value, kinds)}" if isinstance(value, str) else ""
-    raise InvalidConfig(f"expected {what} to be {named}, found {value!r}.{hint}")
+    text = f"expected {what} to be {named}, found {value!r}."
+    if isinstance(value, str):
+        raise InvalidConfig(
+            "unknown_name",
+            f"{text} {did_you_mean(value, kinds)}",
+            kind=what,
+            name=value,
+            known=tuple(kinds),
+        )
+    raise InvalidConfig("wrong_type", text, option=what, found=type(value).__name__)

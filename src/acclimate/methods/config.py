@@ -89,7 +89,7 @@ class Values:
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __post_init__(self) -> None:
-        problems = []
+        problems = {}
         hints = get_type_hints(type(self))
         for spec in dataclasses.fields(self):
             value = getattr(self, spec.name)
@@ -97,9 +97,14 @@ class Values:
                 object.__setattr__(self, spec.name, value := float(value))
             problem = _problem(value, hints[spec.name], spec.metadata)
             if problem:
-                problems.append(f"\n  {spec.name} = {value!r}: expected {problem}")
+                problems[spec.name] = f"{spec.name} = {value!r}: expected {problem}"
         if problems:
-            raise InvalidConfig(f"{type(self).__name__} cannot be built:{''.join(problems)}")
+            lines = "".join(f"\n  {problem}" for problem in problems.values())
+            raise InvalidConfig(
+                "invalid_options",
+                f"{type(self).__name__} cannot be built:{lines}",
+                problems=problems,
+            )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -108,7 +113,10 @@ class Values:
         for name in values:
             if name not in known:
                 raise InvalidConfig(
-                    f'{cls.__name__} has no hyper-parameter "{name}". {did_you_mean(name, known)}'
+                    "unknown_option",
+                    f'{cls.__name__} has no hyper-parameter "{name}". {did_you_mean(name, known)}',
+                    option=name,
+                    known=tuple(known),
                 )
         return cls(**values)
 
@@ -122,7 +130,13 @@ class Values:
             InvalidConfig: No method knows such a benchmark.
         """
         if preset not in PRESETS:
-            raise InvalidConfig(f'there is no preset "{preset}". {did_you_mean(preset, PRESETS)}')
+            raise InvalidConfig(
+                "unknown_name",
+                f'there is no preset "{preset}". {did_you_mean(preset, PRESETS)}',
+                kind="preset",
+                name=preset,
+                known=PRESETS,
+            )
         return cls.from_dict({**cls.presets.get(preset, {}), **(values or {})})
 
     @classmethod
@@ -181,7 +195,9 @@ class GradientConfig(Config):
         super().__post_init__()
         if self.nesterov and self.sgd_momentum == 0:
             raise InvalidConfig(
-                "nesterov = True needs a momentum, but sgd_momentum is 0. Set one of them."
+                "conflicting_options",
+                "nesterov = True needs a momentum, but sgd_momentum is 0. Set one of them.",
+                options=("nesterov", "sgd_momentum"),
             )
 
 

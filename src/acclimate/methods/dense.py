@@ -28,8 +28,10 @@ def check_dense(kind: type[Method], is_shared: bool = False) -> None:
     """
     if is_dense(kind) and is_shared:
         raise UnsuitableModel(
+            "dense_unsupported",
             "a model that predicts every pixel cannot be spread over processes: what they exchange "
-            "is counted in samples. Run it in one process."
+            "is counted in samples. Run it in one process.",
+            what="shard",
         )
     if is_dense(kind):
         return
@@ -37,7 +39,9 @@ def check_dense(kind: type[Method], is_shared: bool = False) -> None:
 
     able = ", ".join(name for name, other in METHODS.items() if is_dense(other))
     raise UnsuitableModel(
+        "dense_unsupported",
         f"this model predicts every pixel, and {kind.name} is made for predictions of whole "
         "images: it selects, keeps, moves or contrasts them, or leans on a linear head. Use one of "
-        f"{able}; SWR can be laid over those that learn."
+        f"{able}; SWR can be laid over those that learn.",
+        what=kind.name,
     )

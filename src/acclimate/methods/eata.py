@@ -52,8 +52,10 @@ class Eata(Eta):
         super().setup()
         if self.artifact is None:
             raise ArtifactMissing(
+                "artifact_needed",
                 "an artifact with the part fisher is needed: acclimate.prepare(model, source, "
-                'method="eata").'
+                'method="eata").',
+                methods=(self.name,),
             )
         measured = self.artifact.part("fisher")
         self._fisher = {name: measured[name] for name in self.parameters_moved if name in measured}

@@ -111,7 +111,9 @@ class GradientMethod(Method):
             for name, parameter in self.nsp.projector.named_parameters():
                 self.parameters_moved[f"nsp.projector.{name}"] = parameter
         if not self.parameters_moved:
-            raise UnsuitableModel(f"{self.name} finds no parameter to train in this model.")
+            raise UnsuitableModel(
+                "nothing_to_train", f"{self.name} finds no parameter to train in this model."
+            )
         if swr is not None:
             self.regularizer = build_swr(swr, self.artifact, self.model)
             self._pin(self.regularizer)
@@ -141,20 +143,26 @@ class GradientMethod(Method):
         moving = self._statistics if self._has_batch_norm else ""
         if self.speed.micro_batch and moving in ("running", "robust"):
             raise InvalidConfig(
+                "conflicting_options",
                 f'micro_batch and statistics="{moving}" cannot go together: the statistics would '
-                'move between the parts of one batch. Use "batch" or "source" statistics.'
+                'move between the parts of one batch. Use "batch" or "source" statistics.',
+                options=("micro_batch", "statistics"),
             )
         if not self.speed.checkpoint:
             return
         if moving == "robust":
             raise InvalidConfig(
+                "conflicting_options",
                 'checkpoint and statistics="robust" cannot go together: what is computed again '
-                "would meet statistics that have moved. Use another choice of statistics."
+                "would meet statistics that have moved. Use another choice of statistics.",
+                options=("checkpoint", "statistics"),
             )
         if not find_blocks(self.model):
             raise UnsuitableModel(
+                "not_applicable",
                 "checkpoint needs blocks, modules with layers inside; this model has none. "
-                "Leave checkpoint out, or use micro_batch."
+                "Leave checkpoint out, or use micro_batch.",
+                option="checkpoint",
             )
 
     def needs_several_samples(self) -> bool:
@@ -285,8 +293,10 @@ class GradientMethod(Method):
         """Return a random square of all images, and cut the labels alike if they were revealed."""
         if not self._is_dense:
             raise InvalidConfig(
+                "not_applicable",
                 "crop is for models that predict every pixel; this one predicts whole images, "
-                "which a part of them does not show. Leave crop out, or use micro_batch."
+                "which a part of them does not show. Leave crop out, or use micro_batch.",
+                option="crop",
             )
         box = random_box(x.shape[2], x.shape[3], self.speed.crop, self.generator)
         if self._labels is not None:
@@ -300,8 +310,9 @@ class GradientMethod(Method):
             return None
         if self._is_dense and self._views.move_pixels:
             raise InvalidConfig(
+                "views_move_pixels",
                 "expected views that leave every pixel in its place, as this model predicts every "
-                'pixel; found crops or mirror images. Use views="test".'
+                'pixel; found crops or mirror images. Use views="test".',
             )
         picked = spread(x, size)
         return picked, apply_views(self._views, x[picked], self.normalization, self.generator)

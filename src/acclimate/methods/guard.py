@@ -58,11 +58,21 @@ class Guard:
         mean = artifact.part("predictions")["mean"].double()
         self.source_classes = _effective_classes(mean)
         self.source_entropy = float(artifact.part("predictions")["entropy"])
-        if not (0 < narrow < healthy <= 1 and 0 <= decay < 1 and patience >= 1 and every >= 1):
+        rules = {
+            "narrow": (0 < narrow < healthy, "0 < narrow < healthy"),
+            "healthy": (narrow < healthy <= 1, "narrow < healthy <= 1"),
+            "decay": (0 <= decay < 1, "0 <= decay < 1"),
+            "patience": (patience >= 1, "patience >= 1"),
+            "every": (every >= 1, "every >= 1"),
+        }
+        problems = {name: f"expected {rule}" for name, (holds, rule) in rules.items() if not holds}
+        if problems:
             raise InvalidConfig(
+                "invalid_options",
                 "expected 0 < narrow < healthy <= 1, 0 <= decay < 1, patience and every of at "
                 f"least 1; found narrow={narrow}, healthy={healthy}, decay={decay}, "
-                f"patience={patience}, every={every}."
+                f"patience={patience}, every={every}.",
+                problems=problems,
             )
         self.n_classes = len(mean)
         self.narrow, self.healthy, self.decay = narrow, healthy, decay

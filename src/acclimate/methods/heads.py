@@ -30,7 +30,11 @@ def find_head(model: nn.Module) -> str:
             return names[id(module)]
     linear = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
     if not linear or not linear[-1]:
-        raise UnsuitableModel(f"no linear layer was found that could be the head. {_REMEDY}")
+        raise UnsuitableModel(
+            "head_not_found",
+            f"no linear layer was found that could be the head. {_REMEDY}",
+            candidates=(),
+        )
     return linear[-1]
 
 
@@ -43,8 +47,10 @@ def linear_head(model: nn.Module, name: str, method: str) -> nn.Linear:
     head = get_head(model, name)
     if not isinstance(head, nn.Linear):
         raise UnsuitableModel(
+            "wrong_head",
             f"{method} starts from the rows of a linear head; expected nn.Linear at "
-            f'"{name}", found {type(head).__name__}. {_REMEDY}'
+            f'"{name}", found {type(head).__name__}. {_REMEDY}',
+            head=name,
         )
     return head
 
@@ -90,6 +96,8 @@ class FeatureMethod(Method):
                 self._is_guessed = False
                 return
         raise UnsuitableModel(
+            "wrong_head",
             f'the head of this model was taken to be "{self.head}", its last linear layer, but '
-            f"that does not make the logits. {_REMEDY}"
+            f"that does not make the logits. {_REMEDY}",
+            head=self.head,
         )

@@ -66,14 +66,18 @@ class Intake(Stateful):
         self._check_usable()
         if torch.is_inference_mode_enabled():
             raise NotAdapted(
+                "inference_mode",
                 "an adapted model cannot learn inside torch.inference_mode(), where no gradient "
-                "can be had. Use torch.no_grad() instead: it is lifted where it must be."
+                "can be had. Use torch.no_grad() instead: it is lifted where it must be.",
             )
         first = next((p for p in self.model.parameters()), x)
         if isinstance(x, Tensor) and x.device != first.device:
             raise BadInput(
+                "wrong_device",
                 f"expected a batch on {first.device}, where the model is, found {x.device}. "
-                "Move one of them."
+                "Move one of them.",
+                expected=str(first.device),
+                found=str(x.device),
             )
         shape = self._expected_shape(x)
         if self.artifact is not None or self.normalization is not None:
@@ -83,17 +87,20 @@ class Intake(Stateful):
             check_batch(x, shape)
         if x.dtype != first.dtype and not torch.is_autocast_enabled(x.device.type):
             raise BadInput(
-                f"expected a batch of {first.dtype}, as the model is, found {x.dtype}. Convert it."
+                "wrong_dtype",
+                f"expected a batch of {first.dtype}, as the model is, found {x.dtype}. Convert it.",
+                found=str(x.dtype).removeprefix("torch."),
             )
         if self._is_dense is None or self.input_shape != list(x.shape[1:]):
             logits = get_logits(try_forward(self.model, x[:2]), self.logits_at)
             self._is_dense = logits.dim() == 4
         if self._is_single(x) and self.counts.batches == 0 and not self._paused:
             raise BadInput(
+                "single_sample",
                 "expected more than one sample: BatchNorm statistics of a single image mean "
                 'nothing. Send larger batches, or adapt with statistics="running" or "source", on '
                 "the command line --set statistics=running. "
-                "(A single image after larger batches is predicted, but not learned from.)"
+                "(A single image after larger batches is predicted, but not learned from.)",
             )
         if self._channels_last is None:
             self._channels_last = self._takes_channels_last(x)

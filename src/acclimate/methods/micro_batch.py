@@ -116,8 +116,10 @@ def join(outputs: Sequence[Any]) -> Any:
         return {key: join([output[key] for output in outputs]) for key in kind}
     if isinstance(kind, Mapping | tuple | list) or hasattr(kind, "__dict__"):
         raise UnsuitableModel(
+            "unsupported_output",
             f"micro_batch needs a model that returns a tensor, tuple, list or dict, which can be "
             f"put together from parts; this one returns a {type(kind).__name__}. "
-            "Leave micro_batch out, or wrap the model so that it returns its logits."
+            "Leave micro_batch out, or wrap the model so that it returns its logits.",
+            found=type(kind).__name__,
         )
     return kind

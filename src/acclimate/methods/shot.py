@@ -97,8 +97,9 @@ class Shot(FeatureMethod, GradientMethod):
         }
         if not self.parameters_moved:
             raise UnsuitableModel(
+                "nothing_to_train",
                 f'{self.name} trains all but the head "{self.head}", of which every parameter is '
-                "frozen. Unfreeze the model with model.requires_grad_(True)."
+                "frozen. Unfreeze the model with model.requires_grad_(True).",
             )
         self.optimizer = build_optimizer(list(self.parameters_moved.values()), self.config)
         self.add_state("queue", {})

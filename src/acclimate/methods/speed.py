@@ -61,11 +61,17 @@ class Speed(Values):
             return value
         if isinstance(value, str) and value in SPEEDS:
             return SPEEDS[value]
-        hint = f" {did_you_mean(value, SPEEDS)}" if isinstance(value, str) else ""
         names = ", ".join(SPEEDS)
-        raise InvalidConfig(
-            f"expected speed to be one of {names}, or Speed(...), found {value!r}.{hint}"
-        )
+        text = f"expected speed to be one of {names}, or Speed(...), found {value!r}."
+        if isinstance(value, str):
+            raise InvalidConfig(
+                "unknown_name",
+                f"{text} {did_you_mean(value, SPEEDS)}",
+                kind="speed",
+                name=value,
+                known=tuple(SPEEDS),
+            )
+        raise InvalidConfig("wrong_type", text, option="speed", found=type(value).__name__)
 
     def view_size(self, n: int, n_batches: int) -> int:
         """Return of how many of `n` samples the view is passed, after so many batches."""

@@ -122,8 +122,9 @@ class Stateful(nn.Module):
         """Take what `state_dict()` returned; values are copied into the model's own tensors."""
         if assign:
             raise NotAdapted(
+                "assign_refused",
                 "load_state_dict(assign=True) would exchange the borrowed model's parameters. "
-                "Leave assign out."
+                "Leave assign out.",
             )
         if "_extra_state" in state_dict:  # before any tensor is copied
             saved = json.loads(state_dict["_extra_state"]["identity"])
@@ -152,15 +153,21 @@ class Stateful(nn.Module):
     # Inside -------------------------------------------------------------------------------------
 
     def _check_identity(self, origin: str, saved: Mapping[str, Any]) -> None:
-        differences = [
-            f"\n  {key}: saved {saved.get(key)!r}, here {value!r}"
+        differences = {
+            key: (saved.get(key), value)
             for key, value in self._identity().items()
             if saved.get(key) != value
-        ]
+        }
         if differences:
+            lines = "".join(
+                f"\n  {key}: saved {before!r}, here {now!r}"
+                for key, (before, now) in differences.items()
+            )
             raise ArtifactMismatch(
-                f"{origin} was saved by something else:{''.join(differences)}\n"
-                "Adapt the same source model with the same method, options and artifact."
+                "other_settings",
+                f"{origin} was saved by something else:{lines}\n"
+                "Adapt the same source model with the same method, options and artifact.",
+                differences=differences,
             )
 
     def _identity(self) -> dict[str, Any]:
@@ -169,7 +176,9 @@ class Stateful(nn.Module):
 
     def _check_usable(self) -> None:
         if "model" not in self._modules:
-            raise NotAdapted("this adapted model was unwrapped. Adapt again: acclimate.adapt(...).")
+            raise NotAdapted(
+                "unwrapped", "this adapted model was unwrapped. Adapt again: acclimate.adapt(...)."
+            )
 
     def _optimizer_tree(self) -> Tree:
         return {}

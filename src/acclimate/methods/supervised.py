@@ -35,9 +35,10 @@ class Supervised(GradientMethod):
         """Return the cross entropy with the labels that were revealed."""
         if self._labels is None:
             raise NotAdapted(
+                "labels_needed",
                 "supervised is an oracle: it learns from labels, which only an evaluation can show "
                 "it. Use acclimate.evaluate(adapted, stream, reveal_labels=True), or adapt with "
-                "another method."
+                "another method.",
             )
         found = self.run(x)
         logits, y = found.logits, self._labels.to(found.logits.device)

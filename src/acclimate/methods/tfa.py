@@ -82,7 +82,7 @@ class Tfa(GradientMethod):
 
     def setup(self) -> None:
         """Take moments and head from the artifact, and start with an empty queue."""
-        artifact = _need(self.artifact)
+        artifact = _need(self.artifact, self.name)
         device = next(iter(self.model.parameters())).device
         self.alignment = self._build_alignment(artifact).to(device)
         super().setup()
@@ -90,8 +90,9 @@ class Tfa(GradientMethod):
         fixed = {id(parameter) for parameter in classifier.parameters()}
         if all(id(parameter) in fixed for parameter in self.parameters_moved.values()):
             raise UnsuitableModel(
+                "nothing_to_train",
                 f"{self.name} moves the encoder, but every parameter before the head "
-                f'"{artifact.anatomy.head}" is frozen. Unfreeze it: model.requires_grad_(True).'
+                f'"{artifact.anatomy.head}" is frozen. Unfreeze it: model.requires_grad_(True).',
             )
         like = next(iter(self.model.parameters()))
         self.add_state("queue", like.new_zeros(self.config.window, artifact.anatomy.n_features))
@@ -127,20 +128,25 @@ class Tfa(GradientMethod):
             head.to(next(iter(self.model.parameters())))
         elif config.head_scale:
             warnings.warn(
-                f"the artifact has no projection head: {self.name} aligns the encoder's features "
-                "alone. Say head_scale=0 if that is what you want, or prepare a jointly trained "
-                "model with contrast_head=FILE (see `acclimate train --joint`).",
-                AcclimateWarning,
+                AcclimateWarning(
+                    "encoder_only",
+                    f"the artifact has no projection head: {self.name} aligns the encoder's "
+                    "features alone. Say head_scale=0 if that is what you want, or prepare a "
+                    "jointly trained model with contrast_head=FILE (see "
+                    "`acclimate train --joint`).",
+                ),
                 stacklevel=2,
             )
         scales = (config.encoder_scale, config.head_scale)
         return Alignment(artifact.part("contrast"), head, scales, config.mean_weight)
 
 
-def _need(artifact: Artifact | None) -> Artifact:
+def _need(artifact: Artifact | None, method: str) -> Artifact:
     if artifact is None:
         raise ArtifactMissing(
+            "artifact_needed",
             "an artifact with the part contrast is needed: acclimate.prepare(model, source, "
-            'method="tfa").'
+            'method="tfa").',
+            methods=(method,),
         )
     return artifact

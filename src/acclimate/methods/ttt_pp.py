@@ -64,8 +64,9 @@ class TttPp(Tfa):
         """Refuse an artifact without a projection head."""
         if self.artifact is not None and self.artifact.parts["contrast"]["head"] is None:
             raise ArtifactMissing(
+                "projection_head_needed",
                 "ttt_pp goes on with the contrastive task that a model was trained with, and this "
-                f"artifact has no projection head. {HOW_TO_TRAIN} Without one, tfa works."
+                f"artifact has no projection head. {HOW_TO_TRAIN} Without one, tfa works.",
             )
         super().setup()
 

@@ -58,8 +58,14 @@ def find_experiments(name: str) -> tuple[Experiment, ...]:
     if asked in WHOLES:
         return tuple(EXPERIMENTS[part] for part in WHOLES[asked])
     if asked not in EXPERIMENTS:
-        hint = did_you_mean(asked, [*EXPERIMENTS, *WHOLES, *ALIASES])
-        raise BadInput(f'the paper has no "{name}" here. {hint}')
+        known = (*EXPERIMENTS, *WHOLES, *ALIASES)
+        raise BadInput(
+            "unknown_name",
+            f'the paper has no "{name}" here. {did_you_mean(asked, known)}',
+            kind="experiment",
+            name=name,
+            known=known,
+        )
     return (EXPERIMENTS[asked],)
 
 

@@ -97,10 +97,14 @@ def read_grids(
     settings: dict[str, str] = {}
     for outcome in outcomes:
         axes = outcome.entry.axes
-        if not {"setting", "row", "column"} <= axes.keys():
+        missing = tuple(name for name in ("setting", "row", "column") if name not in axes)
+        if missing:
             raise BadInput(
+                "wrong_fields",
                 f'expected the jobs of an experiment, but "{outcome.entry.label}" names neither '
-                "row nor column. Take the outcomes of Experiment.suite()."
+                "row nor column. Take the outcomes of Experiment.suite().",
+                missing=missing,
+                unknown=(),
             )
         group = outcome.entry.group
         settings[group] = str(axes["setting"])
@@ -133,5 +137,9 @@ def _read(outcome: Outcome, kind: Kind, measured: Measured) -> dict[str, dict[st
 def _percent(result: Result, measured: Measured) -> dict[str, float]:
     shares = result.error_by_domain if measured == "error" else result.miou_by_domain
     if not shares:
-        raise BadInput("expected jobs that predict every pixel, found none that overlap.")
+        raise BadInput(
+            "not_recorded",
+            "expected jobs that predict every pixel, found none that overlap.",
+            what=measured,
+        )
     return {name: 100 * share for name, share in shares.items()}

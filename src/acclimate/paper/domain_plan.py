@@ -178,8 +178,10 @@ def _run_trials(
     failed = [entry for entry in entries if entry.spec.key not in found]
     if failed:
         raise BadInput(
+            "unfinished_job",
             f"{len(failed)} of {len(entries)} trials did not reach their end, such as "
             f'"{failed[0].label}" on {failed[0].group}: nothing can be chosen. Why: acclimate '
-            f"bench status {place}"
+            f"bench status {place}",
+            path=place,
         )
     return found

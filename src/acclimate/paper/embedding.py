@@ -165,8 +165,10 @@ def _load_manifold() -> Any:
         return importlib.import_module("sklearn.manifold")
     except ImportError as error:
         raise MissingExtra(
+            "missing_extra",
             "fig-6 is drawn with t-SNE, for which scikit-learn is needed, and it is not installed. "
-            "Install it: pip install 'acclimate[tsne]'."
+            "Install it: pip install 'acclimate[tsne]'.",
+            package="scikit-learn",
         ) from error
 
 

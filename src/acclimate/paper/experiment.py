@@ -140,12 +140,18 @@ class Experiment:
         """
         if self.plan is not None:
             raise BadInput(
+                "models_not_trained",
                 f"the jobs of {self.id} depend on models that are trained first: reproduce() makes "
-                "both."
+                "both.",
+                name=self.id,
             )
         for name in ("trials", "selection"):
             if settings is not None and getattr(settings, name):
-                raise BadInput(f"--{name} is for several domains (table-6); {self.id} has none.")
+                raise BadInput(
+                    "not_applicable",
+                    f"--{name} is for several domains (table-6); {self.id} has none.",
+                    option=name,
+                )
         setups = self.setups(scale, settings)
         chosen = self.default_seeds(scale) if seeds is None else tuple(seeds)
         entries = [
@@ -176,7 +182,13 @@ class Experiment:
         known = list(dict.fromkeys(variant.row for variant in found))
         for row in rows:
             if row not in known:
-                raise BadInput(f'{self.id} has no row "{row}". {did_you_mean(row, known)}')
+                raise BadInput(
+                    "unknown_name",
+                    f'{self.id} has no row "{row}". {did_you_mean(row, known)}',
+                    kind="row",
+                    name=row,
+                    known=tuple(known),
+                )
         return [variant for variant in found if not rows or variant.row in rows]
 
     def tabulate(self, outcomes: Sequence[Outcome], notes: Sequence[str] = ()) -> PaperTable:

@@ -76,8 +76,10 @@ def read_penalties(outcome: Outcome, artifacts: Path) -> dict[str, float]:
     path = artifacts / f"{outcome.entry.spec.artifact_key}.acclimate"
     if not path.is_file():
         raise BadInput(
+            "not_found",
             f"expected the artifact of {outcome.entry.label} at {path}, where its job left it. "
-            "Run the experiment again with an empty folder."
+            "Run the experiment again with an empty folder.",
+            path=path,
         )
     artifact = Artifact.load(path)
     options = SwrOptions.taken_from(outcome.entry.spec.get_config())

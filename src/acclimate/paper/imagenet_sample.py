@@ -77,7 +77,10 @@ def check_corrupted(folder: str | Path) -> None:
 def _check(classes: list[str], root: Path) -> None:
     if len(classes) != N_CLASSES:
         raise BadInput(
+            "count_mismatch",
             f"expected a folder for each of the {N_CLASSES} classes of ImageNet in {root}, found "
             f"{len(classes)}. Folders may be empty, but must be there, for they give the numbers "
-            "of the classes; acclimate.paper.imagenet_sample.complete_classes makes them."
+            "of the classes; acclimate.paper.imagenet_sample.complete_classes makes them.",
+            expected=N_CLASSES,
+            found=len(classes),
         )

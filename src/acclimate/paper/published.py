@@ -177,5 +177,7 @@ def _statement(entry: Mapping[str, Any]) -> Statement:
 
 def _damaged(place: str, what: str) -> CorruptFile:
     return CorruptFile(
-        f"published.toml, {place}: {what}. The file comes with acclimate: install it again."
+        "wrong_content",
+        f"published.toml, {place}: {what}. The file comes with acclimate: install it again.",
+        path="published.toml",
     )

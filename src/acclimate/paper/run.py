@@ -122,8 +122,9 @@ def reproduce(
     failed = tuple(entry for entry in suite.entries if entry.spec.key not in done)
     if not outcomes:
         raise BadInput(
+            "no_finished_job",
             f"none of the {len(suite.entries)} jobs of {experiment.id} reached its end. Why: "
-            f"acclimate bench status {place}"
+            f"acclimate bench status {place}",
         )
     notes = (*suite.notes.splitlines(), *describe_protocols(outcomes))
     notes = (*notes, f"Selection: {get_rule(suite.selection).sentence}.")
@@ -182,17 +183,21 @@ def check_weights(suite: Suite) -> None:
         spec = entry.spec
         if spec.weights is None and is_dense_name(spec.model) and spec.model != "builtin-scenes":
             raise BadInput(
+                "no_weights",
                 f"{entry.group} needs weights of {spec.model}, and none are published. Train it: "
-                f"{how_to_train(spec.model)}; then give the file: --weights {spec.model}=FILE."
+                f"{how_to_train(spec.model)}; then give the file: --weights {spec.model}=FILE.",
+                name=spec.model,
             )
         if spec.weights is not None or spec.model not in zoo.list_models():
             continue
         path = zoo.weights_path(spec.model)
         if not path.is_file():
             raise BadInput(
+                "not_found",
                 f"{entry.group} needs the weights of {spec.model}, which are not at {path}. Get "
                 f"them: acclimate zoo get {spec.model}; or give a file: --weights "
-                f"{spec.model}=FILE."
+                f"{spec.model}=FILE.",
+                path=path,
             )
 
 
@@ -228,7 +233,9 @@ def _write(path: Path, content: str | bytes) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(
-            f"cannot make {path.parent} ({error.strerror}). Give another folder by --out."
+            "not_writable",
+            f"cannot make {path.parent} ({error.strerror}). Give another folder by --out.",
+            path=path.parent,
         ) from error
     write_atomically(path, content.encode() if isinstance(content, str) else content)
     return path

@@ -64,7 +64,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.trials is not None and self.trials < 1:
-            raise BadInput(f"expected at least 1 of --trials, found {self.trials}.")
+            raise BadInput(
+                "out_of_range",
+                f"expected at least 1 of --trials, found {self.trials}.",
+                option="trials",
+                found=self.trials,
+            )
         models = [*_list("model"), *self.models.values()]
         for what, given, known in (
             ("weights", self.weights, models),
@@ -76,7 +81,13 @@ class Settings:
             for name in given:
                 if name not in known:
                     hint = did_you_mean(name, known)
-                    raise BadInput(f'--{what}: nothing is called "{name}" here. {hint}')
+                    raise BadInput(
+                        "unknown_name",
+                        f'--{what}: nothing is called "{name}" here. {hint}',
+                        kind=what,
+                        name=name,
+                        known=tuple(known),
+                    )
 
 
 @dataclass(frozen=True)
@@ -104,7 +115,13 @@ class Setup:
 def check_scale(scale: str) -> str:
     """Return the scale, if there is one of that name."""
     if scale not in SCALES:
-        raise BadInput(f'there is no scale "{scale}". {did_you_mean(scale, SCALES)}')
+        raise BadInput(
+            "unknown_name",
+            f'there is no scale "{scale}". {did_you_mean(scale, SCALES)}',
+            kind="scale",
+            name=scale,
+            known=tuple(SCALES),
+        )
     return scale
 
 
@@ -131,14 +148,22 @@ def find_setups(
         made = [Setup(name, name, PAPER[name]) for name in names]
     wanted = [setup for setup in made if settings.only.lower() in setup.name.lower()]
     if not wanted:
-        known = "; ".join(setup.name for setup in made)
-        raise BadInput(f'no setting has "{settings.only}" in its name. There are: {known}.')
+        known = tuple(setup.name for setup in made)
+        raise BadInput(
+            "unknown_name",
+            f'no setting has "{settings.only}" in its name. There are: {"; ".join(known)}.',
+            kind="setting",
+            name=settings.only,
+            known=known,
+        )
     changed = [_change(setup, scale, settings) for setup in wanted]
     left = tuple(setup for setup in changed if setup.job["model"] is not None)
     if not left:
         raise BadInput(
+            "missing_option",
             f"no model for {wanted[0].name} is public. Give yours: "
-            f'--model "{wanted[0].name}=package.module:function".'
+            f'--model "{wanted[0].name}=package.module:function".',
+            option="models",
         )
     return left
 
@@ -198,8 +223,10 @@ def _change(setup: Setup, scale: str, settings: Settings) -> Setup:
         prepare["source"] = settings.sources[job["data"]]
     elif job["data"] == "imagenetc":
         raise BadInput(
+            "missing_option",
             f"{setup.name} needs labelled training images, which acclimate does not have: say "
-            "--source imagenetc=DIR, of the layout DIR/<wnid>/<image>."
+            "--source imagenetc=DIR, of the layout DIR/<wnid>/<image>.",
+            option="sources",
         )
     job["prepare"] = prepare
     if job["data"] in settings.data:

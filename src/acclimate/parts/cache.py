@@ -98,10 +98,12 @@ class RowCache:
         except OSError as error:
             self.close()
             warnings.warn(
-                "the features of the source fit neither the memory set aside for them nor the "
-                f"disk ({error}): the model runs again at every pass. Free some space, or name a "
-                "folder with more by the environment variable TMPDIR.",
-                AcclimateWarning,
+                AcclimateWarning(
+                    "cache_full",
+                    "the features of the source fit neither the memory set aside for them nor the "
+                    f"disk ({error}): the model runs again at every pass. Free some space, or name "
+                    "a folder with more by the environment variable TMPDIR.",
+                ),
                 stacklevel=2,
             )
             return

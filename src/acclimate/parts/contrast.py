@@ -100,8 +100,9 @@ class _Summary:
         )
         if not (of_mean > 0 and of_covariance > 0):
             raise BadInput(
+                "degenerate_source",
                 "the features of all blocks of the source have the same mean or covariance, so "
-                "that no distance can be measured. Give different images, not one again and again."
+                "that no distance can be measured. Give different images, not one again and again.",
             )
         return {
             "mean": self._mean,
@@ -129,8 +130,11 @@ def _blocks(encoded: Iterable[Tensor], size: int) -> Iterator[Tensor]:
             n_held -= size
     if not started and n_held < _FEWEST:
         raise BadInput(
+            "too_few_samples",
             f"expected at least {_FEWEST} source samples, to measure how far two halves of them "
-            f"are apart, found {n_held}. Give more source data: thousands are usual."
+            f"are apart, found {n_held}. Give more source data: thousands are usual.",
+            expected=_FEWEST,
+            found=n_held,
         )
     if n_held:
         yield from torch.split(torch.cat(held), size if started else n_held // 2)

@@ -60,8 +60,9 @@ def prepare_features(
     n = int(count.sum())
     if n == 0:
         raise BadInput(
+            "no_labelled_pixels",
             f"expected masks with labels, but in all {n_images} of them every pixel is to be "
-            "ignored. Check the masks, and ignore_label."
+            "ignored. Check the masks, and ignore_label.",
         )
     mean = total.sum(dim=0) / n
     covariance = (products - n * mean[:, None] * mean) / max(n - 1, 1)

@@ -27,8 +27,10 @@ def prepare_fisher(
     named = norm_parameters(model)
     if not named:
         raise UnsuitableModel(
+            "missing_layers",
             "the part fisher is measured on scale and shift of normalisation layers, and this "
-            'model has none. Leave "fisher" out of the parts.'
+            'model has none. Leave "fisher" out of the parts.',
+            layers=("BatchNorm", "InstanceNorm", "GroupNorm", "LayerNorm", "RMSNorm"),
         )
     # In float32 at least: squares of small gradients vanish in half precision.
     totals = {
@@ -62,9 +64,10 @@ def prepare_fisher(
             parameter.requires_grad_(flag)
     if not n_batches:
         raise BadInput(
+            "single_sample",
             "expected source batches of more than one sample to measure the part fisher of a model "
             "with BatchNorm, found single ones only. Give more samples, or larger batches: "
-            "FisherOptions(n_samples=..., batch_size=...)."
+            "FisherOptions(n_samples=..., batch_size=...).",
         )
     tensors = {f"fisher/{name}": total / n_batches for name, total in totals.items()}
     return tensors, {"n_samples": n, "batch_size": options.batch_size}

@@ -35,7 +35,8 @@ class PenaltyOptions:
 
     def __post_init__(self) -> None:
         _check(self, "n_samples", _is_count(self.n_samples), "a whole number of at least 1")
-        _check(self, "granularity", self.granularity in get_args(Granularity), _granularities())
+        known = get_args(Granularity)
+        _check_choice(self, "granularity", known, ", ".join(known))
         _check(self, "exponent", _is_positive(self.exponent), "a positive number")
         get_views(self.views)
 
@@ -75,14 +76,14 @@ class PrototypeOptions:
     pixels: int = 64
 
     def __post_init__(self) -> None:
-        _check(self, "source", self.source in ("embedding", "classifier"), "embedding, classifier")
+        _check_choice(self, "source", ("embedding", "classifier"), "embedding, classifier")
         _check(self, "depth", self.depth in ("auto", 0, 1, 2, 3), "auto, 0, 1, 2 or 3")
         for name in ("width", "hidden", "epochs", "pixels"):
             _check(self, name, _is_count(getattr(self, name)), "a whole number of at least 1")
         _check(self, "momentum", 0 <= self.momentum < 1, "a number from 0 to below 1")
         for name in ("temperature", "lr"):
             _check(self, name, _is_positive(getattr(self, name)), "a positive number")
-        _check(self, "optimizer", self.optimizer in ("adam", "sgd"), "adam or sgd")
+        _check_choice(self, "optimizer", ("adam", "sgd"), "adam or sgd")
         get_views(self.views)
 
     def depth_for(self, n_classes: int) -> int:
@@ -159,9 +160,24 @@ def to_card(options: PenaltyOptions | PrototypeOptions | ContrastOptions) -> dic
 
 def _check(options: object, name: str, holds: bool, expected: str) -> None:
     if not holds:
+        found = getattr(options, name)
         raise InvalidConfig(
-            f"{type(options).__name__}: expected {name} to be {expected}, "
-            f"found {getattr(options, name)!r}."
+            "out_of_range",
+            f"{type(options).__name__}: expected {name} to be {expected}, found {found!r}.",
+            option=name,
+            found=found,
+        )
+
+
+def _check_choice(options: object, name: str, known: tuple[str, ...], expected: str) -> None:
+    found = getattr(options, name)
+    if found not in known:
+        raise InvalidConfig(
+            "unknown_name",
+            f"{type(options).__name__}: expected {name} to be {expected}, found {found!r}.",
+            kind=name,
+            name=found,
+            known=known,
         )
 
 
@@ -171,7 +187,3 @@ def _is_count(value: Any) -> bool:
 
 def _is_positive(value: Any) -> bool:
     return isinstance(value, int | float) and 0 < value < math.inf
-
-
-def _granularities() -> str:
-    return ", ".join(get_args(Granularity))

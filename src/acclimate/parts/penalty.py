@@ -43,8 +43,9 @@ def prepare_penalty(
     ignored = source.ignore_label
     if ignored is not None and views.move_pixels:
         raise InvalidConfig(
+            "views_move_pixels",
             "expected views that leave every pixel in its place, so that masks still fit, found "
-            'crops or mirror images. Use PenaltyOptions(views="swr"), or another such set.'
+            'crops or mirror images. Use PenaltyOptions(views="swr"), or another such set.',
         )
     labels: set[int] = set()
     n = n_unlabelled = 0
@@ -91,14 +92,18 @@ def _check_labelled(n: int, n_unlabelled: int, wanted: int) -> None:
     """
     if n == 0:
         raise BadInput(
+            "no_labelled_pixels",
             f"expected masks with labels, but in all {n_unlabelled} of them every pixel is to be "
-            "ignored. Check the masks, and ignore_label."
+            "ignored. Check the masks, and ignore_label.",
         )
     if n_unlabelled and n + n_unlabelled >= wanted:
         warnings.warn(
-            f"{n_unlabelled} of {n + n_unlabelled} source images for the penalty have no labelled "
-            f"pixel: they were left out, and {n} were used.",
-            AcclimateWarning,
+            AcclimateWarning(
+                "unlabelled_images",
+                f"{n_unlabelled} of {n + n_unlabelled} source images for the penalty have no "
+                f"labelled pixel: they were left out, and {n} were used.",
+                n=n_unlabelled,
+            ),
             stacklevel=4,
         )
 
@@ -115,15 +120,23 @@ def _warn(n: int, n_unlabelled: int, wanted: int, n_labels: int, n_classes: int)
         if n_unlabelled:
             used = f"{n - n_unlabelled} were used, {n_unlabelled} have no labelled pixel"
         warnings.warn(
-            f"the penalty was to be measured on {wanted} source samples, but the source has only "
-            f"{n}: {used}. The paper finds it stable from 256 on.",
-            AcclimateWarning,
+            AcclimateWarning(
+                "few_samples",
+                f"the penalty was to be measured on {wanted} source samples, but the source has "
+                f"only {n}: {used}. The paper finds it stable from 256 on.",
+                found=n - n_unlabelled,
+                expected=wanted,
+            ),
             stacklevel=4,
         )
     if n_labels < min(n_classes, n) / 2:
         warnings.warn(
-            f"the {n} source samples for the penalty show only {n_labels} of {n_classes} classes: "
-            "the source seems to be sorted by class. Shuffle it.",
-            AcclimateWarning,
+            AcclimateWarning(
+                "sorted_source",
+                f"the {n} source samples for the penalty show only {n_labels} of {n_classes} "
+                "classes: the source seems to be sorted by class. Shuffle it.",
+                found=n_labels,
+                expected=n_classes,
+            ),
             stacklevel=4,
         )

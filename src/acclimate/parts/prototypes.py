@@ -56,8 +56,9 @@ def prepare_prototypes(
         return {"prototypes/embedding": moving.prototypes}, card
     if anatomy.is_dense and get_views(options.views).move_pixels:
         raise InvalidConfig(
+            "views_move_pixels",
             "expected views that leave every pixel in its place, as this model predicts every "
-            'pixel; found crops or mirror images. Use PrototypeOptions(views="test").'
+            'pixel; found crops or mirror images. Use PrototypeOptions(views="test").',
         )
     _start(moving, projector, source, encoder, options, generator)
     history = _train(moving, projector, source, encoder, options, generator)
@@ -83,9 +84,11 @@ class _Moving:
         if missing:
             shown = ", ".join(map(str, missing[:20])) + (" …" if len(missing) > 20 else "")
             raise BadInput(
+                "missing_classes",
                 f"expected source samples of all {len(self.seen)} classes, but none was found of "
                 f"{len(missing)}: {shown}. Every class needs a prototype: give source data that "
-                "covers all classes the model predicts."
+                "covers all classes the model predicts.",
+                missing=tuple(missing),
             )
 
 
@@ -113,7 +116,10 @@ def _start(
         if bool(moving.seen.all()):
             return
     if not usable:
-        raise BadInput("expected source batches of more than one sample to train a projector.")
+        raise BadInput(
+            "single_sample",
+            "expected source batches of more than one sample to train a projector.",
+        )
     moving.check_complete()
 
 
@@ -188,7 +194,9 @@ def _classifier_rows(model: nn.Module, anatomy: Anatomy) -> Tensor:
     shape = (anatomy.n_classes, anatomy.n_features)
     if not isinstance(weight, Tensor) or weight.flatten(1).shape != shape:
         raise UnsuitableModel(
+            "wrong_head",
             f'expected the head "{anatomy.head}" to have a weight of shape {shape}, one row a '
-            "class, to take prototypes from. Use prototypes from source data: source='embedding'."
+            "class, to take prototypes from. Use prototypes from source data: source='embedding'.",
+            head=anatomy.head,
         )
     return weight.detach().flatten(1).clone()

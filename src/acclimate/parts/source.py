@@ -73,15 +73,22 @@ class Source:
             check_masks(y, (len(x), *x.shape[2:]), self.n_classes, self.ignore_label)
             return
         if y.dim() != 1 or len(y) != len(x) or y.is_floating_point():
-            raise BadInput(
+            text = (
                 f"expected labels as whole numbers of shape ({len(x)},), found {y.dtype} of shape "
                 f"{tuple(y.shape)}. Give class numbers, not one-hot vectors."
             )
+            if y.is_floating_point():
+                found = str(y.dtype).removeprefix("torch.")
+                raise BadInput("wrong_dtype", text, found=found)
+            raise BadInput("wrong_shape", text, found=tuple(y.shape))
         low, high = int(y.min()), int(y.max())
         if low < 0 or high >= self.n_classes:
             raise BadInput(
+                "wrong_labels",
                 f"expected labels from 0 to {self.n_classes - 1}, as the model has "
-                f"{self.n_classes} logits; found {low} to {high}. Map them to class numbers."
+                f"{self.n_classes} logits; found {low} to {high}. Map them to class numbers.",
+                found=tuple(sorted(set(y[(y < 0) | (y >= self.n_classes)].tolist()))),
+                n_classes=self.n_classes,
             )
 
 
@@ -115,8 +122,11 @@ def split_batch(batch: Any) -> tuple[Tensor, Tensor]:
         if isinstance(x, Tensor) and isinstance(y, Tensor):
             return x, y.long() if not y.is_floating_point() else y
     raise BadInput(
+        "wrong_type",
         f"expected source batches (x, y) of tensors, found {type(batch).__name__}. "
-        "Give a DataLoader over (image, label) pairs."
+        "Give a DataLoader over (image, label) pairs.",
+        option="batch",
+        found=type(batch).__name__,
     )
 
 
@@ -124,11 +134,15 @@ def check_reiterable(source: Any) -> None:
     """Refuse a source that can be read only once: preparing needs several passes."""
     if not isinstance(source, Iterable):
         raise BadInput(
+            "wrong_type",
             f"expected a source of (x, y) batches, found {type(source).__name__}. "
-            "Give a DataLoader or a list of batches."
+            "Give a DataLoader or a list of batches.",
+            option="source",
+            found=type(source).__name__,
         )
     if isinstance(source, Iterator):
         raise BadInput(
+            "not_repeatable",
             "the source is an iterator, which can be read only once, and preparing needs several "
-            "passes. Give the DataLoader itself, or list(...) of it."
+            "passes. Give the DataLoader itself, or list(...) of it.",
         )

@@ -41,8 +41,11 @@ def paint(labels: Labels, palette: Sequence[Colour]) -> Pixels:
     if not known.all():
         found = sorted({int(value) for value in labels[~known]})[:5]
         raise BadInput(
+            "wrong_labels",
             f"expected class numbers below {len(palette)}, the number of colours, or 255; found "
-            f"{found}. Give the palette of the data set."
+            f"{found}. Give the palette of the data set.",
+            found=tuple(found),
+            n_classes=len(palette),
         )
     painted: Pixels = table[labels]
     return painted
@@ -68,12 +71,15 @@ def draw_panels(
     """
     pictures = [[_to_picture(panel, palette) for panel in row] for row in rows]
     shapes = {picture.shape for row in pictures for picture in row}
-    if len(shapes) != 1 or any(len(row) != len(titles) for row in pictures):
-        raise BadInput(
-            f"expected rows of {len(titles)} panels of one size, found rows of "
-            f"{sorted({len(row) for row in rows})} and sizes {sorted(shapes)}. Enlarge predictions "
-            "to the size of the image first."
-        )
+    lengths = sorted({len(row) for row in rows})
+    text = (
+        f"expected rows of {len(titles)} panels of one size, found rows of {lengths} and sizes "
+        f"{sorted(shapes)}. Enlarge predictions to the size of the image first."
+    )
+    if not shapes or lengths != [len(titles)]:
+        raise BadInput("count_mismatch", text, expected=len(titles), found=tuple(lengths))
+    if len(shapes) > 1:
+        raise BadInput("mixed_sizes", text, sizes=tuple(sorted(shapes)))
     height, width = shapes.pop()[:2]
     full_width = len(titles) * (width + _GAP) + _GAP
     top = _BAR + _GAP

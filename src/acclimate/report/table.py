@@ -149,8 +149,9 @@ def summarize(runs: Sequence[Run]) -> Table:
     }
     if len(shapes) != 1:
         raise BadInput(
+            "runs_differ",
             "expected runs in which every method meets the same seeds and the same shifts in the "
-            f"same order, found {len(shapes)} kinds. Leave out the methods that were not finished."
+            f"same order, found {len(shapes)} kinds. Leave out the methods that were not finished.",
         )
     rows = tuple(_row(own) for own in by_name.values())
     domains = tuple(runs[0].result.error_by_domain)

@@ -30,11 +30,19 @@ class Domain:
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
-            raise BadInput(f"{self.name}: {len(self.x)} samples, but {len(self.y)} labels.")
+            raise BadInput(
+                "count_mismatch",
+                f"{self.name}: {len(self.x)} samples, but {len(self.y)} labels.",
+                expected=len(self.x),
+                found=len(self.y),
+            )
         if not isinstance(self.x, Tensor) and getattr(self.x, "dtype", None) != np.uint8:
             raise BadInput(
+                "wrong_type",
                 f"{self.name}: expected a tensor or an array of 8-bit images, found "
-                f"{type(self.x).__name__}."
+                f"{type(self.x).__name__}.",
+                option="x",
+                found=type(self.x).__name__,
             )
 
     def __len__(self) -> int:
@@ -49,9 +57,11 @@ class Domain:
         """
         if len(getattr(self.y, "shape", ())) > 1:
             raise BadInput(
+                "wrong_shape",
                 f"{self.name}: expected one class a sample, to order samples by, found masks of "
                 f"shape {tuple(self.y.shape)}. Use a scenario that does not look at labels, such "
-                "as reset_each, continual, gradual or mixed."
+                "as reset_each, continual, gradual or mixed.",
+                found=tuple(self.y.shape),
             )
         # Copied: an array mapped from a file is read-only, which tensors cannot be.
         return torch.tensor(np.asarray(self.y), dtype=torch.int64)

@@ -78,7 +78,12 @@ class Folder:
         resize: int | Size | None = None,
     ) -> None:
         if batch_size < 1:
-            raise BadInput(f"expected a batch size of at least 1, found {batch_size}.")
+            raise BadInput(
+                "out_of_range",
+                f"expected a batch size of at least 1, found {batch_size}.",
+                option="batch_size",
+                found=batch_size,
+            )
         self.root = Path(root)
         self.paths = list_images(root)
         self.resize = check_resize(resize, size)
@@ -145,8 +150,10 @@ class FolderStream(Folder):
     ) -> None:
         if squash and resize is not None:
             raise BadInput(
+                "conflicting_options",
                 "expected either resize=, before a crop, or squash=True, which crops nothing; "
-                "found both. Leave one out."
+                "found both. Leave one out.",
+                options=("resize", "squash"),
             )
         super().__init__(root, size, batch_size, normalization, resize)
         self.unreadable |= find_other_kinds(self.root)
@@ -221,16 +228,25 @@ def read_classes(path: str | Path) -> list[str]:
     """Return the class names in a text file, one a line; the first is class 0."""
     path = Path(path)
     if not path.is_file():
-        raise BadInput(f"{path} is not a file. Give a text file with one class name a line.")
+        raise BadInput(
+            "not_a_file",
+            f"{path} is not a file. Give a text file with one class name a line.",
+            path=path,
+        )
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is not a UTF-8 text file. Give one class name a line.") from error
+        raise BadInput(
+            "unreadable", f"{path} is not a UTF-8 text file. Give one class name a line.", path=path
+        ) from error
     names = [line.strip() for line in lines if line.strip()]
     twice = sorted({name for name in names if names.count(name) > 1})
-    if twice or not names:
-        what = f"has {', '.join(twice[:5])} more than once" if twice else "is empty"
-        raise BadInput(f"{path} {what}. Give every class name once, one a line.")
+    advice = "Give every class name once, one a line."
+    if twice:
+        found = ", ".join(twice[:5])
+        raise BadInput("duplicate", f"{path} has {found} more than once. {advice}", name=twice[0])
+    if not names:
+        raise BadInput("malformed_file", f"{path} is empty. {advice}", path=path)
     return names
 
 

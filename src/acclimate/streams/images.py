@@ -50,11 +50,17 @@ def list_images(root: str | Path) -> list[Path]:
     """
     root = Path(root)
     if not root.is_dir():
-        raise BadInput(f"expected a folder of images, but {root} is not a folder. Check the path.")
+        raise BadInput(
+            "not_a_folder",
+            f"expected a folder of images, but {root} is not a folder. Check the path.",
+            path=root,
+        )
     paths = _sort(_walk(root, SUFFIXES), root)
     if not paths:
         raise BadInput(
-            f"no image was found in {root} or below it. Images are files that end in {_KINDS}."
+            "no_images",
+            f"no image was found in {root} or below it. Images are files that end in {_KINDS}.",
+            path=root,
         )
     return paths
 
@@ -191,9 +197,11 @@ def common_size(paths: Sequence[Path]) -> Size:
     if len(found) > 1:
         first, second = sorted(found, key=lambda size: -len(found[size]))[:2]
         raise BadInput(
+            "mixed_sizes",
             f"expected images of one size, found {len(found)} sizes: {len(found[first])} of "
             f"{show_size(first)} and {len(found[second])} of {show_size(second)}, such as "
-            f"{found[second][0]}. Give the size to bring them to: --size, or size= in Python."
+            f"{found[second][0]}. Give the size to bring them to: --size, or size= in Python.",
+            sizes=tuple(sorted(found)),
         )
     if not found:
         raise all_unreadable(len(paths), paths[0], "its header is damaged")
@@ -213,8 +221,10 @@ def read_size(path: Path) -> Size | None:
 def all_unreadable(n: int, path: Path, reason: str) -> BadInput:
     """Return the error for a folder of which nothing can be used."""
     return BadInput(
+        "unreadable_images",
         f"none of the {n} images can be read. The first is {path} ({reason}). "
-        "Check that the files are complete images."
+        "Check that the files are complete images.",
+        paths=(path,),
     )
 
 
@@ -230,7 +240,10 @@ def parse_size(text: str) -> int | Size:
     sides = text.lower().replace("×", "x").split("x")
     if not all(side.strip().isdecimal() for side in sides) or len(sides) > 2:
         raise BadInput(
-            f'expected a size as a number, or as height and width such as 48x64; found "{text}".'
+            "malformed",
+            f'expected a size as a number, or as height and width such as 48x64; found "{text}".',
+            option="size",
+            found=text,
         )
     numbers = [int(side) for side in sides]
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
@@ -244,7 +257,12 @@ def as_size(size: int | Size) -> Size:
     """
     height, width = (size, size) if isinstance(size, int) else size
     if height < 1 or width < 1:
-        raise BadInput(f"expected a size of at least 1 pixel, found {show_size((height, width))}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected a size of at least 1 pixel, found {show_size((height, width))}.",
+            option="size",
+            found=(height, width),
+        )
     return height, width
 
 
@@ -257,12 +275,19 @@ def check_resize(resize: int | Size | None, size: int | Size | None) -> Size | N
     if resize is None:
         return None
     if size is None:
-        raise BadInput("a size to resize to needs a size to crop: give --size, or size= in Python.")
+        raise BadInput(
+            "missing_option",
+            "a size to resize to needs a size to crop: give --size, or size= in Python.",
+            option="size",
+        )
     larger, inner = as_size(resize), as_size(size)
     if larger[0] < inner[0] or larger[1] < inner[1]:
         raise BadInput(
+            "out_of_range",
             f"expected images to be resized to no less than is cropped, found {show_size(larger)} "
-            f"before a crop of {show_size(inner)}. Give a larger --resize, or none."
+            f"before a crop of {show_size(inner)}. Give a larger --resize, or none.",
+            option="resize",
+            found=larger,
         )
     return larger
 

@@ -31,14 +31,19 @@ def find_classes(root: Path, paths: Sequence[Path], classes: Sequence[str] | Non
     loose = [path for path in paths if path.parent == root]
     if loose:
         raise BadInput(
+            "wrong_layout",
             f"expected images in class folders, found {len(loose)} directly in {root}, such as "
-            f"{loose[0].name}. {layout}"
+            f"{loose[0].name}. {layout}",
+            path=root,
         )
     if classes is None:
         named = [path.name for path in list_folders(root)]
         if len(named) == 1:
             raise BadInput(
-                f'expected at least two class folders in {root}, found only "{named[0]}". {layout}'
+                "too_few_classes",
+                f'expected at least two class folders in {root}, found only "{named[0]}". {layout}',
+                expected=2,
+                found=1,
             )
         check_nesting(root, paths)
         return named
@@ -46,8 +51,12 @@ def find_classes(root: Path, paths: Sequence[Path], classes: Sequence[str] | Non
     unknown = [name for name in found if name not in classes]
     if unknown:
         raise BadInput(
+            "class_mismatch",
             f"{len(unknown)} of {len(found)} folders in {root} are not among the {len(classes)} "
-            f"class names: {', '.join(unknown[:5])}. Folders and names must agree letter by letter."
+            f"class names: {', '.join(unknown[:5])}. Folders and names must agree letter by "
+            "letter.",
+            expected=tuple(classes),
+            found=tuple(found),
         )
     return list(classes)
 
@@ -71,10 +80,12 @@ def check_nesting(root: Path, paths: Sequence[Path]) -> None:
         if not inner or first == second:
             continue
         raise BadInput(
+            "ambiguous_layout",
             f'expected class folders in {root}, found "{name}" both in {first} and in {second}: it '
             f"cannot be told which are the classes. If {first} and {second} are conditions, give "
             f"one of them, such as {root / first}; if they are the classes, put their images right "
-            f"into them, or {_NAME_THEM}."
+            f"into them, or {_NAME_THEM}.",
+            path=root,
         )
 
 
@@ -96,8 +107,10 @@ def check_depth(root: Path, paths: Sequence[Path], are_known: bool = False) -> N
         return
     many, few = sorted(levels.values(), key=len, reverse=True)[:2]
     raise BadInput(
+        "ambiguous_layout",
         f"expected all images in {root} equally deep in folders, found {len(many)} such as "
         f"{many[0].relative_to(root)}, and {len(few)} such as {few[0].relative_to(root)}: it "
         "cannot be told which folders are the classes. Move away what does not belong there"
-        f"{'' if are_known else f', or {_NAME_THEM}'}."
+        f"{'' if are_known else f', or {_NAME_THEM}'}.",
+        path=root,
     )

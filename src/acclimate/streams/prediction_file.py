@@ -72,9 +72,17 @@ class PredictionFile:
         self._check_place()
         own = (self.out, self.part, self.card)
         if taken := next((path for path in own if path.resolve() == self.state.resolve()), None):
-            raise BadInput(f"predictions and state cannot both be {taken}. Give another --state.")
+            raise BadInput(
+                "conflicting_options",
+                f"predictions and state cannot both be {taken}. Give another --state.",
+                options=("out", "state"),
+            )
         if resume and force:
-            raise BadInput("resume goes on, force starts anew: give one of them, not both.")
+            raise BadInput(
+                "conflicting_options",
+                "resume goes on, force starts anew: give one of them, not both.",
+                options=("resume", "force"),
+            )
         self.resumes = resume and self.part.exists()
         if not (force or self.resumes):
             self._check_free()
@@ -136,33 +144,51 @@ class PredictionFile:
     def _check_place(self) -> None:
         if self.out.suffix not in (".csv", ".parquet"):
             raise BadInput(
+                "wrong_suffix",
                 f"expected an output that ends in .csv or .parquet, found {self.out}. For a model "
-                "that predicts every pixel, give a folder."
+                "that predicts every pixel, give a folder.",
+                path=self.out,
             )
         if self.out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
             raise MissingExtra(
+                "missing_extra",
                 "writing Parquet needs pyarrow, which is not installed. "
-                "Say pip install 'acclimate[parquet]', or write a .csv."
+                "Say pip install 'acclimate[parquet]', or write a .csv.",
+                package="pyarrow",
             )
         self._check_writable()
 
     def _check_writable(self) -> None:
         for path in (self.out, self.state):
             if not path.parent.is_dir():
-                raise BadInput(f"cannot write {path}: there is no folder {path.parent}. Create it.")
+                raise BadInput(
+                    "not_found",
+                    f"cannot write {path}: there is no folder {path.parent}. Create it.",
+                    path=path.parent,
+                )
             if not os.access(path.parent, os.W_OK):
-                raise BadInput(f"cannot write {path}: the folder is read-only. Give another path.")
+                raise BadInput(
+                    "not_writable",
+                    f"cannot write {path}: the folder is read-only. Give another path.",
+                    path=path,
+                )
 
     def _check_free(self) -> None:
         """Refuse to overwrite anything."""
         if self.part.exists():
             raise BadInput(
+                "unfinished_run",
                 f"{self.part} is there: an earlier call did not finish. Go on with it by --resume "
-                "(resume=True), or start anew by --force (force=True)."
+                "(resume=True), or start anew by --force (force=True).",
+                path=self.part,
             )
         for path in (self.out, self.state) if self.keeps_state else (self.out,):
             if self._is_taken(path):
-                raise BadInput(f"{path} exists already. Overwrite it by --force (force=True).")
+                raise BadInput(
+                    "already_exists",
+                    f"{path} exists already. Overwrite it by --force (force=True).",
+                    path=path,
+                )
 
     def _is_taken(self, path: Path) -> bool:
         return path.exists()
@@ -173,20 +199,27 @@ class PredictionFile:
             n_before = int(saved.pop("batches_before"))
         except (OSError, ValueError, KeyError) as error:
             raise CorruptFile(
+                "unreadable_file",
                 f"{self.part} cannot be resumed, because {self.card} is missing or damaged. "
-                "Start anew by --force (force=True)."
+                "Start anew by --force (force=True).",
+                path=self.card,
             ) from error
-        differences = [
-            f"\n  {key}: then {saved.get(key)!r}, now {value!r}"
+        differences = {
+            key: (saved.get(key), value)
             for key, value in json.loads(self._description).items()
             if key != "batches_before"
             and saved.get(key) != value
             and not (key in _ADDED and saved[key] is None)
-        ]
+        }
         if differences:
+            lines = "".join(
+                f"\n  {key}: then {then!r}, now {now!r}" for key, (then, now) in differences.items()
+            )
             raise ArtifactMismatch(
-                f"{self.part} was begun with other images or options:{''.join(differences)}\n"
-                "Resume with the same ones, or start anew by --force (force=True)."
+                "other_settings",
+                f"{self.part} was begun with other images or options:{lines}\n"
+                "Resume with the same ones, or start anew by --force (force=True).",
+                differences=differences,
             )
         return n_before
 
@@ -214,8 +247,10 @@ def _rows_of(path: Path, n_batches: int) -> list[list[str]]:
         rows.append(row)
     if n_seen < n_batches:
         raise CorruptFile(
+            "altered_file",
             f"{path} has the rows of {n_seen} batches, but the state beside it has learned from "
-            f"{n_batches}. One of them was altered: start anew by --force (force=True)."
+            f"{n_batches}. One of them was altered: start anew by --force (force=True).",
+            path=path,
         )
     return rows
 

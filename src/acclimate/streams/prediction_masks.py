@@ -60,8 +60,10 @@ class PredictionFolder(PredictionFile):
             other = taken.setdefault(mask_name(name), name)
             if other != name:
                 raise BadInput(
+                    "duplicate",
                     f"{other} and {name} would both get the mask {mask_name(name)}: expected names "
-                    "that differ in more than the ending. Rename one of them."
+                    "that differ in more than the ending. Rename one of them.",
+                    name=mask_name(name),
                 )
 
     def begin(self, card: dict[str, Any], adapted: Method) -> list[list[str]]:
@@ -76,8 +78,10 @@ class PredictionFolder(PredictionFile):
             if not (self.out / mask_name(name)).is_file():
                 self.close()
                 raise CorruptFile(
+                    "file_missing",
                     f"{self.out / mask_name(name)} was written by the interrupted call, and is "
-                    "gone. Start anew by --force (force=True)."
+                    "gone. Start anew by --force (force=True).",
+                    path=self.out / mask_name(name),
                 )
         return rows
 
@@ -105,15 +109,21 @@ class PredictionFolder(PredictionFile):
 
     def _check_place(self) -> None:
         if self.out.exists() and not self.out.is_dir():
-            raise BadInput(f"expected a folder for masks, but {self.out} is a file. Give another.")
+            raise BadInput(
+                "not_a_folder",
+                f"expected a folder for masks, but {self.out} is a file. Give another.",
+                path=self.out,
+            )
         self._check_writable()
 
     def _check_free(self) -> None:
         if not self.part.exists() and self._is_taken(self.out):
             raise BadInput(
+                "already_exists",
                 f"{self.out} exists already, and is not empty. Overwrite the masks in it by "
                 "--force (force=True), or give another folder; or, for a model that predicts whole "
-                "images, a file that ends in .csv or .parquet."
+                "images, a file that ends in .csv or .parquet.",
+                path=self.out,
             )
         super()._check_free()
 
@@ -136,8 +146,10 @@ def fit_to_image(mask: Tensor, path: Path) -> Tensor:
     size = read_size(path)
     if size is None:
         raise BadInput(
+            "unreadable",
             f"{path} was read, and now its size cannot be. Leave the images as they are while "
-            "they are predicted; then go on by --resume (resume=True)."
+            "they are predicted; then go on by --resume (resume=True).",
+            path=path,
         )
     return resize_masks(mask[None], size)[0]
 
@@ -156,9 +168,11 @@ def _check_apart(root: Path, out: Path) -> None:
     images, masks = root.resolve(), out.resolve()
     if images == masks or images in masks.parents or masks in images.parents:
         raise BadInput(
+            "inside_input",
             f"expected a folder for masks apart from the images in {root}, found {out}. Give "
             "another folder; or, for a model that predicts whole images, a file that ends in .csv "
-            "or .parquet."
+            "or .parquet.",
+            path=out,
         )
 
 

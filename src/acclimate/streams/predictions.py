@@ -76,12 +76,19 @@ def predict_folder(
             learned then.
     """
     if save_every < 1:
-        raise BadInput(f"expected save_every to be at least 1, found {save_every}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected save_every to be at least 1, found {save_every}.",
+            option="save_every",
+            found=save_every,
+        )
     if isinstance(file, PredictionFolder):
         if stream.crops:
             raise BadInput(
+                "missing_option",
                 "expected images that are brought to a size whole, as every pixel of them gets a "
-                "class; found ones that are cropped. Give FolderStream(..., squash=True)."
+                "class; found ones that are cropped. Give FolderStream(..., squash=True).",
+                option="squash",
             )
         file.check_images(stream.root, [_name(stream, path) for path in stream.paths])
     rows = file.begin(_describe(adapted, stream, classes), adapted)
@@ -139,7 +146,12 @@ def _describe(
 ) -> dict[str, Any]:
     names = [_name(stream, path) for path in stream.paths]
     if odd := next((name for name in names if "\r" in name), None):
-        raise BadInput(f"the name {odd!r} has a line break, which a table cannot hold. Rename it.")
+        raise BadInput(
+            "malformed",
+            f"the name {odd!r} has a line break, which a table cannot hold. Rename it.",
+            option="path",
+            found=odd,
+        )
     text = "\0".join(names).encode(**CODEC)
     sizes = ",".join(str(_count_bytes(path)) for path in stream.paths)
     return {
@@ -179,23 +191,33 @@ def _check_fit(
         is_dense, n = logits.dim() == 4, logits.shape[1]
     if is_dense and not file.holds_masks:
         raise BadInput(
+            "not_a_folder",
             f"this model predicts every pixel: expected a folder for its masks, found {file.out}. "
-            "Give a name without an ending: --out DIR, or PredictionFolder(DIR) in Python."
+            "Give a name without an ending: --out DIR, or PredictionFolder(DIR) in Python.",
+            path=file.out,
         )
     if file.holds_masks and not is_dense:
         raise BadInput(
+            "not_a_file",
             "this model predicts whole images: expected a table that ends in .csv or .parquet, "
-            f"found the folder {file.out}. Give another --out, or PredictionFile in Python."
+            f"found the folder {file.out}. Give another --out, or PredictionFile in Python.",
+            path=file.out,
         )
     if is_dense and n > MOST_CLASSES:
         raise BadInput(
+            "out_of_range",
             f"expected at most {MOST_CLASSES} classes, which masks of 8 bits can hold, found {n}. "
-            "Call the adapted model on batches instead, and take the argmax over its classes."
+            "Call the adapted model on batches instead, and take the argmax over its classes.",
+            option="classes",
+            found=n,
         )
     if classes is not None and len(classes) != n:
         raise BadInput(
+            "count_mismatch",
             f"expected {n} class names, one a logit of the model; found "
-            f"{len(classes)}. Give the names of all classes in the order of training."
+            f"{len(classes)}. Give the names of all classes in the order of training.",
+            expected=n,
+            found=len(classes),
         )
 
 

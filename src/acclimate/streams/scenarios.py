@@ -115,7 +115,12 @@ def dirichlet(
     """
     _check(domains, batch_size)
     if delta <= 0:
-        raise BadInput(f"expected a positive concentration, found {delta}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected a positive concentration, found {delta}.",
+            option="delta",
+            found=delta,
+        )
 
     def make() -> Iterator[Batch]:
         for number, domain in enumerate(domains):
@@ -136,7 +141,12 @@ def imbalanced(
     """
     _check(domains, batch_size)
     if ratio < 1:
-        raise BadInput(f"expected an imbalance ratio of at least 1, found {ratio}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected an imbalance ratio of at least 1, found {ratio}.",
+            option="ratio",
+            found=ratio,
+        )
 
     def make() -> Iterator[Batch]:
         for number, domain in enumerate(domains):
@@ -158,7 +168,12 @@ def source_mixture(
     _check(domains, batch_size)
     n_clean = round(share * batch_size)
     if not 0 < n_clean < batch_size:
-        raise BadInput(f"expected a share between 0 and 1 of {batch_size} samples, found {share}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected a share between 0 and 1 of {batch_size} samples, found {share}.",
+            option="share",
+            found=share,
+        )
 
     def make() -> Iterator[Batch]:
         for number, domain in enumerate(domains):
@@ -181,13 +196,25 @@ def source_mixture(
 
 def _check(domains: Sequence[Domain], batch_size: int, times: int = 1) -> None:
     if batch_size < 1:
-        raise BadInput(f"expected a batch size of at least 1, found {batch_size}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected a batch size of at least 1, found {batch_size}.",
+            option="batch_size",
+            found=batch_size,
+        )
     if times < 1:
-        raise BadInput(f"expected at least 1 round, found {times}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected at least 1 round, found {times}.",
+            option="times",
+            found=times,
+        )
     empty = [domain.name for domain in domains if len(domain) == 0]
     if not domains or empty:
         raise BadInput(
-            f"expected domains with samples, found none{' in ' if empty else ''}{', '.join(empty)}."
+            "empty_source",
+            f"expected domains with samples, found none{' in ' if empty else ''}"
+            f"{', '.join(empty)}.",
         )
 
 

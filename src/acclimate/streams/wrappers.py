@@ -32,20 +32,26 @@ def epochs(stream: Stream, times: int) -> Stream:
     with one batch at the next reset.
     """
     if times < 1:
-        raise BadInput(f"expected at least 1 pass, found {times}.")
+        raise BadInput(
+            "out_of_range", f"expected at least 1 pass, found {times}.", option="times", found=times
+        )
     if not isinstance(stream, Stream):
         raise BadInput(
+            "wrong_type",
             f"expected a Stream, which can be read again for each pass, found "
             f"{type(stream).__name__}. Make one: Stream(protocol, make), where make() returns the "
-            "batches from the start."
+            "batches from the start.",
+            option="stream",
+            found=type(stream).__name__,
         )
 
     def make() -> Iterator[Batch]:
         readings = [iter(stream) for _ in range(times)]
         if len({id(reading) for reading in readings}) < times:
             raise BadInput(
+                "not_repeatable",
                 "expected a stream that starts anew whenever it is read, found one whose make() "
-                "returns the same iterator again. Make the batches inside make()."
+                "returns the same iterator again. Make the batches inside make().",
             )
         for parts in zip_longest(*(_split_at_resets(reading) for reading in readings)):
             sizes = []
@@ -56,8 +62,11 @@ def epochs(stream: Stream, times: int) -> Stream:
                     yield dataclasses.replace(batch, epoch=epoch, reset=batch.reset and epoch == 1)
                 if sizes[-1] != sizes[0]:
                     raise BadInput(
+                        "count_mismatch",
                         f"expected {sizes[0]} batches again in pass {epoch}, found {sizes[-1]}. "
-                        "The stream must start anew, with the same batches, whenever it is read."
+                        "The stream must start anew, with the same batches, whenever it is read.",
+                        expected=sizes[0],
+                        found=sizes[-1],
                     )
 
     return Stream(f"{times} passes; {stream.protocol}", make)
@@ -97,7 +106,12 @@ def sliding_window(stream: Stream, size: int) -> Stream:
     are.
     """
     if size < 2:
-        raise BadInput(f"expected a window of at least 2 samples, found {size}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected a window of at least 2 samples, found {size}.",
+            option="size",
+            found=size,
+        )
 
     def make() -> Iterator[Batch]:
         window: list[Batch] = []

@@ -51,8 +51,9 @@ def head_from_weights(weights: Mapping[str, Tensor]) -> nn.Sequential:
     """Build the projection head that has these weights, frozen; the weights are copied."""
     if set(weights) != set(_NAMES):
         raise UnsuitableModel(
+            "wrong_projection_head",
             f"expected a projection head with the tensors {', '.join(_NAMES)} (Linear, ReLU, "
-            f"Linear), found {', '.join(sorted(weights)) or 'none'}."
+            f"Linear), found {', '.join(sorted(weights)) or 'none'}.",
         )
     hidden, n_features = weights["0.weight"].shape
     head = build_contrastive_head(n_features, hidden, len(weights["2.weight"]))
@@ -93,22 +94,28 @@ def read_head(head: nn.Module | str | Path, model: nn.Module, n_features: int) -
         if not isinstance(head, nn.Sequential) or layers != [nn.Linear, nn.ReLU, nn.Linear]:
             names = ", ".join(kind.__name__ for kind in layers) or "no layers"
             raise UnsuitableModel(
+                "wrong_projection_head",
                 "expected as projection head an nn.Sequential of Linear, ReLU, Linear, found "
-                f"{type(head).__name__} of {names}. Other heads cannot be kept in an artifact."
+                f"{type(head).__name__} of {names}. Other heads cannot be kept in an artifact.",
             )
         weights: Mapping[str, Tensor] = head.state_dict()
     else:
         weights, card = read_file(head, _KIND)
-        if card.get("model_sha256") != fingerprint(model)["weights_sha256"]:
+        trained_with, found = card.get("model_sha256"), fingerprint(model)["weights_sha256"]
+        if trained_with != found:
             raise ArtifactMismatch(
+                "other_model",
                 f"{head} was trained together with a model of other weights or names of tensors. "
-                "Load the weights that were written beside it, or give the head of this model."
+                "Load the weights that were written beside it, or give the head of this model.",
+                differences={"weights_sha256": (trained_with, found)},
             )
     built = head_from_weights(weights)
     width = weights["0.weight"].shape[1]
     if width != n_features:
         raise ArtifactMismatch(
+            "other_model",
             f"expected a projection head for the {n_features} features of this model, found one "
-            f"for {width}. Give the head that was trained together with it."
+            f"for {width}. Give the head that was trained together with it.",
+            differences={"n_features": (width, n_features)},
         )
     return built.to(next(iter(model.parameters())))

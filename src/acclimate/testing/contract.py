@@ -242,7 +242,7 @@ def takes_or_refuses_single_samples(case: Case) -> None:
     try:
         call(adapted, make_stream(1)[0][:1])
     except BadInput as error:
-        require("single" in str(error), "the reason does not speak of single samples")
+        require(error.code == "single_sample", f"refused with the code {error.code!r}")
         require(same_state(before, take_state(adapted)), "a refused batch changed the model")
 
 
@@ -366,27 +366,36 @@ def describes_itself(case: Case) -> None:
     require(not own & set(vars(kind)), "overrides what belongs to the base class")
 
 
-CHECKS: tuple[Callable[[Case], None], ...] = (
+#: What can depend on how a model is built: what it returns, shares, freezes and leaves out.
+STRUCTURE: tuple[Callable[[Case], None], ...] = (
     returns_what_the_model_returns,
-    leaves_the_input_alone,
-    learns_under_no_grad,
-    refuses_inference_mode,
     moves_only_what_it_says,
     resets_completely,
     unwraps_without_a_trace,
     resumes_at_every_batch,
+    composes_with_swr_and_nsp,
+)
+
+#: What can depend on how a model normalises.
+NORMALIZATION: tuple[Callable[[Case], None], ...] = (
+    takes_any_statistics,
+    takes_small_last_batches,
+    takes_or_refuses_single_samples,
+    survives_strange_batches,
+    takes_channels_last,
+)
+
+#: What belongs to the method alone.
+METHOD: tuple[Callable[[Case], None], ...] = (
+    leaves_the_input_alone,
+    learns_under_no_grad,
+    refuses_inference_mode,
     copies_are_independent,
     restores_snapshots,
     pauses,
     ignores_train_and_eval,
-    takes_any_statistics,
     keeps_memory_bounded,
-    takes_small_last_batches,
-    takes_or_refuses_single_samples,
     refuses_bad_batches,
-    survives_strange_batches,
     skips_updates_that_are_not_finite,
-    composes_with_swr_and_nsp,
-    takes_channels_last,
     describes_itself,
 )

@@ -42,14 +42,26 @@ class AugMixOptions:
     def __post_init__(self) -> None:
         if not _LEAST_LEVEL < self.severity <= 10:
             raise InvalidConfig(
-                f"expected a severity above {_LEAST_LEVEL} and up to 10, found {self.severity}."
+                "out_of_range",
+                f"expected a severity above {_LEAST_LEVEL} and up to 10, found {self.severity}.",
+                option="severity",
+                found=self.severity,
             )
         if self.width < 1 or self.depth < 1:
+            option = "width" if self.width < 1 else "depth"
             raise InvalidConfig(
-                f"expected width and depth of at least 1, found {self.width} and {self.depth}."
+                "out_of_range",
+                f"expected width and depth of at least 1, found {self.width} and {self.depth}.",
+                option=option,
+                found=getattr(self, option),
             )
         if not self.alpha > 0:
-            raise InvalidConfig(f"expected alpha above 0, found {self.alpha}.")
+            raise InvalidConfig(
+                "out_of_range",
+                f"expected alpha above 0, found {self.alpha}.",
+                option="alpha",
+                found=self.alpha,
+            )
 
 
 @dataclass(frozen=True)

@@ -81,15 +81,21 @@ def load_checkpoint(path: Path, run: Mapping[str, Any]) -> tuple[dict[str, Tenso
     """
     tensors, card = read_file(path, _KIND)
     then, now = _flatten(card["run"]), _flatten(run)
-    lines = [
-        f"{name}: {then.get(name)!r} then, {now.get(name)!r} now"
+    differences = {
+        name: (then.get(name), now.get(name))
         for name in sorted({*then, *now})
         if then.get(name) != now.get(name)
-    ]
-    if lines:
+    }
+    if differences:
+        lines = [
+            f"{name}: {before!r} then, {after!r} now"
+            for name, (before, after) in differences.items()
+        ]
         raise ArtifactMismatch(
+            "other_settings",
             f"{path} was left by another run:\n  " + "\n  ".join(lines) + "\nSay the same as then "
-            "to go on, or start anew with --force instead of --resume."
+            "to go on, or start anew with --force instead of --resume.",
+            differences=differences,
         )
     return tensors, Position(**card["position"])
 
@@ -116,8 +122,10 @@ def restore(
     }
     if own.keys() != state.keys():
         raise ArtifactMismatch(
+            "other_weights",
             "the checkpoint holds other tensors than the model has now: its code was changed. "
-            "Start anew with --force instead of --resume."
+            "Start anew with --force instead of --resume.",
+            differences=tuple(sorted(own.keys() ^ state.keys())),
         )
     trained.load_state_dict(state)
     parameters = dict(trained.named_parameters())
@@ -139,17 +147,35 @@ def check_place(out: Path, resume: bool, force: bool) -> None:
         BadInput: There is a result or a checkpoint, and nobody said what to do with it.
     """
     if resume and force:
-        raise BadInput("--resume goes on, --force starts anew: give one of them.")
+        raise BadInput(
+            "conflicting_options",
+            "--resume goes on, --force starts anew: give one of them.",
+            options=("resume", "force"),
+        )
     if out.suffix != ".safetensors":
-        raise BadInput(f"expected a file that ends in .safetensors as --out, found {out}.")
+        raise BadInput(
+            "wrong_suffix",
+            f"expected a file that ends in .safetensors as --out, found {out}.",
+            path=out,
+        )
     if not out.parent.is_dir():
-        raise BadInput(f"the folder {out.parent} of --out does not exist. Create it first.")
+        raise BadInput(
+            "not_found",
+            f"the folder {out.parent} of --out does not exist. Create it first.",
+            path=out.parent,
+        )
     if resume or force:
         return
     if checkpoint_path(out).exists():
         raise BadInput(
+            "unfinished_run",
             f"{checkpoint_path(out)} was left by an interrupted run. Say --resume to go on with it "
-            "or --force to start anew."
+            "or --force to start anew.",
+            path=checkpoint_path(out),
         )
     if out.exists():
-        raise BadInput(f"{out} exists. Give another --out, or --force to overwrite it.")
+        raise BadInput(
+            "already_exists",
+            f"{out} exists. Give another --out, or --force to overwrite it.",
+            path=out,
+        )

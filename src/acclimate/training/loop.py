@@ -71,8 +71,10 @@ def make_fabric(settings: Computing, device: str) -> Any:
         if error.name != "lightning_fabric":
             raise
         raise MissingExtra(
+            "missing_extra",
             "lightning-fabric is not installed, and training needs it. "
-            "Install it: pip install 'acclimate[train]'."
+            "Install it: pip install 'acclimate[train]'.",
+            package="lightning-fabric",
         ) from error
     made = fabric.Fabric(accelerator=device, devices=settings.devices, precision=settings.precision)
     made.launch()
@@ -89,16 +91,26 @@ def _choose_device(name: str, settings: Computing) -> str:
     if name == "auto":
         name = next(kind for kind, count in counts.items() if count)
     if name not in counts:
-        raise BadInput(f'there is no device "{name}". {did_you_mean(name, [*counts, "auto"])}')
+        raise BadInput(
+            "unknown_name",
+            f'there is no device "{name}". {did_you_mean(name, [*counts, "auto"])}',
+            kind="device",
+            name=name,
+            known=(*counts, "auto"),
+        )
     if counts[name] < settings.devices:
         raise BadInput(
+            "device_unavailable",
             f'expected {settings.devices} device(s) "{name}" on this machine, found '
-            f"{counts[name]}. Use --device auto or cpu, or fewer --devices."
+            f"{counts[name]}. Use --device auto or cpu, or fewer --devices.",
+            device=name,
         )
     if name == "cpu" and settings.precision == "16-mixed":
         raise InvalidConfig(
+            "conflicting_options",
             "16-mixed needs a graphics processor, and this run is on the CPU. "
-            "Use --precision bf16-mixed or 32-true."
+            "Use --precision bf16-mixed or 32-true.",
+            options=("device", "precision"),
         )
     return name
 
@@ -236,8 +248,10 @@ def run_epochs(
 def _count(position: Position, loss: float, penalty: float, rate: float, remedy: str) -> None:
     if not math.isfinite(loss):
         raise InvalidConfig(
+            "diverged",
             f"the loss became {loss} in step {position.step + 1} of epoch {position.epoch + 1}, "
-            f"at a learning rate of {rate:.3g}. {remedy}"
+            f"at a learning rate of {rate:.3g}. {remedy}",
+            step=position.step + 1,
         )
     position.step += 1
     position.loss_sum += loss

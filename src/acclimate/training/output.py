@@ -133,8 +133,10 @@ def read_done(out: Path, run: Mapping[str, Any]) -> dict[str, Any]:
     done: dict[str, Any] = card.get("training", {})
     if any(done.get(name) != value for name, value in run.items()):
         raise BadInput(
+            "other_run",
             f"{out} is the result of another run ({done.get('command', 'not of training')}). Give "
-            "another --out, or --force to overwrite it."
+            "another --out, or --force to overwrite it.",
+            path=out,
         )
     return done
 

@@ -73,7 +73,12 @@ def train(
     out = Path(out)
     check_place(out, resume, force)
     if save_every < 1:
-        raise BadInput(f"expected save_every of at least 1, found {save_every}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected save_every of at least 1, found {save_every}.",
+            option="save_every",
+            found=save_every,
+        )
     data, test = load_sets(settings, root)
     objective = make_objective(settings) if objective is None else objective
     run = _identify(settings, objective, data, test)
@@ -150,9 +155,11 @@ def _build(settings: TrainSettings, data: ImageSet) -> nn.Module:
     shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
     if shape != (len(x), len(data.classes)):
         raise UnsuitableModel(
+            "wrong_logits",
             f"expected {settings.model} to give logits of shape {(len(x), len(data.classes))} for "
             f"{len(x)} images of {len(data.classes)} classes, found {shape}. Give a model with one "
-            "logit a class."
+            "logit a class.",
+            found=shape,
         )
     return model
 

@@ -51,7 +51,12 @@ class ArraySet:
 
     def __init__(self, data: LabelledImages, n: int | None = None) -> None:
         if n is not None and n > len(data):
-            raise BadInput(f"expected at most the {len(data)} images there are, found images={n}.")
+            raise BadInput(
+                "out_of_range",
+                f"expected at most the {len(data)} images there are, found images={n}.",
+                option="images",
+                found=n,
+            )
         self._images, self._labels = data.images, data.labels
         self._n = len(data) if n is None else n
         self.classes = data.classes
@@ -89,7 +94,12 @@ class FolderSet:
         folder = FolderSource(root, size, classes=classes)
         total = len(folder.paths)
         if n is not None and n > total:
-            raise BadInput(f"expected at most the {total} images in {root}, found images={n}.")
+            raise BadInput(
+                "out_of_range",
+                f"expected at most the {total} images in {root}, found images={n}.",
+                option="images",
+                found=n,
+            )
         kept = range(total) if n is None else [index * total // n for index in range(n)]
         self.classes = tuple(folder.classes)
         self._paths = [folder.paths[index] for index in kept]
@@ -128,8 +138,10 @@ class FolderSet:
                     kept.append(index)
             if not kept:
                 raise BadInput(
+                    "unreadable_images",
                     f"none of the {len(group)} images of a batch can be read; the first is "
-                    f"{group[0]}. Check that the files are complete images."
+                    f"{group[0]}. Check that the files are complete images.",
+                    paths=tuple(group),
                 )
             x = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
             yield x, self._labels[kept]
@@ -138,7 +150,7 @@ class FolderSet:
         if path not in self._unreadable:
             self._unreadable.add(path)
             text = f"{path} is left out: it cannot be read ({reason})."
-            warnings.warn(text, AcclimateWarning, stacklevel=3)
+            warnings.warn(AcclimateWarning("unreadable_images", text, paths=(path,)), stacklevel=3)
 
 
 def load_sets(
@@ -156,12 +168,18 @@ def load_sets(
     name = settings.data
     if name in SETS and SETS[name].kind == "domains":
         raise BadInput(
+            "wrong_loader",
             f"{name} has several domains: train with --algorithm erm or coral, and hold one out by "
-            "--test-domain."
+            "--test-domain.",
+            name=name,
         )
     if name in SETS and SETS[name].kind != "folder":
         if settings.size is not None:
-            raise BadInput(f"--size is for folders of images; {name} is taken as it is. Leave it.")
+            raise BadInput(
+                "not_applicable",
+                f"--size is for folders of images; {name} is taken as it is. Leave it.",
+                option="size",
+            )
         if SETS[name].kind == "made":
             n = settings.images or _N_BUILTIN["train"]
             return (
@@ -171,14 +189,20 @@ def load_sets(
         if "train" not in SETS[name].splits:
             able = ", ".join(sorted(key for key, entry in SETS.items() if "train" in entry.splits))
             raise BadInput(
+                "no_training_images",
                 f"{name} has no training images: it is for tests only. Train on {able}, builtin "
-                "or a folder."
+                "or a folder.",
+                name=name,
             )
         return ArraySet(load(name, "train", root), settings.images), ArraySet(load(name, root=root))
     folder = data_root(root) / name if name in SETS else Path(name)
     train = folder / "train" if (folder / "train").is_dir() else folder
     if not train.is_dir():
-        raise BadInput(f"there is no folder {train}. Give the folder itself as --data DIR.")
+        raise BadInput(
+            "not_found",
+            f"there is no folder {train}. Give the folder itself as --data DIR.",
+            path=train,
+        )
     source = FolderSet(train, settings.size, settings.images)
     if train == folder:
         return source, None

@@ -66,25 +66,46 @@ class TrainSettings:
         for name in ("epochs", "batch_size", "images", "size", "devices"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise InvalidConfig(f"expected {name} to be at least 1, found {value}.")
+                raise InvalidConfig(
+                    "out_of_range",
+                    f"expected {name} to be at least 1, found {value}.",
+                    option=name,
+                    found=value,
+                )
         if self.batch_size % self.devices:
             raise InvalidConfig(
+                "out_of_range",
                 f"expected a batch size that {self.devices} devices can share equally, found "
-                f"{self.batch_size}; give a multiple of {self.devices}."
+                f"{self.batch_size}; give a multiple of {self.devices}.",
+                option="batch_size",
+                found=self.batch_size,
             )
         for name, usual in (("lr", 0.1), ("joint_weight", 1)):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
-                raise InvalidConfig(f"expected {name} above 0, found {value}; {usual} is usual.")
+                raise InvalidConfig(
+                    "out_of_range",
+                    f"expected {name} above 0, found {value}; {usual} is usual.",
+                    option=name,
+                    found=value,
+                )
         for name, end in (("momentum", 1), ("label_smoothing", 1), ("weight_decay", math.inf)):
             value = getattr(self, name)
             if not 0 <= value < end:
                 until = "" if end == math.inf else f" and below {end}"
-                raise InvalidConfig(f"expected {name} of at least 0{until}, found {value}.")
+                raise InvalidConfig(
+                    "out_of_range",
+                    f"expected {name} of at least 0{until}, found {value}.",
+                    option=name,
+                    found=value,
+                )
         if not 0 <= self.warmup_epochs < self.epochs:
             raise InvalidConfig(
+                "out_of_range",
                 f"expected warmup_epochs of at least 0 and below the {self.epochs} epochs, found "
-                f"{self.warmup_epochs}; give more epochs or a shorter warm-up."
+                f"{self.warmup_epochs}; give more epochs or a shorter warm-up.",
+                option="warmup_epochs",
+                found=self.warmup_epochs,
             )
 
     def _check_names(self) -> None:
@@ -92,8 +113,12 @@ class TrainSettings:
             get_spec(self.model)
         if self.data not in SETS and not Path(self.data).is_dir():
             raise BadInput(
+                "unknown_name",
                 f'"{self.data}" is neither a data set nor a folder. {did_you_mean(self.data, SETS)}'
-                " A folder has one sub-folder of images a class."
+                " A folder has one sub-folder of images a class.",
+                kind="data set",
+                name=self.data,
+                known=tuple(SETS),
             )
         for name, known in (
             ("augmentation", AUGMENTATIONS),
@@ -102,7 +127,13 @@ class TrainSettings:
         ):
             value = getattr(self, name)
             if value not in known:
-                raise InvalidConfig(f'there is no {name} "{value}". {did_you_mean(value, known)}')
+                raise InvalidConfig(
+                    "unknown_name",
+                    f'there is no {name} "{value}". {did_you_mean(value, known)}',
+                    kind=name,
+                    name=value,
+                    known=tuple(known),
+                )
 
     def to_dict(self) -> dict[str, Any]:
         """Return all settings as plain values."""

@@ -54,7 +54,12 @@ class SimclrJoint(Objective):
         super().__init__()
         for name, value in (("weight", weight), ("temperature", temperature)):
             if not value > 0:
-                raise InvalidConfig(f"expected a {name} of the contrastive loss above 0: {value}.")
+                raise InvalidConfig(
+                    "out_of_range",
+                    f"expected a {name} of the contrastive loss above 0: {value}.",
+                    option=name,
+                    found=value,
+                )
         self.main, self.weight, self.temperature = main, weight, temperature
         self.views, self.seed = get_views(views), seed
         self.head = None
@@ -86,6 +91,7 @@ class SimclrJoint(Objective):
     def _built_head(self) -> nn.Sequential:
         if self.head is None:
             raise UnsuitableModel(
-                "the contrastive head is built for one model: call attach(model, x) first."
+                "not_attached",
+                "the contrastive head is built for one model: call attach(model, x) first.",
             )
         return self.head

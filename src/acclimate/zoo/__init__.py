@@ -86,16 +86,16 @@ def load(
     spec = get_spec(name, n_classes)
     path = weights_path(spec.name, root) if path is None else path
     if weights is None and not path.is_file():
-        raise BadInput(_no_weights(spec, path))
+        raise _no_weights(spec, path)
     tensors, sha256, card = _read(spec, path)
     model = spec.build(card.get("n_classes") if n_classes is None else n_classes)
     fit(model, tensors, spec.layout, path)
     is_own = weights is not None and (name != spec.name or "training" in card)
     fault = _find_fault(spec, path, sha256, model) if check_hash and not is_own else ""
     if fault and card:  # whoever imported it decided to take it
-        warnings.warn(fault, AcclimateWarning, stacklevel=2)
+        warnings.warn(AcclimateWarning("weights_differ", fault, name=spec.name), stacklevel=2)
     elif fault:
-        raise ArtifactMismatch(fault)
+        raise ArtifactMismatch("weights_differ", fault, name=spec.name)
     return model.eval()
 
 
@@ -133,7 +133,7 @@ def import_checkpoint(
     left_out = fit(model, tensors, spec.layout, file)
     fault = _find_fault(spec, file, sha256, model) if check_hash else ""
     if fault:
-        raise ArtifactMismatch(fault)
+        raise ArtifactMismatch("weights_differ", fault, name=spec.name)
     card = {
         "name": spec.name,
         "architecture": spec.architecture,
@@ -178,7 +178,7 @@ def download(
     if spec.packaged:
         return weights_path(spec.name, root)
     if not spec.address:
-        raise BadInput(_no_weights(spec, weights_path(spec.name, root)))
+        raise _no_weights(spec, weights_path(spec.name, root))
     whole = len(spec.sha256) == 64
     checksum = f"sha256:{spec.sha256}" if check_hash and whole else None
     remote = RemoteFile(f"{spec.name}.pt", _list_addresses(spec), checksum=checksum)
@@ -186,7 +186,8 @@ def download(
         fetched = fetch(remote, data_root(root) / ".downloads", progress, notify)
     except DownloadFailed as failure:
         hint = f"save {spec.address} with a browser, then: acclimate zoo get {spec.name}"
-        raise DownloadFailed(f"{failure}\n  Or {hint} --from FILE") from failure
+        text = f"{failure}\n  Or {hint} --from FILE"
+        raise DownloadFailed(failure.code, text, **failure.data) from failure
     path = import_checkpoint(name, fetched, check_hash=check_hash, root=root)
     fetched.unlink()  # all of it that matters is in the zoo now
     return path
@@ -215,8 +216,10 @@ def _read(spec: ModelSpec, path: Path) -> tuple[dict[str, Tensor], str, dict[str
     tensors, card = read_file(path, _KIND)
     if card["name"] != spec.name:
         raise ArtifactMismatch(
+            "other_weights",
             f"expected weights of {spec.name}, but {path} holds those of {card['name']}. "
-            f"Give another file, or load {card['name']}."
+            f"Give another file, or load {card['name']}.",
+            differences={"name": (card["name"], spec.name)},
         )
     return tensors, card["source_sha256"], card
 
@@ -254,13 +257,17 @@ def _find_fault(spec: ModelSpec, path: Path, sha256: str, model: nn.Module) -> s
     )
 
 
-def _no_weights(spec: ModelSpec, path: Path) -> str:
+def _no_weights(spec: ModelSpec, path: Path) -> BadInput:
     if not spec.address:
-        return (
+        return BadInput(
+            "no_weights",
             f"no weights of {spec.name} are published. Give a file of your own, or take "
-            f'zoo.build("{spec.name}") and train it.'
+            f'zoo.build("{spec.name}") and train it.',
+            name=spec.name,
         )
-    return (
+    return BadInput(
+        "not_found",
         f"the weights of {spec.name} are not at {path}. Get them: acclimate zoo get {spec.name} "
-        f"(with --from FILE if you have downloaded {spec.address})."
+        f"(with --from FILE if you have downloaded {spec.address}).",
+        path=path,
     )

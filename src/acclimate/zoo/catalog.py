@@ -37,8 +37,12 @@ def get_spec(name: str, n_classes: int | None = None) -> ModelSpec:
     specs = [spec for spec in CATALOG.values() if spec.name.rpartition("-")[0] == name]
     if not specs:
         raise BadInput(
+            "unknown_name",
             f'no model "{name}" in the zoo. {did_you_mean(name, CATALOG)} Other models are given '
-            "as timm:NAME, torchvision:NAME or package.module:function."
+            "as timm:NAME, torchvision:NAME or package.module:function.",
+            kind="model",
+            name=name,
+            known=tuple(CATALOG),
         )
     return min(specs, key=lambda spec: (spec.n_classes != n_classes, spec.n_classes != 10))
 

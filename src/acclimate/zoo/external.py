@@ -56,16 +56,20 @@ def build_external(spec: str, n_classes: int | None, pretrained: bool) -> nn.Mod
     if library is None:
         if n_classes is not None:
             raise BadInput(
+                "not_applicable",
                 f"{spec} is a function, which is called without arguments, but n_classes="
-                f"{n_classes} was given. Leave it out and let the function decide."
+                f"{n_classes} was given. Leave it out and let the function decide.",
+                option="n_classes",
             )
         return _call(spec)
     try:
         return library(name, n_classes, pretrained)
     except OSError as error:
         raise BadInput(
+            "weights_unavailable",
             f"the weights of {spec} cannot be downloaded ({error}). Try again with a connection, "
-            "or give a file of weights."
+            "or give a file of weights.",
+            name=spec,
         ) from error
 
 
@@ -76,11 +80,13 @@ def _build_timm(name: str, n_classes: int | None, pretrained: bool) -> nn.Module
         if error.name != "timm":
             raise
         raise MissingExtra(
+            "missing_extra",
             "timm is not installed, and models named timm:NAME come from it. "
-            "Install it: pip install 'acclimate[timm]'."
+            "Install it: pip install 'acclimate[timm]'.",
+            package="timm",
         ) from error
     if not timm.is_model(name):
-        raise BadInput(f'timm has no model "{name}". {_near(name, timm.list_models())}')
+        raise _no_model("timm", name, timm.list_models())
     # With its own number of classes: timm would put an untrained head on pretrained weights.
     options = {} if n_classes is None or pretrained else {"num_classes": n_classes}
     model = timm.create_model(name, pretrained=pretrained, **options)
@@ -93,13 +99,15 @@ def _build_timm(name: str, n_classes: int | None, pretrained: bool) -> nn.Module
 def _build_torchvision(name: str, n_classes: int | None, pretrained: bool) -> nn.Module:
     models = import_torchvision().models
     if name not in models.list_models():
-        raise BadInput(f'torchvision has no model "{name}". {_near(name, models.list_models())}')
+        raise _no_model("torchvision", name, models.list_models())
     weights = models.get_model_weights(name).DEFAULT
     transforms = weights.transforms()
     if not hasattr(transforms, "mean"):
         raise UnsuitableModel(
+            "unsupported_model",
             f"torchvision:{name} is no classifier or segmenter of images: torchvision names no "
-            "normalisation of its inputs. Give a function of your own, package.module:function."
+            "normalisation of its inputs. Give a function of your own, package.module:function.",
+            model=f"torchvision:{name}",
         )
     if pretrained:
         _check_classes(f"torchvision:{name}", n_classes, len(weights.meta["categories"]))
@@ -116,14 +124,19 @@ def _build_torchvision(name: str, n_classes: int | None, pretrained: bool) -> nn
 def _check_classes(spec: str, asked: int | None, published: int) -> None:
     if asked is not None and asked != published:
         raise BadInput(
+            "out_of_range",
             f"the published weights of {spec} have {published} classes, but n_classes={asked} was "
-            "asked for. Leave n_classes out, or give a file of weights with as many."
+            "asked for. Leave n_classes out, or give a file of weights with as many.",
+            option="n_classes",
+            found=asked,
         )
 
 
-def _near(name: str, names: Sequence[str]) -> str:
-    """Return the nearest name only: the libraries have hundreds."""
-    return did_you_mean(name, names).partition("Known:")[0].strip()
+def _no_model(library: str, name: str, known: Sequence[str]) -> BadInput:
+    # The nearest name only: the libraries have hundreds.
+    near = did_you_mean(name, known).partition("Known:")[0].strip()
+    text = f'{library} has no model "{name}". {near}'
+    return BadInput("unknown_name", text, kind="model", name=name, known=tuple(known))
 
 
 def _call(spec: str) -> nn.Module:
@@ -131,20 +144,32 @@ def _call(spec: str) -> nn.Module:
     module_name, colon, name = spec.partition(":")
     if not (module_name and colon and name):
         raise BadInput(
+            "malformed",
             f'expected a model as package.module:function, found "{spec}". For a function '
-            "make_model in my_models.py say my_models:make_model."
+            "make_model in my_models.py say my_models:make_model.",
+            option="model",
+            found=spec,
         )
     module = _import(module_name)
     if not hasattr(module, name):
         public = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
-        raise BadInput(f'{module_name} has no function "{name}". {did_you_mean(name, public)}')
+        raise BadInput(
+            "unknown_name",
+            f'{module_name} has no function "{name}". {did_you_mean(name, public)}',
+            kind="function",
+            name=name,
+            known=tuple(public),
+        )
     found: Callable[[], Any] = getattr(module, name)
     if isinstance(found, nn.Module):
         return found
     if not callable(found):
         raise BadInput(
+            "wrong_type",
             f"expected {spec} to be a function that returns the model, found a "
-            f"{type(found).__name__}."
+            f"{type(found).__name__}.",
+            option="function",
+            found=type(found).__name__,
         )
     try:
         model = found()
@@ -152,11 +177,16 @@ def _call(spec: str) -> nn.Module:
         raise
     except Exception as error:  # anything may go wrong in a user's function
         raise BadInput(
-            f"{spec}() failed{_where(error)}. It is called without arguments."
+            "model_function_failed",
+            f"{spec}() failed{_where(error)}. It is called without arguments.",
+            name=spec,
         ) from error
     if not isinstance(model, nn.Module):
         raise BadInput(
-            f"expected {spec}() to return a torch.nn.Module, found {type(model).__name__}."
+            "wrong_type",
+            f"expected {spec}() to return a torch.nn.Module, found {type(model).__name__}.",
+            option="model",
+            found=type(model).__name__,
         )
     return model
 
@@ -168,15 +198,23 @@ def _import(name: str) -> ModuleType:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             file = name.replace(".", "/")
             raise BadInput(
+                "unknown_name",
                 f'no module "{error.name}" was found; looked for {file}.py in the folders of '
                 "sys.path and among the installed packages. Check the name, or change to the "
-                "folder it is in."
+                "folder it is in.",
+                kind="module",
+                name=error.name,
+                known=(),
             ) from error
         raise BadInput(
-            f'{name} needs the module "{error.name}", which is not installed. Install it.'
+            "import_failed",
+            f'{name} needs the module "{error.name}", which is not installed. Install it.',
+            name=error.name,
         ) from error
     except Exception as error:  # anything may go wrong in a user's module
-        raise BadInput(f"importing {name} failed{_where(error)}.") from error
+        raise BadInput(
+            "import_failed", f"importing {name} failed{_where(error)}.", name=name
+        ) from error
 
 
 def _where(error: Exception) -> str:

@@ -64,8 +64,10 @@ def _load_dense(name: str, file: Path | None) -> nn.Module:
     if name == "builtin-scenes":
         return load_scene_model()
     raise BadInput(
+        "no_weights",
         f"no weights of {name} are published. Give a file of your own, or train it: "
-        f"{how_to_train(name)}."
+        f"{how_to_train(name)}.",
+        name=name,
     )
 
 
@@ -88,9 +90,19 @@ def get_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device(next(device for device, is_there in there.items() if is_there))
     if name not in there:
-        raise BadInput(f'there is no device "{name}". {did_you_mean(name, DEVICES)}')
+        raise BadInput(
+            "unknown_name",
+            f'there is no device "{name}". {did_you_mean(name, DEVICES)}',
+            kind="device",
+            name=name,
+            known=DEVICES,
+        )
     if not there[name]:
-        raise BadInput(f'this machine has no device "{name}". Use --device auto or cpu.')
+        raise BadInput(
+            "device_unavailable",
+            f'this machine has no device "{name}". Use --device auto or cpu.',
+            device=name,
+        )
     return torch.device(name)
 
 
@@ -120,8 +132,10 @@ def replace_head(model: nn.Module, name: str, n_classes: int) -> None:
     head = get_head(model, name)
     if not isinstance(head, nn.Linear):
         raise UnsuitableModel(
+            "wrong_head",
             f'expected the head "{name}" to be a linear layer, found {type(head).__name__}. Give '
-            f"a model with {n_classes} classes, or one with a linear head."
+            f"a model with {n_classes} classes, or one with a linear head.",
+            head=name,
         )
     parent, _, own = name.rpartition(".")
     fresh = nn.Linear(head.in_features, n_classes, head.bias is not None)
@@ -142,8 +156,12 @@ def load_trained(path: str | Path) -> nn.Module:
     training = card.get("training", {})
     if "head" not in training:
         raise ArtifactMismatch(
+            "other_kind",
             f"{path} was not written by acclimate train --algorithm. Load it as any other weights: "
-            f'zoo.load("{card.get("name", "NAME")}", "{path}").'
+            f'zoo.load("{card.get("name", "NAME")}", "{path}").',
+            path=path,
+            found=training.get("task", "classification"),
+            expected="domains",
         )
     name, n_classes = str(card["name"]), int(card["n_classes"])
     with torch.random.fork_rng(devices=[]):  # all that is drawn is overwritten

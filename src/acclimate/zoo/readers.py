@@ -72,13 +72,17 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         CorruptFile: when it is damaged, holds something else, or could execute code.
     """
     if not path.is_file():
-        raise BadInput(f"there is no file {path}. Give the weights of the model.")
+        raise BadInput(
+            "not_found", f"there is no file {path}. Give the weights of the model.", path=path
+        )
     if path.suffix == ".safetensors":
         try:
             return load_file(path)
         except SafetensorError as error:
             raise CorruptFile(
-                f"{path} cannot be read as safetensors ({error}). Copy it again."
+                "unreadable_file",
+                f"{path} cannot be read as safetensors ({error}). Copy it again.",
+                path=path,
             ) from error
     return _unwrap(path, _load(path))
 
@@ -115,9 +119,11 @@ def fit(
     if lines:
         more = f"\n  (+ {len(lines) - _SHOWN} more)" if len(lines) > _SHOWN else ""
         raise ArtifactMismatch(
+            "other_weights",
             f"{origin} does not fit the model, {len(lines)} difference(s):\n  "
             + "\n  ".join(lines[:_SHOWN])
-            + f"{more}\nGive the weights of exactly this architecture."
+            + f"{more}\nGive the weights of exactly this architecture.",
+            differences=tuple(lines),
         )
     model.load_state_dict(state)
     return sorted(left_out)
@@ -130,15 +136,21 @@ def _load(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         if "global" in str(error).lower():
             raise CorruptFile(
+                "unsafe_file",
                 f"{path} holds Python objects besides tensors, and loading those could execute "
                 "code; such files are refused. Where the model is, save a state dict: "
-                "torch.save(model.state_dict(), file), or as .safetensors."
+                "torch.save(model.state_dict(), file), or as .safetensors.",
+                path=path,
             ) from error
-        raise CorruptFile(f"{path} is not a PyTorch file. Give a state dict.") from error
+        raise CorruptFile(
+            "unreadable_file", f"{path} is not a PyTorch file. Give a state dict.", path=path
+        ) from error
     except Exception as error:  # a damaged file can make the reader fail in any way
         raise CorruptFile(
+            "unreadable_file",
             f"{path} cannot be read as a PyTorch state dict ({type(error).__name__}: {error}). "
-            "Copy it again, or save a state dict anew."
+            "Copy it again, or save a state dict anew.",
+            path=path,
         ) from error
 
 
@@ -151,15 +163,19 @@ def _unwrap(path: Path, loaded: Any) -> dict[str, Tensor]:
         loaded = inner[0]
     if not isinstance(loaded, Mapping):
         raise CorruptFile(
+            "wrong_content",
             f"expected a state dict in {path}, tensors by name; found {type(loaded).__name__}. "
-            "Save model.state_dict()."
+            "Save model.state_dict().",
+            path=path,
         )
     others = [str(key) for key, value in loaded.items() if not isinstance(value, Tensor)]
     if others or not loaded:
         found = f"no tensors under {', '.join(others[:_SHOWN])}" if others else "nothing in it"
         raise CorruptFile(
+            "wrong_content",
             f"expected a state dict in {path}, tensors by name; found {found}. "
-            "Save model.state_dict()."
+            "Save model.state_dict().",
+            path=path,
         )
     return {str(key): value for key, value in loaded.items()}
 

@@ -228,7 +228,10 @@ def _three_stages(
     """Return the stages of a residual network for CIFAR."""
     if depth < 8 or depth % 6 != 2:
         raise UnsuitableModel(
-            f"the depth of a residual network for CIFAR is 8, 14, 20, … (6·k + 2), got {depth}."
+            "out_of_range",
+            f"the depth of a residual network for CIFAR is 8, 14, 20, … (6·k + 2), got {depth}.",
+            option="depth",
+            found=depth,
         )
     n_blocks = (depth - 2) // 6
     first, second, third = _WIDTHS

@@ -31,8 +31,10 @@ def import_torchvision() -> ModuleType:
         if error.name != "torchvision":
             raise
         raise MissingExtra(
+            "missing_extra",
             "torchvision is not installed, and models named torchvision:NAME come from it. "
-            "Install it: pip install 'acclimate[torchvision]'."
+            "Install it: pip install 'acclimate[torchvision]'.",
+            package="torchvision",
         ) from error
     except (RuntimeError, OSError) as error:
         if not any(f"torchvision::{name}" in str(error) for name in ("nms", "qnms")):

@@ -26,8 +26,10 @@ def label_outcomes(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
             name = f"{label}, {_tell(first, others)}" if others else label
             if name in found:
                 raise BadInput(
+                    "duplicate",
                     f'two different jobs are called "{name}" in the group "{first.group}", so '
-                    "their numbers would be mixed. Give them labels of their own."
+                    "their numbers would be mixed. Give them labels of their own.",
+                    name=name,
                 )
             found[name] = [own[seed] for seed in sorted(own)]
     return found

@@ -233,7 +233,9 @@ def tabulate(
         BadInput: There are no outcomes, or different jobs cannot be told apart by their labels.
     """
     if not outcomes:
-        raise BadInput("expected at least one job that has reached its end, found none.")
+        raise BadInput(
+            "no_finished_job", "expected at least one job that has reached its end, found none."
+        )
     unfinished = find_unfinished(outcomes, entries)
     groups = tuple(
         _group(

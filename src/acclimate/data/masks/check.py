@@ -36,7 +36,9 @@ def check_masks(
     if name == "builtin-scenes":
         return {"source": MASK_SETS[name].placing}, []
     if name == "mask-folder" and path is None:
-        raise BadInput("mask-folder is any folder of yours: give it by --dir.")
+        raise BadInput(
+            "missing_option", "mask-folder is any folder of yours: give it by --dir.", option="path"
+        )
     spec, base = find_set(name, root, path)
     tree = list_tree(base, spec, ignore_label=ignore_label)
     facts = {"folder": str(base), "classes": f"{len(tree.classes)}: {', '.join(tree.classes)}"}

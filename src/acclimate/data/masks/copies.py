@@ -72,14 +72,20 @@ def corrupt_masks(
     """
     check_request(names, severities)
     if name == "builtin-scenes":
-        raise BadInput(f"{name} is made by code: corrupt it when it is loaded, by corruption=.")
+        raise BadInput(
+            "wrong_loader",
+            f"{name} is made by code: corrupt it when it is loaded, by corruption=.",
+            name=name,
+        )
     data = load_masks(name, split, root, path, size=1, ignore_label=ignore_label)
     out, place = Path(out), data_root(root)
     if not isinstance(data, MaskedImages):
-        raise BadInput(f"{name} has no files to copy.")
+        raise BadInput("wrong_loader", f"{name} has no files to copy.", name=name)
     base = find_set(name, place, path)[1]
     if out.resolve().is_relative_to(base.resolve()):
-        raise BadInput(f"{out} is inside {base}: give a folder elsewhere by --out.")
+        raise BadInput(
+            "inside_input", f"{out} is inside {base}: give a folder elsewhere by --out.", path=out
+        )
     sizes = {pair: _size_of(pair) for pair in data.pairs}
     data.size = max(size[0] for size in sizes.values()), max(size[1] for size in sizes.values())
     data.verify(progress)  # as large as the largest, so that no pixel is passed over
@@ -120,7 +126,7 @@ def _run(jobs: Sequence[_Job], pool: ProcessPoolExecutor | None) -> Iterator[Non
 def _size_of(pair: Pair) -> Size:
     size = find_size(pair)
     if isinstance(size, str):
-        raise BadInput(size)
+        raise BadInput("faulty_data", size, faults=(size,))
     return size
 
 
@@ -157,8 +163,10 @@ def _claim(folder: Path, data: MaskedImages, shift: Shift) -> None:
         differing = [key for key, value in claim.items() if held[key] != value]
         if differing:
             raise BadInput(
+                "other_content",
                 f"{folder} holds copies made with another {', '.join(differing)}. Give another "
-                "--out, or remove that folder."
+                "--out, or remove that folder.",
+                path=folder,
             )
         return
     folder.mkdir(parents=True, exist_ok=True)

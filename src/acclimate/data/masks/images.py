@@ -101,7 +101,11 @@ class MaskedImages:
         shift: Shift | None = None,
     ) -> None:
         if not pairs:
-            raise BadInput(f"no image with a mask was found in {tree.base}, split {split!r}.")
+            raise BadInput(
+                "no_images",
+                f"no image with a mask was found in {tree.base}, split {split!r}.",
+                path=tree.base,
+            )
         self.classes, self.palette, self.pairs, self.shift = tree.classes, palette, pairs, shift
         self._tables = {kind: make_table(ids) for kind, ids in tree.ids.items()}
         self.size = _find_common_size(pairs, size)
@@ -130,7 +134,7 @@ class MaskedImages:
         """
         found = self._try_read(index)
         if isinstance(found, str):
-            raise BadInput(found)
+            raise BadInput("faulty_data", found, faults=(found,))
         return found
 
     def batches(self, picks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -199,7 +203,7 @@ class MaskedImages:
         pair = self.pairs[index]
         found = read_mask(pair.mask, self._tables[pair.kind], self.size)
         if isinstance(found, str):
-            raise BadInput(found)
+            raise BadInput("faulty_data", found, faults=(found,))
         return found
 
     def _try_read(self, index: int) -> tuple[Pixels, Mask] | str:
@@ -248,7 +252,8 @@ def refuse(faults: Sequence[str]) -> None:
     """
     if faults:
         more = f"\n  (+ {len(faults) - _SHOWN} more)" if len(faults) > _SHOWN else ""
-        raise BadInput("\n  ".join(faults[:_SHOWN]) + more)
+        text = "\n  ".join(faults[:_SHOWN]) + more
+        raise BadInput("faulty_data", text, faults=tuple(faults))
 
 
 def _find_common_size(pairs: Sequence[Pair], size: Size | None) -> Size:
@@ -260,8 +265,10 @@ def _find_common_size(pairs: Sequence[Pair], size: Size | None) -> Size:
     for pair, found in zip(pairs, good, strict=True):
         if found != good[0]:
             raise BadInput(
+                "mixed_sizes",
                 f"expected images of one size, found {show_size(good[0])} and {pair.image} of "
-                f"{show_size(found)}. Give the size to bring them to: --size, or size= in Python."
+                f"{show_size(found)}. Give the size to bring them to: --size, or size= in Python.",
+                sizes=tuple(sorted(set(good))),
             )
     return good[0]
 

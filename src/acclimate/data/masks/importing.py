@@ -42,7 +42,11 @@ def get_masks(
     spec, target = MASK_SETS[name], root / name
     layout = _LAYOUTS.get(name)
     if layout is None or (source is None and not target.is_dir()):
-        raise BadInput(f"{name} is not fetched. {spec.placing.replace('{root}', str(root))}")
+        raise BadInput(
+            "not_fetchable",
+            f"{name} is not fetched. {spec.placing.replace('{root}', str(root))}",
+            name=name,
+        )
     with hold_lock(root, name, notify):
         if source is None or (target.is_dir() and not force):
             return target
@@ -52,8 +56,10 @@ def get_masks(
                 path.parent.mkdir(parents=True, exist_ok=True)
                 if path.exists():
                     raise BadInput(
+                        "duplicate",
                         f"{place} is there more than once: several copies of {name} in {source}. "
-                        "Give one of them."
+                        "Give one of them.",
+                        name=place.as_posix(),
                     )
                 path.write_bytes(content)
             tree = list_tree(folder, spec)
@@ -61,9 +67,11 @@ def get_masks(
             faults += compare_counts(tree, spec).values()
             if faults:
                 raise BadInput(
+                    "faulty_data",
                     f"{source} is not {name}, whole: " + "\n  ".join(faults[:5]) + "\nNothing was "
                     f"put in place. Give the published files, or lay out what you have: "
-                    f"{spec.placing.replace('{root}', str(root))}"
+                    f"{spec.placing.replace('{root}', str(root))}",
+                    faults=tuple(faults),
                 )
             write_card(
                 folder,
@@ -94,8 +102,10 @@ def _files_in(
         yield place, content
     if n == 0:
         raise BadInput(
+            "wrong_archive",
             f"{source} holds no file of {spec.name}: expected such as {next(iter(depth))}/…, at "
-            f"any depth. {spec.placing}"
+            f"any depth. {spec.placing}",
+            path=source,
         )
 
 

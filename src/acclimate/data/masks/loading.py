@@ -69,7 +69,11 @@ def load_masks(
     shift = None if corruption is None else Shift(corruption, severity, seed, data_root(root))
     if name == "builtin-scenes":
         if ignore_label != IGNORE:
-            raise BadInput("builtin-scenes have no other ignore label: leave --ignore-label out.")
+            raise BadInput(
+                "not_applicable",
+                "builtin-scenes have no other ignore label: leave --ignore-label out.",
+                option="ignore_label",
+            )
         return _make_scenes(split or "test", n or N_SCENES, size, shift)
     spec, base = find_set(name, data_root(root), path)
     tree = list_tree(base, spec, classes, ignore_label)
@@ -77,7 +81,11 @@ def load_masks(
     refuse(tree.faults[chosen])
     differing = compare_counts(tree, spec)
     if chosen in differing:
-        warnings.warn(differing[chosen], AcclimateWarning, stacklevel=2)
+        counts = (spec.splits[chosen], len(tree.splits[chosen]))
+        warnings.warn(
+            AcclimateWarning("set_differs", differing[chosen], differences={chosen: counts}),
+            stacklevel=2,
+        )
     pairs = tree.splits[chosen]
     kept = [pairs[index] for index in _spread(len(pairs), n, chosen or base.name)]
     images = MaskedImages(
@@ -96,10 +104,18 @@ def load_masks(
 
 def _make_scenes(split: str, n: int, size: int | Size | None, shift: Shift | None) -> ArrayPixels:
     if size is not None:
-        raise BadInput("builtin-scenes are taken as they are, 48×64. Leave --size out.")
+        raise BadInput(
+            "not_applicable",
+            "builtin-scenes are taken as they are, 48×64. Leave --size out.",
+            option="size",
+        )
     if split not in SCENE_SPLITS:
         raise BadInput(
-            f'builtin-scenes has no split "{split}". {did_you_mean(split, SCENE_SPLITS)}'
+            "unknown_name",
+            f'builtin-scenes has no split "{split}". {did_you_mean(split, SCENE_SPLITS)}',
+            kind="split",
+            name=split,
+            known=tuple(SCENE_SPLITS),
         )
     images, labels = render_scenes(n, SCENE_SPLITS[split])
     about = {"name": "builtin-scenes", "split": split, "source": "made by code"}
@@ -117,8 +133,12 @@ def find_set(name: str, root: Path, path: str | Path | None = None) -> tuple[Mas
         path, name = name, guess_set(Path(name)) or "mask-folder"
     if name not in MASK_SETS:
         raise BadInput(
+            "unknown_name",
             f'"{name}" is neither a set with masks nor a folder. {did_you_mean(name, MASK_SETS)} '
-            "A folder has images/, masks/ and classes.txt, or such sub-folders for each split."
+            "A folder has images/, masks/ and classes.txt, or such sub-folders for each split.",
+            kind="data set",
+            name=name,
+            known=tuple(MASK_SETS),
         )
     return MASK_SETS[name], find_base(MASK_SETS[name], root, path)
 
@@ -128,28 +148,41 @@ def _choose_split(tree: MaskTree, spec: MaskSpec, split: str | None) -> str:
         split = next(iter(tree.splits))
     if not tree.splits:
         raise BadInput(
+            "wrong_layout",
             f"there is neither {tree.base / 'images'} nor a folder images in any split of "
-            f"{tree.base}. Lay images and masks out as images/ and masks/, with the same names."
+            f"{tree.base}. Lay images and masks out as images/ and masks/, with the same names.",
+            path=tree.base,
         )
     if split is None:
         there = ", ".join(tree.splits)
         first = tree.base / next(iter(tree.splits))
         instead = f", or give one of them as the folder, such as {first}, with its own {CLASSES}"
         raise BadInput(
+            "missing_option",
             f"{tree.base} has several splits, {there}, and it is not said which is meant. Those "
             "named test or val are measured on, train is prepared from: name them so"
-            f"{'' if spec.splits else instead}. In Python say split=; to data corrupt, --split."
+            f"{'' if spec.splits else instead}. In Python say split=; to data corrupt, --split.",
+            option="split",
         )
     if split not in tree.splits:
         near = did_you_mean(split, tree.splits)
-        raise BadInput(f'{spec.name} has no split "{split}" with labels. {near}')
+        raise BadInput(
+            "unknown_name",
+            f'{spec.name} has no split "{split}" with labels. {near}',
+            kind="split",
+            name=split,
+            known=tuple(tree.splits),
+        )
     return split
 
 
 def _spread(total: int, n: int | None, where: str) -> list[int]:
     if n is not None and not 1 <= n <= total:
         raise BadInput(
+            "out_of_range",
             f"expected 1 to {total} images, as many as {where} has, found {n}. Give another "
-            "--images (of a source, --source-images), n= in Python; or none, for all."
+            "--images (of a source, --source-images), n= in Python; or none, for all.",
+            option="images",
+            found=n,
         )
     return list(range(total)) if n is None else [index * total // n for index in range(n)]

@@ -69,8 +69,11 @@ def make_palette(n: int) -> tuple[Colour, ...]:
     """
     if n > 254:
         raise BadInput(
+            "out_of_range",
             f"expected at most 254 classes, found {n}: masks have 8 bits, and 255 is taken by "
-            "pixels that are ignored."
+            "pixels that are ignored.",
+            option="classes",
+            found=n,
         )
     colours = []
     for number in range(1, n + 1):

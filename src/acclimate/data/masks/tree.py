@@ -62,11 +62,18 @@ def find_base(spec: MaskSpec, root: Path, path: str | Path | None = None) -> Pat
         BadInput: There is no such folder.
     """
     if path is None and not spec.splits:
-        raise BadInput(f"{spec.name} is any folder of yours: give the folder itself.")
+        raise BadInput(
+            "missing_option",
+            f"{spec.name} is any folder of yours: give the folder itself.",
+            option="path",
+        )
     base = root / spec.name if path is None else Path(path)
     if not base.is_dir():
         placing = spec.placing.replace("{root}", str(root))
-        raise BadInput(f"{spec.name}: there is no folder {base}. {placing}")
+        text = f"{spec.name}: there is no folder {base}. {placing}"
+        if path is None:
+            raise BadInput("not_fetched", text, name=spec.name)
+        raise BadInput("not_found", text, path=base)
     return base
 
 
@@ -110,13 +117,18 @@ def list_tree(
     """
     if not 0 <= ignore_label <= 255:
         raise BadInput(
+            "out_of_range",
             f"expected an ignore label from 0 to 255, which masks of 8 bits hold, found "
-            f"{ignore_label}."
+            f"{ignore_label}.",
+            option="ignore_label",
+            found=ignore_label,
         )
     if spec.ids and ignore_label != IGNORE:
         raise BadInput(
+            "not_applicable",
             f"an ignore label is for folders of your own; the values of {spec.name} are published, "
-            "and those without a class are ignored. Leave --ignore-label (ignore_label=) out."
+            "and those without a class are ignored. Leave --ignore-label (ignore_label=) out.",
+            option="ignore_label",
         )
     if spec.name == "cityscapes":
         return _list_cityscapes(base, spec)
@@ -139,13 +151,19 @@ def read_classes(base: Path) -> list[str]:
     path = base / CLASSES
     if not path.is_file():
         raise BadInput(
+            "not_found",
             f"{path} is missing, which names the classes in the order of their numbers, one a "
-            "line. Write it, or give the names: --classes FILE, or classes= in Python."
+            "line. Write it, or give the names: --classes FILE, or classes= in Python.",
+            path=path,
         )
     lines = path.read_text(encoding="utf-8").splitlines()
     names = [line.strip() for line in lines if line.strip()]
-    if not names or len(set(names)) < len(names):
-        raise BadInput(f"expected names of classes in {path}, each once, found {names}.")
+    twice = [name for name in names if names.count(name) > 1]
+    text = f"expected names of classes in {path}, each once, found {names}."
+    if twice:
+        raise BadInput("duplicate", text, name=twice[0])
+    if not names:
+        raise BadInput("malformed_file", text, path=path)
     return names
 
 

@@ -28,12 +28,16 @@ def coral_penalty(features: Sequence[Tensor]) -> Tensor:
     Raises:
         BadInput: There are fewer than two domains, or a domain has fewer than two samples.
     """
-    if len(features) < 2 or any(len(own) < 2 for own in features):
-        raise BadInput(
+    counts = [len(own) for own in features]
+    if len(counts) < 2 or min(counts) < 2:
+        text = (
             "CORAL compares at least two domains with at least two samples each, found "
-            f"{', '.join(str(len(own)) for own in features) or 'none'} samples. Train on more "
-            "domains, or with larger batches; or use erm."
+            f"{', '.join(map(str, counts)) or 'none'} samples. Train on more domains, or with "
+            "larger batches; or use erm."
         )
+        if len(counts) < 2:
+            raise BadInput("too_few_domains", text, expected=2, found=len(counts))
+        raise BadInput("too_few_samples", text, expected=2, found=min(counts))
     # Sums over squares lose too many digits in 16 bits.
     moments = [_moments(own.float() if own.dtype.itemsize < 4 else own) for own in features]
     pairs = [

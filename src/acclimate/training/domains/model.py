@@ -48,8 +48,10 @@ def build_model(settings: DomainSettings, x: Tensor, n_classes: int) -> tuple[nn
     anatomy = find_anatomy(model, x)
     if anatomy.logits_at is not None:
         raise UnsuitableModel(
+            "unsupported_model",
             f"expected {settings.model} to return logits alone, found them at "
-            f"{anatomy.logits_at!r}. Give a function that returns a model which does."
+            f"{anatomy.logits_at!r}. Give a function that returns a model which does.",
+            model=settings.model,
         )
     if anatomy.n_classes != n_classes:
         replace_head(model, anatomy.head, n_classes)
@@ -76,8 +78,10 @@ def _load_domainbed(name: str) -> nn.Module:
         model = models.get_model(name, weights=weights)
     except OSError as error:
         raise BadInput(
+            "weights_unavailable",
             f"the ImageNet weights of {name} cannot be downloaded ({error}). Fetch {weights.url} "
-            "by other means and give the file: --weights FILE instead of --pretrained."
+            "by other means and give the file: --weights FILE instead of --pretrained.",
+            name=name,
         ) from error
     transforms = weights.transforms()
     return NormalizedModel(model, transforms.mean, transforms.std)

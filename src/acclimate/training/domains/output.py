@@ -68,8 +68,10 @@ def read_domain_result(out: Path, run: Mapping[str, Any]) -> DomainResult:
     done = card.get("training", {})
     if any(done.get(name) != value for name, value in run.items()):
         raise BadInput(
+            "other_run",
             f"{out} is the result of another run ({done.get('command', 'not of training')}). Give "
-            "another --out, or --force to overwrite it."
+            "another --out, or --force to overwrite it.",
+            path=out,
         )
     return DomainResult(
         path=out,

@@ -73,7 +73,12 @@ def train_domains(
     out = Path(out)
     check_place(out, resume, force)
     if save_every < 1:
-        raise BadInput(f"expected save_every of at least 1, found {save_every}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected save_every of at least 1, found {save_every}.",
+            option="save_every",
+            found=save_every,
+        )
     if data is None:
         data = load_domains(settings.data, root, size=settings.size, n=settings.images)
     names = choose_domains(data, settings)
@@ -146,19 +151,25 @@ def choose_domains(data: DomainSet, settings: DomainSettings) -> list[str]:
     Raises:
         BadInput: A domain that is held out is not there; or too few would be left.
     """
-    held_out = {data.find(name) for name in settings.held_out}
-    if len(held_out) < len(settings.held_out):
+    found = [data.find(name) for name in settings.held_out]
+    held_out = set(found)
+    if len(held_out) < len(found):
         raise BadInput(
+            "duplicate",
             f"expected each domain to hold out once, but {', '.join(settings.held_out)} are only "
-            f"{', '.join(sorted(held_out))}. Leave one out."
+            f"{', '.join(sorted(held_out))}. Leave one out.",
+            name=max(found, key=found.count),
         )
     names = [name for name in data.domains if name not in held_out]
     least = 2 if settings.algorithm == "coral" else 1
     if len(names) < least:
         hint = "; CORAL compares domains with each other. Use --algorithm erm" if names else ""
         raise BadInput(
+            "too_few_domains",
             f"expected at least {least} domain(s) of {data.name} to train on, found {len(names)} "
-            f"of {len(data.domains)} without {', '.join(sorted(held_out))}{hint}. Hold out fewer."
+            f"of {len(data.domains)} without {', '.join(sorted(held_out))}{hint}. Hold out fewer.",
+            expected=least,
+            found=len(names),
         )
     return names
 
@@ -189,8 +200,10 @@ def split_domains(
                 f'of the class "{data.classes[min(lost)]}"' if lost else "to choose checkpoints by"
             )
             raise BadInput(
+                "unreadable_images",
                 f'of the domain "{name}", {len(domain.unreadable)} images cannot be read, and none '
-                f"is left {what}. Replace the files; acclimate data check lists them."
+                f"is left {what}. Replace the files; acclimate data check lists them.",
+                paths=tuple(domain.unreadable),
             )
     return train, held
 

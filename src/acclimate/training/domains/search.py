@@ -66,8 +66,11 @@ def list_runs(
     Raises:
         BadInput: There would be no run.
     """
-    if n_trials < 1 or not seeds:
-        raise BadInput(f"expected at least 1 trial and 1 seed, found {n_trials} and {len(seeds)}.")
+    text = f"expected at least 1 trial and 1 seed, found {n_trials} and {len(seeds)}."
+    if n_trials < 1:
+        raise BadInput("out_of_range", text, option="n_trials", found=n_trials)
+    if not seeds:
+        raise BadInput("missing_option", text, option="seeds")
     wanted = dict.fromkeys(tuple(sorted(names)) for names in held_out)
     return [
         SearchRun(

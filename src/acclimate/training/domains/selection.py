@@ -61,22 +61,32 @@ class DomainRule:
         """
         looks = tuple(self.find(test_domain, sources))
         if not looks:
-            raise BadInput(f'the rule "{self.name}" looks at nothing.')
+            raise BadInput(
+                "not_applicable", f'the rule "{self.name}" looks at nothing.', option="rule"
+            )
         for look in looks:
             if test_domain not in look.without:
                 raise BadInput(
+                    "trained_on_test",
                     f'the rule "{self.name}" looks at a model that was trained on the test domain '
-                    f'"{test_domain}". Hold that domain out.'
+                    f'"{test_domain}". Hold that domain out.',
+                    rule=self.name,
+                    domain=test_domain,
                 )
             if look.domain == test_domain and not self.is_oracle:
                 raise BadInput(
+                    "selection_leak",
                     f'the rule "{self.name}" looks at the test domain "{test_domain}". Only the '
-                    "oracle may, which is marked."
+                    "oracle may, which is marked.",
+                    rule=self.name,
                 )
             if look.domain not in look.without and look.part != "held":
                 raise BadInput(
+                    "trained_on_images",
                     f'the rule "{self.name}" looks at images of "{look.domain}" that its model was '
-                    "trained on. Look at the part that is held out."
+                    "trained on. Look at the part that is held out.",
+                    rule=self.name,
+                    domain=look.domain,
                 )
         return looks
 
@@ -100,20 +110,26 @@ def choose(
             may look at.
     """
     if not accuracies:
-        raise BadInput("expected candidates to choose from, found none.")
+        raise BadInput(
+            "missing_option", "expected candidates to choose from, found none.", option="accuracies"
+        )
     looks = rule.list_looks(test_domain, sources)
-    for own in accuracies:
+    for number, own in enumerate(accuracies):
         more = [look for look in own if look not in looks]
         if more:
             raise BadInput(
+                "selection_leak",
                 f'the rule "{rule.name}" may not look at "{more[0].domain}" of a model trained '
-                f"without {', '.join(more[0].without)}. Give what list_looks() names, no more."
+                f"without {', '.join(more[0].without)}. Give what list_looks() names, no more.",
+                rule=rule.name,
             )
         if len(own) < len(looks):
             missing = next(look for look in looks if look not in own)
             raise BadInput(
+                "untried_candidate",
                 f'a candidate was not tried on "{missing.domain}" with a model trained without '
-                f"{', '.join(missing.without)}. Give what list_looks() names."
+                f"{', '.join(missing.without)}. Give what list_looks() names.",
+                name=str(number),
             )
     means = [statistics.fmean(own[look] for look in looks) for own in accuracies]
     return means.index(max(means))
@@ -127,7 +143,13 @@ def get_domain_rule(name: str) -> DomainRule:
     """
     if name not in DOMAIN_RULES:
         hint = did_you_mean(name, DOMAIN_RULES)
-        raise BadInput(f'there is no selection rule "{name}" for several domains. {hint}')
+        raise BadInput(
+            "unknown_name",
+            f'there is no selection rule "{name}" for several domains. {hint}',
+            kind="selection rule",
+            name=name,
+            known=tuple(DOMAIN_RULES),
+        )
     return DOMAIN_RULES[name]
 
 

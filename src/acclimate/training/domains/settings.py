@@ -78,48 +78,88 @@ class DomainSettings:
         object.__setattr__(self, "test_domain", held_out)
         self._check_names()
         if self.pretrained and self.weights is not None:
-            raise InvalidConfig("give either --pretrained or --weights FILE, not both.")
+            raise InvalidConfig(
+                "conflicting_options",
+                "give either --pretrained or --weights FILE, not both.",
+                options=("pretrained", "weights"),
+            )
         if self.gamma is not None and self.algorithm != "coral":
-            raise InvalidConfig(f"gamma weighs CORAL's penalty; {self.algorithm} has none.")
+            raise InvalidConfig(
+                "not_applicable",
+                f"gamma weighs CORAL's penalty; {self.algorithm} has none.",
+                option="gamma",
+            )
         for name in ("steps", "check_every", "size", "images", "devices"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise InvalidConfig(f"expected {name} to be at least 1, found {value}.")
+                raise InvalidConfig(
+                    "out_of_range",
+                    f"expected {name} to be at least 1, found {value}.",
+                    option=name,
+                    found=value,
+                )
         self._check_hparams()
 
     def _check_names(self) -> None:
         if self.data not in DOMAIN_SETS and not Path(self.data).is_dir():
             raise BadInput(
+                "unknown_name",
                 f'"{self.data}" is neither a set of domains nor a folder. '
                 f"{did_you_mean(self.data, DOMAIN_SETS)} A folder has one sub-folder a domain, "
-                "with one sub-folder of images a class."
+                "with one sub-folder of images a class.",
+                kind="data set",
+                name=self.data,
+                known=tuple(DOMAIN_SETS),
             )
         for name, known in (("algorithm", ALGORITHMS), ("precision", PRECISIONS)):
             value = getattr(self, name)
             if value not in known:
-                raise InvalidConfig(f'there is no {name} "{value}". {did_you_mean(value, known)}')
-        if not self.held_out or len(set(self.held_out)) < len(self.held_out):
-            raise BadInput(
-                f"expected each domain to hold out once, found {', '.join(self.held_out) or 'none'}"
-                ". Give --test-domain for one or more domains."
-            )
+                raise InvalidConfig(
+                    "unknown_name",
+                    f'there is no {name} "{value}". {did_you_mean(value, known)}',
+                    kind=name,
+                    name=value,
+                    known=tuple(known),
+                )
+        names = self.held_out
+        text = (
+            f"expected each domain to hold out once, found {', '.join(names) or 'none'}. Give "
+            "--test-domain for one or more domains."
+        )
+        if not names:
+            raise BadInput("missing_option", text, option="test_domain")
+        if len(set(names)) < len(names):
+            raise BadInput("duplicate", text, name=max(names, key=names.count))
 
     def _check_hparams(self) -> None:
         hparams = self.hparams
         for name, usual in (("lr", 5e-5), ("gamma", 1)):
             value = getattr(hparams, name)
             if not (math.isfinite(value) and value > 0):
-                raise InvalidConfig(f"expected {name} above 0, found {value}; {usual} is usual.")
+                raise InvalidConfig(
+                    "out_of_range",
+                    f"expected {name} above 0, found {value}; {usual} is usual.",
+                    option=name,
+                    found=value,
+                )
         for name, end in (("dropout", 1), ("weight_decay", math.inf)):
             value = getattr(hparams, name)
             if not 0 <= value < end:
                 until = "" if end == math.inf else f" and below {end}"
-                raise InvalidConfig(f"expected {name} of at least 0{until}, found {value}.")
+                raise InvalidConfig(
+                    "out_of_range",
+                    f"expected {name} of at least 0{until}, found {value}.",
+                    option=name,
+                    found=value,
+                )
         least = 2 if self.algorithm == "coral" else 1
         if hparams.batch_size < least * self.devices or hparams.batch_size % self.devices:
             raise InvalidConfig(
+                "out_of_range",
                 f"expected at least {least} image(s) of each domain on each of {self.devices} "
-                f"device(s), and as many on each, found a batch size of {hparams.batch_size}."
+                f"device(s), and as many on each, found a batch size of {hparams.batch_size}.",
+                option="batch_size",
+                found=hparams.batch_size,
             )
 
     @property

@@ -107,8 +107,10 @@ class SelectiveWhitening(nn.Module):
         layers = whitening_layers(model)
         if not layers:
             raise UnsuitableModel(
+                "missing_layers",
                 "expected a model with instance whitening in its first stages, found none. Put "
-                "acclimate.zoo.segmentation.InstanceWhitening layers in, or leave --isw out."
+                "acclimate.zoo.segmentation.InstanceWhitening layers in, or leave --isw out.",
+                layers=("InstanceWhitening",),
             )
         self._n_clusters, self._names = n_clusters, tuple(layers)
         self.register_buffer("is_selected", torch.tensor(False))
@@ -151,7 +153,12 @@ class SelectiveWhitening(nn.Module):
             BadInput: No image was observed.
         """
         if not int(self.n_seen):
-            raise BadInput("no image was observed: call observe() on the training images first.")
+            raise BadInput(
+                "too_few_samples",
+                "no image was observed: call observe() on the training images first.",
+                expected=1,
+                found=0,
+            )
         counts = []
         for number in range(len(self._names)):
             variances = self.get_buffer(f"variance{number}") / self.n_seen

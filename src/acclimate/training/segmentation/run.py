@@ -90,7 +90,12 @@ def train_segmentation(
     out = Path(out)
     check_place(out, resume, force)
     if save_every < 1:
-        raise BadInput(f"expected save_every of at least 1, found {save_every}.")
+        raise BadInput(
+            "out_of_range",
+            f"expected save_every of at least 1, found {save_every}.",
+            option="save_every",
+            found=save_every,
+        )
     _check_splits(settings.data, root)
     form: dict[str, Any] = {"size": settings.size, "ignore_label": settings.ignore_label}
     data = load_masks(settings.data, "train", root, n=settings.images, **form)
@@ -158,10 +163,12 @@ def _check_splits(name: str, root: str | Path | None) -> None:
     if spec.splits or {"train", "val"} <= set(there):
         return
     raise BadInput(
+        "wrong_layout",
         f"training needs the splits train and val in {base}, each with images and masks, and "
         f"measures on val; found {', '.join(there) or 'no splits'}. Put the pairs to train on into "
         f"{base / 'train'}, and some others, such as a tenth of all, into "
-        f"{base / 'val' / 'images'} and {base / 'val' / 'masks'}."
+        f"{base / 'val' / 'images'} and {base / 'val' / 'masks'}.",
+        path=base,
     )
 
 
@@ -193,9 +200,11 @@ def _build(settings: SegmentationSettings, data: LabelledPixels) -> nn.Module:
     shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
     if not isinstance(shape, tuple) or len(shape) != 4 or shape[:2] != (len(x), n_classes):
         raise UnsuitableModel(
+            "wrong_logits",
             f"expected {settings.model} to give logits of shape ({len(x)}, {n_classes}, height, "
             f"width) for {len(x)} images of {n_classes} classes, found {shape}. Give a model with "
-            "one logit a class and pixel."
+            "one logit a class and pixel.",
+            found=shape,
         )
     return model
 

@@ -78,14 +78,22 @@ class SegmentationSettings:
             get_dense(self.model)
         if self.data not in MASK_SETS and not Path(self.data).is_dir():
             raise BadInput(
+                "unknown_name",
                 f'"{self.data}" is neither a set with masks nor a folder. '
                 f"{did_you_mean(self.data, MASK_SETS)} A folder has train/images, train/masks, "
-                "val/images, val/masks and classes.txt."
+                "val/images, val/masks and classes.txt.",
+                kind="data set",
+                name=self.data,
+                known=tuple(MASK_SETS),
             )
         if self.precision not in PRECISIONS:
             raise InvalidConfig(
+                "unknown_name",
                 f'there is no precision "{self.precision}". '
-                f"{did_you_mean(self.precision, PRECISIONS)}"
+                f"{did_you_mean(self.precision, PRECISIONS)}",
+                kind="precision",
+                name=self.precision,
+                known=tuple(PRECISIONS),
             )
         if self.size is not None:
             as_size(self.size)
@@ -101,32 +109,54 @@ class SegmentationSettings:
             value = getattr(self, name)
             if value is not None and value < least.get(name, 1):
                 raise InvalidConfig(
-                    f"expected {name} to be at least {least.get(name, 1)}, found {value}."
+                    "out_of_range",
+                    f"expected {name} to be at least {least.get(name, 1)}, found {value}.",
+                    option=name,
+                    found=value,
                 )
         if self.batch_size % self.devices:
             raise InvalidConfig(
+                "out_of_range",
                 f"expected as many images on each of {self.devices} devices, found a batch size "
-                f"of {self.batch_size}."
+                f"of {self.batch_size}.",
+                option="batch_size",
+                found=self.batch_size,
             )
         if self.isw and self.isw_warmup_epochs >= self.epochs:
             raise InvalidConfig(
+                "out_of_range",
                 f"expected isw_warmup_epochs below the {self.epochs} epochs, found "
-                f"{self.isw_warmup_epochs}: the loss would never begin."
+                f"{self.isw_warmup_epochs}: the loss would never begin.",
+                option="isw_warmup_epochs",
+                found=self.isw_warmup_epochs,
             )
 
     def _check_numbers(self) -> None:
         for name in ("lr", "smallest_scale"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
-                raise InvalidConfig(f"expected {name} above 0, found {value}.")
+                raise InvalidConfig(
+                    "out_of_range",
+                    f"expected {name} above 0, found {value}.",
+                    option=name,
+                    found=value,
+                )
         for name in ("power", "weight_decay", "jitter", "isw_weight"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
-                raise InvalidConfig(f"expected {name} of at least 0, found {value}.")
+                raise InvalidConfig(
+                    "out_of_range",
+                    f"expected {name} of at least 0, found {value}.",
+                    option=name,
+                    found=value,
+                )
         if not self.smallest_scale <= self.largest_scale < math.inf:
             raise InvalidConfig(
+                "out_of_range",
                 f"expected largest_scale of at least {self.smallest_scale}, found "
-                f"{self.largest_scale}."
+                f"{self.largest_scale}.",
+                option="largest_scale",
+                found=self.largest_scale,
             )
 
     def crop(self, size: Size) -> Size:

@@ -118,8 +118,10 @@ def _build_resnet50(n_classes: int, pretrained: bool) -> nn.Module:
         if error.name != "segmentation_models_pytorch":
             raise
         raise MissingExtra(
+            "missing_extra",
             "segmentation-models-pytorch is not installed, and deeplabv3plus-resnet50 comes from "
-            "it. Install it: pip install 'acclimate[segmentation]'."
+            "it. Install it: pip install 'acclimate[segmentation]'.",
+            package="segmentation-models-pytorch",
         ) from error
     try:
         model = library.DeepLabV3Plus(
@@ -131,8 +133,10 @@ def _build_resnet50(n_classes: int, pretrained: bool) -> nn.Module:
         )
     except OSError as error:
         raise BadInput(
+            "weights_unavailable",
             f"the ImageNet weights of ResNet-50 cannot be downloaded ({error}). Try again with a "
-            "connection, or begin without --pretrained."
+            "connection, or begin without --pretrained.",
+            name="deeplabv3plus-resnet50",
         ) from error
     return PaddedModel(model, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -146,7 +150,11 @@ def _whiten_resnet50(model: PaddedModel) -> None:
 
 def _build_scenes(n_classes: int, pretrained: bool) -> nn.Module:
     if pretrained:
-        raise BadInput("builtin-scenes has no weights for ImageNet. Leave --pretrained out.")
+        raise BadInput(
+            "not_applicable",
+            "builtin-scenes has no weights for ImageNet. Leave --pretrained out.",
+            option="pretrained",
+        )
     return SceneNet(n_classes)
 
 
@@ -187,8 +195,12 @@ def get_dense(name: str) -> DenseSpec:
     """
     if name not in DENSE_MODELS:
         raise BadInput(
+            "unknown_name",
             f'no dense model "{name}". {did_you_mean(name, DENSE_MODELS)} Others are given as '
-            "package.module:function, which returns a model that gives logits (n, classes, h, w)."
+            "package.module:function, which returns a model that gives logits (n, classes, h, w).",
+            kind="model",
+            name=name,
+            known=tuple(DENSE_MODELS),
         )
     return DENSE_MODELS[name]
 
@@ -213,8 +225,10 @@ def build_dense(
     if ":" in name:
         if pretrained:
             raise UnsuitableModel(
+                "not_applicable",
                 f"{name} is a function, which decides itself what weights it begins with: load "
-                "them there, and leave --pretrained out."
+                "them there, and leave --pretrained out.",
+                option="pretrained",
             )
         return build_external(name, None, pretrained=False).train()
     spec = get_dense(name)
@@ -251,15 +265,21 @@ def load_dense(path: str | Path, expected: str | None = None) -> nn.Module:
     training = card.get("training", {})
     if training.get("task") != TASK:
         raise ArtifactMismatch(
+            "other_kind",
             f"{path} holds no model for segmentation, but {card.get('name', 'something else')}. "
-            "Give what acclimate train --task segmentation wrote."
+            "Give what acclimate train --task segmentation wrote.",
+            path=path,
+            found=training.get("task", "classification"),
+            expected=TASK,
         )
     whitening = bool(training["whitening"])
     found = f"{card['name']}{WHITENED if whitening else ''}"
     if expected not in (None, found):
         raise ArtifactMismatch(
+            "other_weights",
             f"expected the weights of {expected} in {path}, found those of {found}. Give the file "
-            "of that model, or name the model that the file is of."
+            "of that model, or name the model that the file is of.",
+            differences={"name": (found, expected)},
         )
     with torch.random.fork_rng(devices=[]):  # all that is drawn is overwritten
         model = build_dense(str(card["name"]), int(card["n_classes"]), whitening=whitening)

