@@ -2,40 +2,59 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
+
+# One thread per worker: the tests are small, and on shared cores, threads that wait by spinning
+# take time from those that work.
+PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest -n auto
 
 # The stamps are newer than what they were made from, so a second call is quick.
-.PHONY: demo test lint format clean
+.PHONY: demo check test test-matrix lint format clean
 .DELETE_ON_ERROR:
 
-# On shared cores, threads that wait by spinning steal the time of those that work.
 demo: $(VENV)/.core
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/acclimate demo $(ARGS)
+	@echo "acclimate demo: adapts the built-in model to six kinds of shifted images."
+	@OMP_WAIT_POLICY=PASSIVE $(BIN)/acclimate demo $(ARGS)
 
-# One thread a worker: the tests are small, and threads would only wait for each other.
+# Before every commit.
+check: lint
+	@echo "Running the fast tests. Everything: make test"
+	@$(PYTEST) -m "not slow" $(ARGS)
+
 test: lint
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest -n auto $(ARGS)
+	@echo "Running all tests. Only the fast ones: make check"
+	@$(PYTEST) $(ARGS)
+
+# All tests as other processors would run them. Takes five times as long as `make test`.
+test-matrix: $(VENV)/.dev
+	@$(BIN)/python tests/matrix.py $(ARGS)
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	@echo "Checking format, style, types and import contracts."
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports > $(VENV)/lint-imports.log || { cat $(VENV)/lint-imports.log; exit 1; }
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 $(VENV)/bin/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "acclimate needs Python 3.11 or newer, found " + sys.version.split()[0] + "; say make PYTHON=python3.11")'
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "acclimate needs Python 3.11 or newer, found " + sys.version.split()[0] + ". Run: make PYTHON=python3.11")'
+	@echo "Creating a virtual environment in $(VENV)."
+	@$(PYTHON) -m venv $(VENV)
 
+# Two -q: pip prints errors, but no warnings, which can look like errors.
 $(VENV)/.core: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
-	touch $@
+	@echo "Installing acclimate and torch into $(VENV). This takes about a minute, once."
+	@$(PIP) -e .
+	@touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@ $(VENV)/.core
+	@echo "Installing acclimate, its extras and the test tools into $(VENV). This takes one to three minutes, once."
+	@$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/.core
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build
