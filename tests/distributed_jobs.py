@@ -140,15 +140,15 @@ class Undeclared(Tent):
 
 
 def refusals(rank, folder):
-    """Return what each process said to things that cannot be."""
+    """Return the code and the data of what each process raised at things that cannot be."""
     said = {}
 
     def attempt(name, action):
+        said[name] = None
         try:
             action()
-            said[name] = "nothing"
         except AcclimateError as error:
-            said[name] = f"{type(error).__name__}: {error}"
+            said[name] = {"code": error.code, **error.data}
 
     model = build_model("batch_norm")
     loaded = acclimate.Artifact.load(artifact_path(folder, "batch_norm"))
@@ -193,7 +193,7 @@ def refusals(rank, folder):
     check_agreement(adapted)
 
     def fail(*_):
-        raise AcclimateError("half-way")
+        raise AcclimateError("duplicate", "half-way", name="batch")
 
     hook = model.head.register_forward_hook(fail)
     attempt("failing", lambda: adapted(x))

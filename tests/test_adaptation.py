@@ -14,15 +14,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import acclimate
-from acclimate.errors import (
-    ArtifactMismatch,
-    BadInput,
-    InvalidConfig,
-    NotAdapted,
-    UnsuitableModel,
-)
 from acclimate.testing.cases import tiny_artifact
 from acclimate.testing.models import tiny_batches, tiny_model
+from tests.codes import raises
 
 X = tiny_batches(1)[0][0]
 
@@ -34,9 +28,9 @@ def model():
 
 def test_a_model_is_lent_once(model):
     adapted = acclimate.adapt(model, "tent")
-    with pytest.raises(NotAdapted, match='adapted by "tent" already'):
+    with raises("already_adapted"):
         acclimate.adapt(model, "norm")
-    with pytest.raises(NotAdapted, match="adapted already"):
+    with raises("already_adapted"):
         acclimate.adapt(adapted, "norm")
     acclimate.adapt(copy.deepcopy(model), "norm")
     acclimate.adapt(adapted.unwrap(), "norm")
@@ -48,10 +42,18 @@ def test_a_forgotten_wrapper_does_not_block_its_model(model):
     acclimate.adapt(model, "norm")
 
 
+def places(*expected):
+    """Return a check that a refusal is about these places and no others."""
+    return lambda problems: tuple(problem.where for problem in problems) == expected
+
+
 def test_frozen_models_are_refused_with_the_remedy(model):
     model.requires_grad_(False)
-    with pytest.raises(UnsuitableModel, match="requires_grad_"):
+    with raises("method_refused", methods=("tent",), reasons=places("parameters")) as caught:
         acclimate.adapt(model, "tent")
+    assert "model.requires_grad_(True)" in caught.value.reasons[0].remedy
+    model.requires_grad_(True)
+    acclimate.adapt(model, "tent")
 
 
 def test_partially_frozen_parameters_stay(model):
@@ -76,14 +78,16 @@ def test_states_of_other_things_are_refused(model, tmp_path):
     path = tmp_path / "s.safetensors"
     acclimate.adapt(model, "tent", lr=1e-4).save(path)
     other = tiny_model("batch_norm", seed=1)
-    with pytest.raises(ArtifactMismatch) as caught:
+    with raises("other_settings") as caught:
         acclimate.adapt(other, "tent").load(path)
-    assert "config" in str(caught.value)
-    assert "source" in str(caught.value)
-    with pytest.raises(ArtifactMismatch, match="method"):
+    differences = caught.value.differences
+    assert set(differences) == {"config", "source"}
+    assert [config["lr"] for config in differences["config"]] == [1e-4, 1e-3]
+    with raises("other_settings", differences=lambda found: found["method"] == ("tent", "norm")):
         acclimate.adapt(tiny_model("batch_norm"), "norm").load(path)
 
 
+@pytest.mark.slow
 def test_resume_in_a_new_process(tmp_path):
     """Cut, save, new interpreter, load, go on: exactly the logits of the uncut stream."""
     xs = [x for x, _ in tiny_batches(4, seed=7)]
@@ -110,7 +114,7 @@ torch.save([adapted(x) for x, _ in tiny_batches(4, seed=7)[2:]], {str(tmp_path /
 
 def test_single_images_are_refused_first_and_skipped_last(model):
     adapted = acclimate.adapt(model, "tent")
-    with pytest.raises(BadInput, match="more than one sample"):
+    with raises("single_sample"):
         adapted(X[:1])
     adapted(X)
     weights = model.norm.weight.detach().clone()
@@ -123,7 +127,7 @@ def test_single_images_are_refused_first_and_skipped_last(model):
 
 def test_a_loss_that_is_not_finite_changes_nothing(model):
     with torch.no_grad():
-        model.stem.weight.mul_(1e38)
+        model.stem.weight.mul_(torch.inf)
     adapted = acclimate.adapt(model, "tent", statistics="running")
     before = {k: v.clone() for k, v in model.state_dict().items()}
     adapted(X)
@@ -150,9 +154,9 @@ def test_an_interrupted_step_changes_nothing(model, monkeypatch):
 
 def test_wrong_devices_and_types_are_named(model):
     adapted = acclimate.adapt(model, "norm")
-    with pytest.raises(BadInput, match=r"torch\.float32, as the model is, found torch\.float64"):
+    with raises("wrong_dtype", found="float64"):
         adapted(X.double())
-    with pytest.raises(BadInput, match=r"expected a batch on cpu, .*found meta"):
+    with raises("wrong_device", expected="cpu", found="meta"):
         adapted(torch.empty(2, 3, 8, 8, device="meta"))
 
 
@@ -209,12 +213,14 @@ def test_single_images_with_a_projector(name, statistics):
 
 def test_pixels_out_of_range_are_refused_wherever_the_range_is_known(model):
     adapted = acclimate.adapt(model, "tent", tiny_artifact("batch_norm"))
-    with pytest.raises(BadInput, match="expected pixels in"):
+    brightest = float(255 * X.max())
+    with raises("pixel_range", high=pytest.approx(brightest)):
         adapted(X * 255)
-    with adapted.paused(), pytest.raises(BadInput, match="expected pixels in"):
+    with adapted.paused(), raises("pixel_range", high=pytest.approx(brightest)):
         adapted(X * 255)
     adapted.unwrap()
-    with pytest.raises(BadInput, match="normalised"):
+    # Given back as pixels, of which ImageNet's have a deviation of 0.22 to 0.23 and a mean below.
+    with raises("pixel_range", high=lambda high: 0.2 * brightest < high < 0.3 * brightest):
         acclimate.adapt(model, "tent", normalization="imagenet")(X * 255)
 
 
@@ -239,7 +245,7 @@ def test_a_forward_that_fails_changes_nothing(model):
 
 
 def test_half_precision_that_cannot_be_trained_is_refused(model):
-    with pytest.raises(UnsuitableModel, match="bfloat16"):
+    with raises("method_refused", methods=("tent",), reasons=places("precision")):
         acclimate.adapt(model.half(), "tent")
 
 
@@ -250,7 +256,7 @@ def test_states_with_other_moving_parameters_are_refused(model, tmp_path):
     other.norm.requires_grad_(False)
     adapted = acclimate.adapt(other, "tent")
     before = {k: v.clone() for k, v in other.state_dict().items()}
-    with pytest.raises(ArtifactMismatch, match="moves"):
+    with raises("other_settings", differences=lambda found: set(found) == {"moves"}):
         adapted.load(path)
     assert all(torch.equal(v, before[k]) for k, v in other.state_dict().items())
 
@@ -258,9 +264,9 @@ def test_states_with_other_moving_parameters_are_refused(model, tmp_path):
 def test_state_dicts_of_other_things_are_refused(model):
     state = acclimate.adapt(model, "tent").state_dict()
     other = acclimate.adapt(tiny_model("batch_norm"), "norm")
-    with pytest.raises(ArtifactMismatch, match="method"):
+    with raises("other_settings", differences=lambda found: found["method"] == ("tent", "norm")):
         other.load_state_dict(state)
-    with pytest.raises(NotAdapted, match="assign"):
+    with raises("assign_refused"):
         other.load_state_dict(other.state_dict(), assign=True)
 
 
@@ -277,19 +283,21 @@ def test_another_precision_in_mid_stream(model):
 
 @pytest.mark.parametrize("guard", [1, "yes"])
 def test_guards_that_are_none(model, guard):
-    with pytest.raises(InvalidConfig, match="True, False or a Guard"):
+    with raises("wrong_type", option="guard", found=type(guard).__name__):
         acclimate.adapt(model, "tent", tiny_artifact("batch_norm"), guard=guard)
 
 
 def test_another_head_than_the_artifact_s_is_refused(model):
-    with pytest.raises(InvalidConfig, match='prepared with, "head"'):
+    with raises("artifact_conflict", option="head", expected="head", found="stem"):
         acclimate.adapt(model, "swr_nsp", tiny_artifact("batch_norm"), head="stem")
 
 
 def test_lazy_models_are_refused_until_they_have_run():
     lazy = nn.Sequential(nn.Flatten(), nn.LazyLinear(8), nn.BatchNorm1d(8), nn.Linear(8, 4))
-    with pytest.raises(UnsuitableModel, match="Run it once"):
+    with raises("lazy_layers"):
         acclimate.adapt(lazy, "tent")
+    lazy(X)
+    acclimate.adapt(lazy, "tent")
 
 
 @settings(deadline=None, max_examples=25)
@@ -313,5 +321,5 @@ def test_any_legal_batch_is_taken(n, size, scale, method, name):
 
 def test_a_model_without_parameters_is_refused():
     model = nn.Sequential(nn.Flatten(), nn.Softmax(dim=1))
-    with pytest.raises(UnsuitableModel):
+    with raises("method_refused", methods=("tent",), reasons=places("normalisation")):
         acclimate.adapt(model, "tent")

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 import acclimate
 from acclimate.artifact import Artifact
 from acclimate.doctor import Diagnosis, Finding, diagnose
-from acclimate.errors import AcclimateWarning, BadInput
 from acclimate.testing.dense_models import TinyDeepLab
 from tests.cli_models import plain_mlp, tiny_cnn
+from tests.codes import raises, warns
 
 
 def batch(n: int = 20) -> Tensor:
@@ -29,7 +29,7 @@ def find(diagnosis: Diagnosis, topic: str) -> Finding:
 
 @pytest.fixture(scope="module")
 def artifact() -> Artifact:
-    with pytest.warns(AcclimateWarning, match="only 20"):
+    with warns("few_samples", found=20):
         return acclimate.prepare(tiny_cnn(), [(batch(), torch.arange(20) % 4)])
 
 
@@ -216,7 +216,7 @@ def test_a_single_image_is_judged_as_adapting_judges_it(pools: bool) -> None:
     assert found.level == ("problem" if pools else "ok")
     adapted = acclimate.adapt(model, "tent")
     if pools:
-        with pytest.raises(BadInput, match="expected more than one sample"):
+        with raises("single_sample"):
             adapted(batch(1))
         assert find(diagnose(TinyDeepLab(pools=True), batch(2)), "batch size").level == "ok"
     else:

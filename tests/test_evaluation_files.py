@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
@@ -11,12 +12,12 @@ import torch
 
 import acclimate
 from acclimate import streams
-from acclimate.errors import BadInput
 from acclimate.evaluation import Record, Result, Tally
 from acclimate.measures import Measures, pack_measures, pool, unpack_measures
 from acclimate.testing.models import tiny_model
-from tests.report_records import make_run
-from tests.stream_domains import tiny_domains
+from tests.codes import raises
+from tests.report.records import make_run
+from tests.streams.domains import tiny_domains
 from tests.torchmetrics_door import classification, torchmetrics
 
 
@@ -28,7 +29,7 @@ def test_records_alone_tell_no_calibration():
     result = make_run("norm", 0, {"fog": 0.3}).result
     assert 0 < result.error < 1
     for name in ("ece", "adaptive_ece", "histogram", "class_shares", "error_by_class", "whole"):
-        with pytest.raises(BadInput, match=r"found records alone.*Use evaluate"):
+        with raises("not_recorded", what="measures"):
             getattr(result, name)
     summary = result.to_dict()
     assert summary["ece"] is None
@@ -52,9 +53,9 @@ def test_a_result_survives_files():
     assert (twice.n, twice.whole.n) == (2 * result.n, 2 * result.whole.n)
     assert twice.ece == pytest.approx(result.ece, abs=1e-12)
     assert pool([result, Result(again.records)]).measures == {}
-    with pytest.raises(BadInput, match="Were they taken from another run"):
+    with raises("count_mismatch", expected=result.n - result.records[-1].n, found=result.n):
         Result(result.records[:-1], result.measures)
-    with pytest.raises(BadInput, match="found no epoch, domain, is_probe"):
+    with raises("wrong_fields", missing=("epoch", "domain", "is_probe"), unknown=()):
         unpack_measures([Measures(2).to_dict()])
 
 
@@ -67,21 +68,25 @@ def test_a_record_that_is_no_number_survives_a_file():
     assert again.predictions is None
     assert again.by_domain == record.by_domain
     line = record.to_dict()
-    with pytest.raises(BadInput, match="missing: none, unknown: colour"):
+    with raises("wrong_fields", missing=(), unknown=("colour",)):
         Record.from_dict({**line, "colour": 1})
     del line["n"]
-    with pytest.raises(BadInput, match="missing: n, unknown: none"):
+    with raises("wrong_fields", missing=("n",), unknown=()):
         Record.from_dict(line)
 
 
 def test_metrics_of_torchmetrics_over_all_and_by_domain():
-    base = streams.mixed(tiny_domains(), 10, seed=2)
-    clean = tiny_domains("clean")[0]
+    # In double precision no two probabilities are so near that rounding could change their order.
+    a, b, clean = (dataclasses.replace(d, x=d.x.double()) for d in tiny_domains("a", "b", "clean"))
+    base = streams.mixed([a, b], 10, seed=2)
     stream = streams.with_clean_probe(base, clean, 8)
     kinds = {"auroc": classification.MulticlassAUROC, "f1": classification.MulticlassF1Score}
     collection = torchmetrics.MetricCollection({name: kind(4) for name, kind in kinds.items()})
-    result = acclimate.evaluate(adapt(), stream, metrics=collection)
-    adapted = adapt()
+    model = tiny_model("batch_norm").double()
+    result = acclimate.evaluate(
+        acclimate.adapt(copy.deepcopy(model), "norm"), stream, metrics=collection
+    )
+    adapted = acclimate.adapt(model, "norm")
     probs, y, names = [], [], []
     for batch in base:
         probs.append(adapted(batch.x).softmax(1))
@@ -124,9 +129,9 @@ def test_a_metric_that_has_seen_samples_is_copied_without_them():
 
 @pytest.mark.parametrize("metric", [["MulticlassAUROC"], classification.MulticlassAUROC, "ece"])
 def test_what_is_no_metric(metric):
-    with pytest.raises(BadInput, match=r"a metric with update, compute and reset.*found"):
+    with raises("wrong_type", option="metrics"):
         acclimate.evaluate(adapt(), streams.continual(tiny_domains(), 8), metrics=metric)
-    with pytest.raises(BadInput, match="MetricCollection"):
+    with raises("wrong_type", option="metrics"):
         next(acclimate.iter_evaluate(adapt(), streams.continual(tiny_domains(), 8), metrics=metric))
 
 

@@ -14,10 +14,10 @@ from torch import nn
 
 import acclimate
 from acclimate import PenaltyOptions, PrototypeOptions, preparation
-from acclimate.errors import AcclimateWarning
 from acclimate.parts.cache import PATIENCE, RowCache, image_keys
 from acclimate.parts.rows import Rows
 from acclimate.testing.models import tiny_batches, tiny_model
+from tests.codes import warns
 
 EPOCHS = 4
 N_BATCHES = 6
@@ -28,8 +28,8 @@ PARTS = ("prototypes", "features")
 class Shuffled:
     """A source whose samples come in another order at every pass, with a smaller last batch."""
 
-    def __init__(self, change=lambda x, generator: x):
-        batches = tiny_batches(N_BATCHES)
+    def __init__(self, change=lambda x, generator: x, dtype=torch.float32):
+        batches = tiny_batches(N_BATCHES, dtype=dtype)
         self.x, self.y = (torch.cat(parts)[:-3] for parts in zip(*batches, strict=True))
         self.draws = torch.Generator().manual_seed(0)
         self.change = change
@@ -83,18 +83,18 @@ def assert_same(first, second):
     assert first.parts == second.parts
 
 
-@pytest.mark.parametrize("budget", [2**20, 0])
+@pytest.mark.parametrize("prototypes", [PROJECTOR, PrototypeOptions(depth=0)], ids=["2", "0"])
 @pytest.mark.parametrize("kind", ["batch_norm", "group_norm", "vit"])
-def test_kept_features_change_no_bit(kind, budget, caches, uncached):
+def test_kept_features_change_no_bit(kind, prototypes, caches, uncached):
     model, batches = tiny_model(kind), [*tiny_batches(N_BATCHES), tiny_batches(1, 5)[0]]
     made, settings_ = caches
-    settings_["memory_budget"] = budget
-    found = acclimate.prepare(model, batches, parts=PARTS, prototypes=PROJECTOR)
-    assert len(made) == 1
-    assert_same(found, uncached(model, batches, parts=PARTS, prototypes=PROJECTOR))
-    without_projector = {"parts": PARTS, "prototypes": PrototypeOptions(depth=0)}
-    found = acclimate.prepare(model, batches, **without_projector)
-    assert_same(found, uncached(model, batches, **without_projector))
+    expected = uncached(model, batches, parts=PARTS, prototypes=prototypes)
+    made.clear()  # one is made in any case
+    for n_made, budget in enumerate((2**20, 0), 1):
+        settings_["memory_budget"] = budget
+        found = acclimate.prepare(model, batches, parts=PARTS, prototypes=prototypes)
+        assert len(made) == n_made
+        assert_same(found, expected)
 
 
 @pytest.mark.parametrize("budget", [2**20, 0])
@@ -127,14 +127,22 @@ def test_one_pass_is_not_kept(monkeypatch):
 
 
 def test_another_order_at_every_pass_is_no_hindrance(uncached):
-    model = tiny_model("batch_norm")
+    """What was kept is that of another batch: it may be rounded otherwise, but no more."""
+    model = tiny_model("batch_norm").double()
     counts = count_images(model)
-    found = acclimate.prepare(model, Shuffled(), parts=PARTS, prototypes=PROJECTOR)
+    source = partial(Shuffled, dtype=torch.float64)
+    found = acclimate.prepare(model, source(), parts=PARTS, prototypes=PROJECTOR)
     n_images = 8 * N_BATCHES - 3
     assert sum(counts) < 4 + (EPOCHS + 2) * n_images
-    expected = uncached(model, Shuffled(), parts=PARTS, prototypes=PROJECTOR)
-    for name, tensor in expected.tensors.items():
-        torch.testing.assert_close(found.tensors[name], tensor, rtol=1e-4, atol=1e-5)
+    expected = uncached(model, source(), parts=PARTS, prototypes=PROJECTOR)
+    # A bias before BatchNorm has no gradient but rounding, which Adam makes large; and the layer
+    # takes away again what it adds.
+    without_effect = {"projector/0.bias", "projector/1.running_mean"}
+    assert without_effect < expected.tensors.keys()
+    for name in expected.tensors.keys() - without_effect:
+        torch.testing.assert_close(
+            found.tensors[name], expected.tensors[name], rtol=1e-8, atol=1e-10
+        )
 
 
 def test_a_source_that_never_repeats_itself_is_given_up(caches, uncached):
@@ -237,11 +245,14 @@ def test_a_file_takes_half_of_the_free_disk_at_most(monkeypatch):
     rows.close()
 
 
-def test_without_room_the_model_runs_again_and_a_warning_says_why(caches, uncached):
+def test_without_room_the_model_runs_again_and_the_message_names_the_remedy(caches, uncached):
     model, batches = tiny_model("batch_norm"), tiny_batches(N_BATCHES)
     caches[1].update(memory_budget=100, disk_budget=1000)
-    with pytest.warns(AcclimateWarning, match="1,000 may be taken.*TMPDIR"):
+    with warns("cache_full") as told:
         found = acclimate.prepare(model, batches, parts=PARTS, prototypes=PROJECTOR)
+    assert [("1,000" in str(warning), "TMPDIR" in str(warning)) for warning in told] == [
+        (True,) * 2
+    ]
     assert_same(found, uncached(model, batches, parts=PARTS, prototypes=PROJECTOR))
 
 

@@ -7,12 +7,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from acclimate.bench import JobSpec, Preparing
 from acclimate.bench.attempt import End, Setup, Tries
 from acclimate.bench.folder import JobFolder
 from acclimate.bench.job import Manner
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 VOLATILE = ("ms", "peak_memory")
 PREPARE = {"images": 48, "parts": {"penalty": {"n_samples": 8}}}
 
@@ -45,6 +47,19 @@ def run_once(
     )
     tries = Tries(setup, tell, lambda: stop_after is not None and n_batches >= stop_after)
     return tries.run(spec, JobFolder(folder))
+
+
+def run_to_failure(spec: JobSpec, folder: Path) -> BaseException:
+    """Try a job in this process that fails; return the error that its folder tells of."""
+    errors: list[BaseException] = []
+    keep = JobFolder.fail_by
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JobFolder, "fail_by", lambda own, e: (errors.append(e), keep(own, e)))
+        assert run_once(spec, folder) == "failed"
+    (error,) = errors
+    told = json.loads((folder / "error.json").read_text())
+    assert (told["type"], told["message"]) == (type(error).__name__, str(error))
+    return error
 
 
 def read_lines(folder: Path, name: str = "records.jsonl") -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
     python -m tests.bench.killing SUITE.toml OUT N_KILLS SEED
 
 What is slow to load is loaded once, before the first fork. Prints how many were killed while they
-were at work, and in which state they left the jobs.
+were at work, and the folder of each job that a kill has cut.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import random
 import signal
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import torch
@@ -42,7 +41,7 @@ def run_forked(suite: Suite, out: Path) -> int:
 
 def kill_at_random(suite: Suite, out: Path, draws: random.Random) -> bool:
     """Run, and kill after some batches and some milliseconds; say whether it was still at work."""
-    n_batches, delay = draws.randrange(7), draws.uniform(0, 0.01)
+    n_batches, delay = draws.randrange(10), draws.uniform(0, 0.01)
     number = run_forked(suite, out)
     lowest = count_records(out)
     while os.waitpid(number, os.WNOHANG) == (0, 0):
@@ -62,14 +61,15 @@ def main() -> None:
     torch.set_num_threads(1)
     suite, out = Suite.load(sys.argv[1]), Path(sys.argv[2])
     n_kills, draws = int(sys.argv[3]), random.Random(int(sys.argv[4]))
-    killed = 0
-    left: Counter[str] = Counter()
+    n_killed, cut, failed = 0, [], []
     for _ in range(n_kills):
-        killed += kill_at_random(suite, out, draws)
+        n_killed += kill_at_random(suite, out, draws)
         if (out / "suite.json").is_file():
-            left.update(own.state for own in Store(out).statuses())
+            statuses = Store(out).statuses()
+            cut += [own.folder for own in statuses if own.state == "cut"]
+            failed += [own.folder for own in statuses if own.state == "failed"]
     _, status = os.waitpid(run_forked(suite, out), 0)
-    print(json.dumps({"killed": killed, "status": status, "left": dict(left)}))
+    print(json.dumps({"killed": n_killed, "status": status, "cut": cut, "failed": failed}))
 
 
 if __name__ == "__main__":

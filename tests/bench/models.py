@@ -18,29 +18,13 @@ def tiny() -> nn.Module:
     return _fill(_layers())
 
 
-class Mortal(nn.Sequential):
-    """Kills its process as often as there are files in a folder, one at each forward."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Die if told to."""
-        folder = os.environ.get("ACCLIMATE_TEST_DEATHS")
-        for ticket in sorted(Path(folder).glob("*.ticket")) if folder else ():
-            ticket.unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().forward(x)
-
-
-def mortal() -> nn.Module:
-    """Return the same classifier in a body that can be killed."""
-    return _fill(Mortal(*_layers()))
-
-
 class Doomed(nn.Sequential):
-    """Kills its process at the first batch that is more than a try."""
+    """Kills its process at the first batch that is more than a try, as soon as a file is there."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Die."""
         if len(x) > 2:
+            _wait_for_file("ACCLIMATE_TEST_DOOM")
             os.kill(os.getpid(), signal.SIGKILL)
         return super().forward(x)
 
@@ -54,8 +38,9 @@ class Slow(nn.Sequential):
     """Takes its time, where it is told how much."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Sleep a little."""
-        time.sleep(float(os.environ.get("ACCLIMATE_TEST_PAUSE", "0")))
+        """Sleep a little, unless this is a try."""
+        if len(x) > 2:
+            time.sleep(float(os.environ.get("ACCLIMATE_TEST_PAUSE", "0")))
         return super().forward(x)
 
 
@@ -64,27 +49,30 @@ def slow() -> nn.Module:
     return _fill(Slow(*_layers()))
 
 
-class Gated(nn.Sequential):
-    """Takes its time, and stops after twenty forwards until a file is there."""
+class Gated(Slow):
+    """Takes its time, and stops after some batches until a file is there."""
 
-    n_forwards = 0
+    n_batches = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """Wait at the gate, but not for ever."""
-        self.n_forwards += 1
-        time.sleep(float(os.environ.get("ACCLIMATE_TEST_PAUSE", "0")))
-        gate = os.environ.get("ACCLIMATE_TEST_GATE")
-        deadline = time.monotonic() + 300
-        while gate and self.n_forwards > 20 and time.monotonic() < deadline:
-            if Path(gate).exists():
-                break
-            time.sleep(0.02)
+        """Wait at the gate, unless this is a try."""
+        self.n_batches += len(x) > 2
+        if self.n_batches > int(os.environ.get("ACCLIMATE_TEST_GATE_AFTER", "0")):
+            _wait_for_file("ACCLIMATE_TEST_GATE")
         return super().forward(x)
 
 
 def gated() -> nn.Module:
     """Return the same classifier, which is at work until it is let go on."""
     return _fill(Gated(*_layers()))
+
+
+def _wait_for_file(variable: str) -> None:
+    """Wait for the file that the environment names, if it names one; but not for ever."""
+    name = os.environ.get(variable)
+    deadline = time.monotonic() + 120
+    while name and not Path(name).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def _layers() -> nn.Sequential:

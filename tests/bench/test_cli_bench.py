@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from acclimate.bench import Entry, Event, JobSpec
 from acclimate.bench.events import Meter, weigh
 from acclimate.cli.main import app
-from acclimate.errors import BadInput
+from acclimate.errors import BadInput, UnknownMethod
+from tests.codes import raises
 
 SUITE = """
 title = "Two methods"
@@ -85,15 +86,20 @@ def test_failures_are_shown_at_the_end_with_what_to_do(suite: Path) -> None:
 
 def test_mistakes_are_refused_before_anything_is_made(suite: Path, tmp_path: Path) -> None:
     suite.write_text(SUITE.replace('"tent"', '"tnet"'))
-    with pytest.raises(LookupError, match="tent"):
+    with raises("unknown_method", UnknownMethod, name="tnet") as caught:
         raise call("run", suite, "--out", "out").exception
+    assert "tent" in caught.value.known
     assert not (tmp_path / "out").exists()
-    for slip in ('model = "resnet20-cifr10"', 'model = "builtin"\ndata = "cifr10c"'):
+    for slip, kind, name, meant in (
+        ('model = "resnet20-cifr10"', "model", "resnet20-cifr10", "resnet20-cifar10"),
+        ('model = "builtin"\ndata = "cifr10c"', "data set", "cifr10c", "cifar10c"),
+    ):
         suite.write_text(SUITE.replace('model = "tests.bench.models:tiny"', slip))
-        with pytest.raises(BadInput, match="Did you mean"):
+        with raises("unknown_name", BadInput, kind=kind, name=name) as caught:
             raise call("run", suite, "--out", "out", "--workers", "0").exception
+        assert meant in caught.value.known
     assert not (tmp_path / "out").exists()
-    with pytest.raises(BadInput, match=r"has no suite\.json"):
+    with raises("not_found", BadInput, path=tmp_path / "suite.json"):
         raise call("status", tmp_path).exception
 
 

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from acclimate.bench import JobSpec, Suite
 from acclimate.bench.hashes import model_code_sha256
-from acclimate.errors import AcclimateError
+from acclimate.errors import BadInput
 from acclimate.functional.normalization import NORMALIZATIONS
 from acclimate.zoo.external import NormalizedModel
 from tests.bench import models
-from tests.bench.jobs import make_spec, read_lines, run_once, stable
+from tests.bench.jobs import make_spec, read_lines, run_once, run_to_failure, stable
+from tests.codes import check_coded, raises
 from tests.segmentation.samples import make_folder
 
 HERE = "tests.bench.test_form"
@@ -88,7 +89,8 @@ def test_logits_are_where_a_job_says(method: str, tmp_path: Path) -> None:
 def test_images_of_a_folder_are_brought_to_a_size(tmp_path: Path) -> None:
     folder = str(make_images(tmp_path / "images"))
     fields: dict[str, Any] = {"data": folder, "corruptions": None, "images": None}
-    assert run_once(make_spec("source", **fields), tmp_path / "none") == "failed"
+    error = run_to_failure(make_spec("source", **fields), tmp_path / "none")
+    check_coded(error, "mixed_sizes", sizes=lambda sizes: {(12, 12), (16, 21)} <= set(sizes))
     for size in (8, "8x8", "8x10"):
         run_once(make_spec("source", **fields, size=size), tmp_path / str(size))
     square, same, wide = (stable(tmp_path / name) for name in ("8", "8x8", "8x10"))
@@ -112,7 +114,9 @@ def test_masks_with_another_label_for_none(tmp_path: Path) -> None:
         "prepare": {"images": 2, "parts": {"penalty": {"n_samples": 2}}},
     }
     spec = JobSpec.from_dict({**fields, "method": "swr", "ignore_label": 99})
-    assert run_once(JobSpec.from_dict({**fields, "method": "swr"}), tmp_path / "a") == "failed"
+    error = run_to_failure(JobSpec.from_dict({**fields, "method": "swr"}), tmp_path / "a")
+    check_coded(error, "faulty_data", faults=lambda faults: len(faults) == 4)
+    assert all(": 99" in fault for fault in error.faults)
     assert run_once(spec, tmp_path / "b") == "finished"
     assert sum(line["n"] for line in read_lines(tmp_path / "b")) == n_labelled
 
@@ -132,27 +136,37 @@ def test_what_is_as_usual_keeps_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("line", "code", "data"),
     [
-        ('size = "big"', 'expected a size as a number.* found "big"'),
-        ("size = 1.5", "expected a number of pixels"),
-        ('ignore_label = "void"', "expected a whole number"),
-        ('normalization = "imagnet"', 'Did you mean "imagenet"'),
-        ("normalization = { mean = [0.5], std = [0.0] }", "must be above 0"),
-        ("logits_at = 0.5", "expected a name, or a place counted from 0"),
+        ('size = "big"', "malformed", {"option": "size", "found": "big"}),
+        ("size = 1.5", "wrong_type", {"option": "size", "found": 1.5}),
+        ('ignore_label = "void"', "wrong_type", {"option": "ignore_label", "found": "void"}),
+        (
+            'normalization = "imagnet"',
+            "unknown_name",
+            {"kind": "normalization", "name": "imagnet", "known": tuple(NORMALIZATIONS)},
+        ),
+        (
+            "normalization = { mean = [0.5], std = [0.0] }",
+            "out_of_range",
+            {"option": "std", "found": (0.0,)},
+        ),
+        ("logits_at = 0.5", "wrong_type", {"option": "logits_at", "found": 0.5}),
     ],
 )
-def test_slips_are_told_before_anything_runs(line: str, message: str, tmp_path: Path) -> None:
+def test_slips_are_told_before_anything_runs(
+    line: str, code: str, data: dict[str, Any], tmp_path: Path
+) -> None:
     file = tmp_path / "suite.toml"
     file.write_text(f'title = "t"\n[job]\n{line}\n[[rows]]\nmethod = "source"\n')
-    with pytest.raises(AcclimateError, match=message):
+    with raises(code, **data):
         Suite.load(file)
 
 
 @pytest.mark.parametrize("form", [{"size": 8}, {"ignore_label": 3}])
 def test_form_of_folders_is_refused_for_others(form: dict[str, int], tmp_path: Path) -> None:
-    assert run_once(make_spec("source", **form), tmp_path / "a") == "failed"
-    assert "is for" in (tmp_path / "a" / "error.json").read_text()
+    error = run_to_failure(make_spec("source", **form), tmp_path / "a")
+    check_coded(error, "not_applicable", option=next(iter(form)))
 
 
 def test_constants_in_a_suite_are_one_value(tmp_path: Path) -> None:
@@ -172,7 +186,7 @@ def test_constants_in_a_suite_are_one_value(tmp_path: Path) -> None:
 
 def test_a_job_under_guard_recovers(tmp_path: Path) -> None:
     reckless = {"lr": 10.0, "optimizer": "sgd", "statistics": "source"}
-    fields: dict[str, Any] = {"options": reckless, "images": 128, "corruptions": ("fog",)}
+    fields: dict[str, Any] = {"options": reckless, "images": 64, "corruptions": ("fog",)}
     fields["protocol"] = {"batch_size": 8}
     plain, guarded = make_spec("tent", **fields), make_spec("tent", **fields, guard=True)
     assert plain.get_needs() == ()
@@ -218,8 +232,8 @@ def test_classes_of_a_folder_may_be_named(tmp_path: Path) -> None:
     names = tmp_path / "classes.txt"
     names.write_text("".join(f"c{k}\n" for k in range(models.N_CLASSES)))
     fields: dict[str, Any] = {"data": str(folder), "corruptions": None, "images": None, "size": 8}
-    assert run_once(make_spec("source", **fields), tmp_path / "a") == "failed"
-    assert "classes = in a suite" in (tmp_path / "a" / "error.json").read_text()
+    error = run_to_failure(make_spec("source", **fields), tmp_path / "a")
+    check_coded(error, "count_mismatch", expected=models.N_CLASSES, found=models.N_CLASSES - 1)
     named = make_spec("source", **fields, classes=str(names))
     assert run_once(named, tmp_path / "b") == "finished"
     assert named.key != make_spec("source", **fields).key
@@ -227,28 +241,34 @@ def test_classes_of_a_folder_may_be_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "code", "data"),
     [
-        ({"protocol": {"episodic": "no"}}, "expected true or false for episodic, found 'no'"),
-        ({"protocol": {"epochs": True}}, "expected a whole number for epochs, found True"),
-        ({"protocol": {"batch_size": 20.5}}, "a whole number for batch_size, found 20.5"),
-        ({"protocol": {"batch_size": "20"}}, "a whole number for batch_size, found '20'"),
-        ({"protocol": {"stream": "dirichlet", "delta": "1"}}, "expected a number for delta"),
-        ({"protocol": {"stream": "mixed", "order": "file"}}, "mixed has an order of its own"),
-        ({"size": 0}, "size of at least 1 pixel"),
-        ({"domains": "night"}, "expected a table for domains"),
-        ({"domains": {"names": "night"}}, "expected a list of domains"),
-        ({"method": "source", "regularizer": {}}, "source keeps no gradient steps"),
-        ({"method": "swr", "regularizer": {}}, "swr has SWR already"),
+        ({"protocol": {"episodic": "no"}}, "wrong_type", {"option": "episodic", "found": "no"}),
+        ({"protocol": {"epochs": True}}, "wrong_type", {"option": "epochs", "found": True}),
+        ({"protocol": {"batch_size": 20.5}}, "wrong_type", {"option": "batch_size", "found": 20.5}),
+        ({"protocol": {"batch_size": "20"}}, "wrong_type", {"option": "batch_size", "found": "20"}),
+        (
+            {"protocol": {"stream": "dirichlet", "delta": "1"}},
+            "wrong_type",
+            {"option": "delta", "found": "1"},
+        ),
+        ({"protocol": {"stream": "mixed", "order": "file"}}, "not_applicable", {"option": "order"}),
+        ({"size": 0}, "out_of_range", {"option": "size", "found": (0, 0)}),
+        ({"domains": "night"}, "wrong_type", {"option": "domains", "found": "night"}),
+        ({"domains": {"names": "night"}}, "wrong_type", {"option": "names"}),
+        ({"method": "source", "regularizer": {}}, "no_gradient_steps", {"method": "source"}),
+        ({"method": "swr", "regularizer": {}}, "duplicate", {"name": "regularizer"}),
     ],
 )
-def test_values_of_another_kind_are_refused(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(AcclimateError, match=message):
+def test_values_of_another_kind_are_refused(
+    fields: dict[str, Any], code: str, data: dict[str, Any]
+) -> None:
+    with raises(code, **data):
         JobSpec.from_dict({"method": "tent", **fields})
 
 
 def test_a_folder_is_no_file_of_weights(tmp_path: Path) -> None:
-    with pytest.raises(AcclimateError, match="found a folder"):
+    with raises("not_a_file", BadInput, path=str(tmp_path)):
         _ = make_spec("tent", weights=str(tmp_path)).key
 
 

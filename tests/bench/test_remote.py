@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import save_file
 
 from acclimate.bench import JobSpec
@@ -25,6 +24,8 @@ from acclimate.bench.remote import RemoteWorker
 from acclimate.errors import BadInput
 from tests.bench.jobs import make_spec, run_once, stable, sums
 from tests.bench.models import N_CLASSES, tiny
+from tests.codes import raises
+from tests.images import write_images
 
 
 class Site:
@@ -83,7 +84,7 @@ def elsewhere(usual: Callable[..., Any], instead: Callable[..., Any]) -> Callabl
 
 
 def refuse(*arguments: Any, **options: Any) -> Any:
-    raise BadInput("there is no such thing on this machine")
+    raise BadInput("not_found", "there is no such thing on this machine.", path="nowhere")
 
 
 def test_a_job_gives_the_same_from_afar(site: Site, tmp_path: Path) -> None:
@@ -100,12 +101,17 @@ def test_a_job_gives_the_same_from_afar(site: Site, tmp_path: Path) -> None:
     assert site.shipped == []
 
 
-def test_a_job_goes_on_on_another_machine(tmp_path: Path) -> None:
+def test_a_job_goes_on_on_another_machine(tmp_path: Path, monkeypatch) -> None:
+    """It waits at a gate that is opened when it was asked to stop, and tells of every batch."""
+    gate = tmp_path / "gate"
+    monkeypatch.setenv("ACCLIMATE_TEST_GATE", str(gate))
+    monkeypatch.setenv("ACCLIMATE_TEST_GATE_AFTER", "5")
+    monkeypatch.setattr("acclimate.bench.remote._SAY_EVERY", 0.0)
+    stop = RemoteWorker.stop
+    monkeypatch.setattr(RemoteWorker, "stop", lambda own: (stop(own), gate.touch()))
     site = Site(tmp_path / "site", checkpoint_every=1)
-    spec = make_spec("tent", model="tests.bench.models:slow", protocol={"batch_size": 4})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ACCLIMATE_TEST_PAUSE", "0.02")
-        assert site.run(site.hire(), spec, "tent", stop_after=2) == "stopped"
+    spec = make_spec("tent", model="tests.bench.models:gated", protocol={"batch_size": 4})
+    assert site.run(site.hire(), spec, "tent", stop_after=2) == "stopped"
     folder = JobFolder(site.root / "tent")
     n_done, _ = folder.progress
     assert folder.state == "cut"
@@ -160,14 +166,8 @@ def test_weights_that_a_machine_has_not_are_sent_once(
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    draws = np.random.default_rng(0)
-    for label in range(N_CLASSES):
-        folder = tmp_path / "pictures" / f"class{label}"
-        folder.mkdir(parents=True)
-        for number in range(2):
-            pixels = draws.integers(0, 256, (16, 16, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / f"{number}.png")
-    return tmp_path / "pictures"
+    counts = {f"class{label}": 2 for label in range(N_CLASSES)}
+    return write_images(tmp_path / "pictures", counts, size=16)
 
 
 def test_data_is_read_there_or_sent(site: Site, tmp_path: Path, pictures: Path, monkeypatch):
@@ -205,7 +205,7 @@ def test_the_source_is_read_there_or_sent(site: Site, tmp_path: Path, pictures: 
     worker = site.hire()
     desk = Desk(own, site.goods, lambda *event: None, worker.answer, lambda: False)
     said = worker.run(own.to_dict(), {})
-    with pytest.raises(BadInput, match="folders of source images are not shipped"):
+    with raises("not_found", BadInput, path=str(pictures)):
         desk.serve(None, said)  # type: ignore[arg-type]
     assert not desk.is_over
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from acclimate.bench import JobSpec, Preparing
 from acclimate.errors import BadInput, InvalidConfig, UnknownMethod
+from tests.codes import raises
 
 SPEC = JobSpec(method="tent", data="cifar10c", model="resnet20-cifar10")
 
@@ -62,7 +63,7 @@ def test_only_the_content_of_a_file_of_weights_counts(tmp_path: Path) -> None:
     assert SPEC.key != a
     (tmp_path / "a").write_bytes(b"three")
     assert dataclasses.replace(SPEC, weights=str(tmp_path / "a")).key not in (a, c)
-    with pytest.raises(BadInput, match=r"nowhere.*cannot be read"):
+    with raises("unreadable", BadInput, path=str(tmp_path / "nowhere")):
         _ = dataclasses.replace(SPEC, weights=str(tmp_path / "nowhere")).key
 
 
@@ -110,23 +111,46 @@ def test_a_folder_is_known_by_what_is_in_it_not_by_its_place(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("values", "error", "says"),
+    ("values", "code", "error", "data", "meant"),
     [
-        ({"metod": "tent"}, InvalidConfig, 'no "metod".*Did you mean "method"'),
-        ({"method": "tnet"}, UnknownMethod, "tent"),
-        ({"options": {"lrr": 1}, "method": "tent"}, InvalidConfig, 'Did you mean "lr"'),
-        ({"protocol": {"batchsize": 1}}, InvalidConfig, 'Did you mean "batch_size"'),
-        ({"prepare": {"image": 1}}, InvalidConfig, 'Did you mean "images"'),
-        ({"prepare": {"parts": {"penaltyy": {}}}}, InvalidConfig, 'Did you mean "penalty"'),
-        ({"prepare": {"speed": "fastt"}}, InvalidConfig, 'Did you mean "fast"'),
-        ({"method": "supervised"}, BadInput, "reveal_labels = true"),
-        ({"corruptions": ["fogg"]}, BadInput, "fog"),
-        ({"severities": [6]}, BadInput, "6"),
+        ({"metod": "tent"}, "unknown_option", InvalidConfig, {"option": "metod"}, "method"),
+        ({"method": "tnet"}, "unknown_method", UnknownMethod, {"name": "tnet"}, "tent"),
+        (
+            {"options": {"lrr": 1}, "method": "tent"},
+            *("unknown_option", InvalidConfig, {"option": "lrr"}, "lr"),
+        ),
+        (
+            {"protocol": {"batchsize": 1}},
+            *("unknown_option", InvalidConfig, {"option": "batchsize"}, "batch_size"),
+        ),
+        ({"prepare": {"image": 1}}, "unknown_option", InvalidConfig, {"option": "image"}, "images"),
+        (
+            {"prepare": {"parts": {"penaltyy": {}}}},
+            *("unknown_name", InvalidConfig, {"kind": "part", "name": "penaltyy"}, "penalty"),
+        ),
+        (
+            {"prepare": {"speed": "fastt"}},
+            *("unknown_name", InvalidConfig, {"name": "fastt"}, "fast"),
+        ),
+        (
+            {"corruptions": ["fogg"]},
+            *("unknown_name", BadInput, {"kind": "corruption", "name": "fogg"}, "fog"),
+        ),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_to_do(values, error, says) -> None:
-    with pytest.raises(error, match=says):
+def test_names_that_are_misspelt_are_refused_with_those_there_are(
+    values, code, error, data, meant
+) -> None:
+    with raises(code, error, **data) as caught:
         JobSpec.from_dict(values)
+    assert meant in caught.value.known
+
+
+def test_oracles_and_severities_beyond_five_are_refused() -> None:
+    with raises("oracle_method", BadInput, methods=("supervised",)):
+        JobSpec.from_dict({"method": "supervised"})
+    with raises("out_of_range", BadInput, option="severities", found=(6,)):
+        JobSpec.from_dict({"severities": [6]})
 
 
 def test_plain_values_leave_defaults_out() -> None:

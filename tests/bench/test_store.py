@@ -10,11 +10,12 @@ import pytest
 from acclimate.bench import Entry, Store, Suite
 from acclimate.bench.folder import JobFolder
 from acclimate.bench.sink import FolderSink, Place
-from acclimate.errors import AcclimateWarning, BadInput, CorruptFile
+from acclimate.errors import BadInput, CorruptFile
 from acclimate.evaluation import Record
 from acclimate.measures import Measures, pack_measures
 from acclimate.measures.groups import Group
 from tests.bench.jobs import make_spec, read_lines, run_once
+from tests.codes import check_coded, raises, warns
 
 SETTING = {"key": "k", "n_batches": 6, "n_threads": 2, "versions": {"torch": "1"}}
 
@@ -176,10 +177,11 @@ def test_files_that_were_altered_are_named(tmp_path: Path) -> None:
     assert run_once(make_spec("source"), tmp_path / "job") == "finished"
     folder = JobFolder(tmp_path / "job")
     entry = Entry(make_spec("source"), "x")
-    good = (tmp_path / "job" / "records.jsonl").read_bytes()
+    records = tmp_path / "job" / "records.jsonl"
+    good = records.read_bytes()
     lines = [json.loads(line) for line in good.splitlines()]
-    (tmp_path / "job" / "records.jsonl").write_bytes(good.replace(b"0.", b"1.", 1))
-    with pytest.raises(CorruptFile, match=r"records\.jsonl.*checksum is another.*Remove"):
+    records.write_bytes(good.replace(b"0.", b"1.", 1))
+    with raises("wrong_checksum", CorruptFile, path=records):
         folder.read_outcome(entry, "job")
     # What was written before there were checksums is looked at line by line.
     result = folder.read("result.json")
@@ -187,17 +189,20 @@ def test_files_that_were_altered_are_named(tmp_path: Path) -> None:
     folder.write("result.json", {name: own for name, own in result.items() if name != "sha256"})
     del lines[3]["entropy"]
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    (tmp_path / "job" / "records.jsonl").write_text(text)
-    with pytest.raises(CorruptFile, match=r"line 4: .*missing: entropy.*Remove"):
+    records.write_text(text)
+    with raises("wrong_content", CorruptFile, path=records) as caught:
         folder.read_outcome(entry, "job")
-    (tmp_path / "job" / "records.jsonl").write_bytes(good.rpartition(b"\n{")[0] + b"\n")
-    with pytest.raises(CorruptFile, match=r"records\.jsonl.*11 lines instead of 12.*Remove"):
+    check_coded(caught.value.__cause__, "wrong_fields", missing=("entropy",), unknown=())
+    assert "line 4" in str(caught.value)
+    records.write_bytes(good.rpartition(b"\n{")[0] + b"\n")
+    with raises("wrong_length", CorruptFile, path=records, found=11, expected=12):
         folder.read_outcome(entry, "job")
-    (tmp_path / "job" / "records.jsonl").write_bytes(b"nonsense\n" + good)
-    with pytest.raises(CorruptFile, match=r"line 1.*Remove the folder"):
+    records.write_bytes(b"nonsense\n" + good)
+    with raises("unreadable_file", CorruptFile, path=records) as caught:
         folder.read_outcome(entry, "job")
+    assert "line 1" in str(caught.value)
     (tmp_path / "job" / "result.json").write_text("[]")
-    with pytest.raises(CorruptFile, match="found list"):
+    with raises("wrong_content", CorruptFile, path=tmp_path / "job" / "result.json"):
         folder.read_outcome(entry, "job")
 
 
@@ -209,14 +214,16 @@ def test_a_damaged_job_does_not_hide_the_others(tmp_path: Path) -> None:
     for name, entry in store.jobs().items():
         assert run_once(entry.spec, tmp_path / name) == "finished"
     assert [status.state for status in store.statuses()] == ["done", "done"]
-    (tmp_path / next(iter(store.jobs())) / "result.json").write_text('{"a":')
-    with pytest.warns(AcclimateWarning, match=r'left out "tent": .*Remove the folder'):
+    damaged = tmp_path / next(iter(store.jobs()))
+    (damaged / "result.json").write_text('{"a":')
+    with warns("job_left_out", name="tent"):
         (found,) = store.outcomes()
     assert found.entry.label == "plain"
     states = store.statuses()
     assert [status.state for status in states] == ["failed", "done"]
     assert states[0].error is not None
-    assert "Remove the folder" in states[0].error["message"]
+    assert states[0].error["type"] == "CorruptFile"
+    assert str(damaged / "result.json") in states[0].error["message"]
 
 
 def test_a_suite_is_found_again_with_what_is_done_of_it(tmp_path: Path) -> None:
@@ -259,12 +266,12 @@ def test_other_suites_may_share_the_folder(tmp_path: Path) -> None:
 
 
 def test_what_is_no_folder_of_a_suite_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"has no suite\.json.*acclimate bench run"):
+    with raises("not_found", BadInput, path=tmp_path / "suite.json"):
         Store(tmp_path)
     (tmp_path / "suite.json").write_text(json.dumps({"title": "x"}))
-    with pytest.raises(CorruptFile, match=r"suite\.json is not as it was written"):
+    with raises("altered_file", CorruptFile, path=tmp_path / "suite.json"):
         Store(tmp_path)
     (tmp_path / "file").write_text("precious")
     suite = Suite(title="x", entries=(Entry(make_spec(), "x"),))
-    with pytest.raises(BadInput, match=r"cannot make .*--out"):
+    with raises("not_writable", BadInput, path=tmp_path / "file"):
         Store.create(tmp_path / "file", suite)

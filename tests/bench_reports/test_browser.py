@@ -15,7 +15,7 @@ from tests.bench_reports.browser import (
 )
 from tests.bench_reports.samples import make_large, make_severities, make_suite, make_sweep
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, pytest.mark.slow]
 
 # What reaches beyond the window, but for what can be scrolled to.
 FITS = """

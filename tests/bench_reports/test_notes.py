@@ -11,7 +11,7 @@ from acclimate.bench import Preparing
 from acclimate.bench.reports import rank, render_csv, render_latex, render_page, tabulate
 from acclimate.bench.reports.notes import findings, group_notes, selection_line, split_notes
 from tests.bench_reports.outcomes import exact
-from tests.report_records import walk
+from tests.report.records import walk
 
 TRIAL = "A trial on a toy task: these numbers mean nothing."
 

@@ -16,7 +16,7 @@ from acclimate.bench.selection import get_rule
 from acclimate.methods import get_method
 from tests.bench_reports.outcomes import HOSTILE, exact, make_outcome
 from tests.bench_reports.samples import make_large, make_severities, make_suite, make_sweep
-from tests.report_records import walk
+from tests.report.records import walk
 
 MAKERS = [make_suite, make_large, make_severities, make_sweep]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks import corruption_faithfulness as faithfulness
 
 from acclimate.corruptions import BENCHMARK
 from acclimate.data import LabelledImages
+from benchmarks import corruption_faithfulness as faithfulness
 
 
 def test_speed_keeps_glass_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
-from acclimate.errors import ArtifactMissing, BadInput
+from tests.cli.test_cli import MODEL, make_images, run
 from tests.cli_models import CLASSES, tiny_cnn
-from tests.test_cli import MODEL, make_images, run
+from tests.codes import raises
+from tests.images import write_images
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +24,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("source")
-    for seed, name in enumerate(CLASSES):
-        make_images(folder / name, 4, seed)
-    return folder
+    return write_images(tmp_path_factory.mktemp("source"), dict.fromkeys(CLASSES, 4))
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +44,17 @@ def test_no_file_that_is_read_is_written_over(
     before = weights.read_bytes()
     line = ("adapt", photos, *MODEL, "--method", "tent", "--force")
     for out in (weights, link, tmp_path / "hard"):
-        with pytest.raises(BadInput, match=r"--out would overwrite .*w\.pt, .* by --weights"):
+        with raises("overwrites_input", path=out, option="weights"):
             run("prepare", source, *MODEL, "--weights", weights, "--out", out, "--force")
-        with pytest.raises(BadInput, match=r"--state would overwrite .*w\.pt, .* by --weights"):
+        with raises("overwrites_input", path=out, option="weights"):
             run(*line, "--weights", weights, "--state", out, "--out", tmp_path / "out.csv")
     names = tmp_path / "names.csv"
     names.write_text("\n".join(CLASSES))
-    with pytest.raises(BadInput, match=r"--out would overwrite .*names\.csv, .* by --classes"):
+    with raises("overwrites_input", path=names, option="classes"):
         run(*line, "--classes", names, "--out", names)
     beside = tmp_path / "out.csv.state"
     beside.write_bytes(artifact.read_bytes())
-    with pytest.raises(BadInput, match=r"out\.csv\.state, which is written beside --out, would"):
+    with raises("overwrites_input", path=beside, option="artifact"):  # written beside --out
         run("adapt", photos, *MODEL, "--artifact", beside, "--out", tmp_path / "out.csv")
     assert weights.read_bytes() == before
     assert beside.read_bytes() == artifact.read_bytes()
@@ -64,12 +63,13 @@ def test_no_file_that_is_read_is_written_over(
 def test_predictions_are_not_put_among_the_images(photos: Path, tmp_path: Path) -> None:
     line = ("adapt", photos, *MODEL, "--method", "tent", "--out")
     for out in (photos, photos / "monday", photos / "new", photos.parent):
-        for options in ((), ("--force",)):
-            with pytest.raises(BadInput, match=r"apart from the images.*another folder; or.*\.csv"):
-                run(*line, out, *options)
+        with raises("inside_input", path=out):
+            run(*line, out)
+    with raises("inside_input", path=photos):
+        run(*line, photos, "--force")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "precious").write_text("")
-    with pytest.raises(BadInput, match=r"other exists already.*--force.* whole images, .*\.csv"):
+    with raises("already_exists", path=tmp_path / "other"):
         run(*line, tmp_path / "other")
     run(*line, photos / "out.csv")  # a table is not mistaken for an image
     (photos / "out.csv").unlink()
@@ -90,17 +90,18 @@ def test_images_of_a_kind_that_is_not_read_are_listed_as_left_out(
     assert f"{others[1]}: .HEIC is not read, only .bmp, .jpeg" in result.stderr
 
 
-def test_remedies_are_those_of_the_command_line_too(photos: Path, tmp_path: Path) -> None:
+def test_messages_name_remedies_of_the_command_line_too(photos: Path, tmp_path: Path) -> None:
     line = ("adapt", photos, *MODEL, "--out", tmp_path / "out.csv")
-    with pytest.raises(
-        ArtifactMissing, match=r"prepare SOURCE_DIR --method tent .*--artifact FILE"
-    ):
+    with raises("missing_parts", parts=("features",)) as caught:
         run(*line, "--method", "tent", "--guard")
-    expected = r'method=\["tent", "swr"\]\); or on .* --method tent,swr .*--artifact FILE'
-    with pytest.raises(ArtifactMissing, match=expected):
+    assert re.search(r"prepare SOURCE_DIR --method tent .*--artifact FILE", str(caught.value))
+    with raises("artifact_needed", methods=("tent",)) as caught:
         run(*line, "--method", "tent", "--regularizer", "swr")
-    with pytest.raises(BadInput, match=r'statistics="running".* --set statistics=running'):
+    expected = r'method=\["tent", "swr"\]\); .* --method tent,swr .*--artifact FILE'
+    assert re.search(expected, str(caught.value))
+    with raises("single_sample") as caught:
         run(*line, "--method", "tent", "--batch-size", "1")
+    assert re.search(r'statistics="running".* --set statistics=running', str(caught.value))
     single = ("--batch-size", "1", "--set", "statistics=running")
     assert "10 in 10 batches" in run(*line, "--method", "tent", *single).stdout
 
@@ -111,8 +112,7 @@ def test_names_in_another_order_than_the_artifact_has_are_refused(
     out, names = tmp_path / "out.csv", tmp_path / "names.txt"
     line = ("adapt", photos, *MODEL, "--artifact", artifact, "--classes", names, "--out", out)
     names.write_text("cat\neel\ndog\nfox\n")
-    expected = r'prepared with the classes cat, dog, eel, fox, where "eel" is number 2; .* number 1'
-    with pytest.raises(BadInput, match=expected):
+    with raises("class_mismatch", found=("cat", "eel", "dog", "fox"), expected=CLASSES):
         run(*line)
     assert not out.exists()
     names.write_text("Katze\ndog\neel\nFuchs\n")  # the same classes in other words

@@ -14,8 +14,9 @@ from acclimate.corruptions import BENCHMARK, HELD_OUT, apply
 from acclimate.data.catalog import SETS
 from acclimate.data.folder_copies import FolderCounts
 from acclimate.data.places import VARIABLE
-from acclimate.errors import BadInput
-from tests.data_samples import binary_files, tiny_corrupted_entry, tiny_entry, write_tar
+from tests.codes import raises
+from tests.data.samples import binary_files, tiny_corrupted_entry, tiny_entry, write_tar
+from tests.images import write_images
 
 
 @pytest.fixture(autouse=True)
@@ -64,11 +65,7 @@ def test_check_reports_and_exits_with_one(tmp_path):
 
 
 def test_folders(tmp_path):
-    photos = tmp_path / "photos"
-    photos.mkdir()
-    for number in range(3):
-        pixels = np.full((32, 32, 3), 40 * number, np.uint8)
-        Image.fromarray(pixels).save(photos / f"{number}.png")
+    photos = write_images(tmp_path / "photos", {"": 3}, size=32)
     for number in range(12):
         (photos / f"torn{number}.jpg").write_bytes(b"no image")
     result = run("check", "image-folder", "--dir", photos)
@@ -80,7 +77,7 @@ def test_folders(tmp_path):
     assert result.exit_code == 0
     assert "12 unreadable image(s) left out" in result.stderr
     found = sorted(path.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("*.png"))
-    wanted = [f"brightness/{severity}/{number}.png" for severity in (1, 2) for number in range(3)]
+    wanted = [f"brightness/{severity}/00{number}.png" for severity in (1, 2) for number in range(3)]
     assert [path.as_posix() for path in found] == wanted
 
 
@@ -114,7 +111,7 @@ def test_images_are_resized_before_they_are_cropped(tmp_path):
     expected = apply(smaller[None, 8:24, 24:40], "brightness", 1)[0]
     found = np.asarray(Image.open(tmp_path / "out" / "brightness" / "1" / "wide.png"))
     assert np.array_equal(found, expected)
-    with pytest.raises(BadInput, match="made with another resize"):
+    with raises("made_differently", path=tmp_path / "out", differences={"resize": (32, None)}):
         run("corrupt", path.parent, "--out", tmp_path / "out", *options)
 
 
@@ -135,18 +132,29 @@ def test_imagenet_is_resized_and_cropped_as_usual(tmp_path, monkeypatch):
         assert asked[-1][2] == list(BENCHMARK)
 
 
-def test_mistakes_are_explained(tmp_path):
-    for arguments, words in (
-        (("get", "cifar"), "Did you mean"),
-        (("get", "imagenetc", "--data-dir", tmp_path), "zenodo.org/records/2235448"),
-        (("corrupt", tmp_path / "absent"), "neither a set"),
-        (("corrupt", tmp_path), "by --out"),
-        (("corrupt", "imagenet", "--data-dir", tmp_path), "image-net.org"),
-        (("corrupt", "cifar10", "--size", "32"), "--size is for folders"),
-        (("corrupt", "cifar10", "--resize", "32"), "--resize is for folders"),
-        (("corrupt", tmp_path, "--out", tmp_path / "out", "--resize", "9"), "needs a size to crop"),
-        (("check", "frost", "--data-dir", tmp_path), "Run: acclimate data get frost"),
-    ):
-        with pytest.raises(BadInput) as caught:
-            run(*arguments)
-        assert words in str(caught.value)
+def test_mistakes_are_refused(tmp_path):
+    absent, out = tmp_path / "absent", tmp_path / "out"
+    with raises("unknown_name", kind="data set", name="cifar", known=lambda k: "cifar10" in k):
+        run("get", "cifar")
+    with raises("not_fetchable", name="imagenetc"):
+        run("get", "imagenetc", "--data-dir", tmp_path)
+    with raises("unknown_name", kind="data set", name=str(absent)):
+        run("corrupt", absent)
+    with raises("missing_option", option="out"):
+        run("corrupt", tmp_path)
+    with raises("not_found", path=tmp_path / "imagenet"):
+        run("corrupt", "imagenet", "--data-dir", tmp_path)
+    for option in ("size", "resize"):
+        with raises("not_applicable", option=option):
+            run("corrupt", "cifar10", f"--{option}", "32")
+    with raises("missing_option", option="size"):
+        run("corrupt", tmp_path, "--out", out, "--resize", "9")
+    with raises("not_fetched", name="frost"):
+        run("check", "frost", "--data-dir", tmp_path)
+
+
+def test_messages_say_where_sets_come_from_that_are_not_fetched(tmp_path):
+    for name, place in (("imagenetc", "zenodo.org/records/2235448"), ("imagenet", "image-net.org")):
+        with raises("not_fetchable", name=name) as caught:
+            run("get", name, "--data-dir", tmp_path)
+        assert place in str(caught.value)

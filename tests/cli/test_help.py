@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ast
 import sys
-from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from acclimate.cli.main import app
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 MODEL = ("--model", "tests.cli_models:tiny_cnn", "--device", "cpu")
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 import acclimate
-from acclimate.errors import UnknownMethod
-from tests.test_cli import run
+from tests.cli.test_cli import run
+from tests.codes import raises
 
 
 def test_methods_lists_every_method_with_its_sentence() -> None:
@@ -27,5 +25,5 @@ def test_methods_show_has_links_and_every_hyper_parameter() -> None:
         line = next(line for line in text.splitlines() if line.startswith(f"{name} "))
         assert f"{value:g}" in line if isinstance(value, float) else str(value) in line
     assert "1e-05 … 0.01 (log)" in text
-    with pytest.raises(UnknownMethod):
+    with raises("unknown_method", name="swr-nps"):
         run("methods", "show", "swr-nps")

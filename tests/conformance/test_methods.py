@@ -1,4 +1,4 @@
-"""Every registered method, on every tiny model, against the whole conformance suite."""
+"""Every registered method, on every tiny model, against the conformance suite."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ from acclimate.testing import check_method, yield_checks
 from acclimate.testing.cases import Case, Violation
 from acclimate.testing.models import tiny_batches, tiny_model
 
+# The fast tests have the model that gets all checks: BatchNorm, or what `note` needs instead.
+FAST = ("batch_norm", "instance_aware")
 ALL = [
-    pytest.param(check, id=f"{method}-{name}")
+    pytest.param(
+        check,
+        id=f"{method}-{name}",
+        marks=() if name.startswith(FAST[method == "note"]) else pytest.mark.slow,
+    )
     for method in acclimate.list_methods()
     for name, check in yield_checks(method)
 ]
@@ -51,6 +57,7 @@ def state_size(adapted):
     return sum(tensor.numel() for tensor in flatten_tree(adapted._tree())[0].values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", acclimate.list_methods())
 def test_memory_is_bounded_over_300_batches(method):
     """The state does not grow, and the predictions stay finite."""

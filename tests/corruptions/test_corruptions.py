@@ -5,6 +5,7 @@ from __future__ import annotations
 import colorsys
 import io
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from acclimate.builtin.render import render
 from acclimate.corruptions import BENCHMARK, CORRUPTIONS, HELD_OUT, apply, weather
 from acclimate.corruptions.constants import CONSTANTS, find_constant
 from acclimate.errors import BadInput
+from tests.codes import raises
 
 SEVERITIES = (1, 2, 3, 4, 5)
 RANDOM = (
@@ -34,14 +36,15 @@ UNEVEN = ("saturate", "elastic_transform", "spatter", "glass_blur", "frost")
 JPEG_QUALITY = {1: 80, 2: 65, 3: 58, 4: 50, 5: 40}
 DISKS = {1: (0.3, 0.4), 2: (0.4, 0.5), 3: (0.5, 0.6), 4: (1.0, 0.2), 5: (1.5, 0.1)}
 
-
 # The photographs of frost are looked for elsewhere.
-pytestmark = pytest.mark.filterwarnings("ignore:the frost photographs")
+pytestmark = pytest.mark.usefixtures("quiet_frost")
 
 
 @pytest.fixture(scope="module")
 def images() -> npt.NDArray[np.uint8]:
-    return render(60, seed=11)[0]
+    pixels = render(60, seed=11)[0]
+    pixels.setflags(write=False)
+    return pixels
 
 
 def grey(level: int, n: int = 8) -> npt.NDArray[np.uint8]:
@@ -58,6 +61,11 @@ def test_every_corruption_is_random_or_fixed() -> None:
         assert all(len(constants) == 5 for constants in CONSTANTS[family].values())
 
 
+@cache
+def six_images() -> npt.NDArray[np.uint8]:
+    return render(6, seed=5)[0]
+
+
 @given(
     name=st.sampled_from(sorted(CORRUPTIONS)),
     severity=st.sampled_from(SEVERITIES),
@@ -67,7 +75,8 @@ def test_every_corruption_is_random_or_fixed() -> None:
 )
 @settings(deadline=None, max_examples=60)
 def test_parts_equal_the_whole(name: str, severity: int, seed: int, start: int, cut: int) -> None:
-    pixels, _ = render(6, seed=5)
+    # Equal to the last bit on every processor: nothing is summed or multiplied across images.
+    pixels = six_images()
     before = pixels.copy()
     whole = apply(pixels, name, severity, seed, start)
     parts = [
@@ -111,7 +120,7 @@ def test_random_corruptions_do_not_share_draws() -> None:
 @pytest.mark.parametrize("name", sorted(CORRUPTIONS))
 def test_damage_grows_with_severity(name: str, images: npt.NDArray[np.uint8]) -> None:
     damage = [
-        np.abs(apply(images, name, severity).astype(float) - images).mean()
+        np.abs(apply(images[:20], name, severity).astype(float) - images[:20]).mean()
         for severity in SEVERITIES
     ]
     assert damage[0] > 0
@@ -173,8 +182,8 @@ def test_brightness_against_colorsys(severity: int, images: npt.NDArray[np.uint8
 @pytest.mark.parametrize("severity", SEVERITIES)
 def test_contrast_against_a_loop(severity: int, images: npt.NDArray[np.uint8]) -> None:
     factor = {1: 0.75, 2: 0.5, 3: 0.4, 4: 0.3, 5: 0.15}[severity]
-    got = apply(images, "contrast", severity)
-    for image, out in zip(images, got, strict=True):
+    got = apply(images[:20], "contrast", severity)
+    for image, out in zip(images[:20], got, strict=True):
         for channel in range(3):
             values = image[:, :, channel] / 255
             mean = sum(values.ravel().tolist()) / values.size
@@ -256,14 +265,15 @@ def test_fog_dims_to_the_brightest_value() -> None:
     out = apply(grey(102, 20), "fog", 5) / 255.0
     low, high = 0.4 * 0.4 / 1.9, (0.4 + 1.5) * 0.4 / 1.9
     assert out.min() == pytest.approx(low, abs=1 / 255)
-    assert out.max() == pytest.approx(high, abs=1 / 255)
+    # Exactly 102 grey levels, or one less if it is rounded down: the limit is attained.
+    assert out.max() == pytest.approx(high, abs=1 / 255 + 1e-9)
     assert np.array_equal(out[..., 0], out[..., 2])
 
 
 @pytest.mark.parametrize("severity", SEVERITIES)
 def test_jpeg_is_pillows(severity: int, images: npt.NDArray[np.uint8]) -> None:
-    got = apply(images, "jpeg_compression", severity)
-    for image, out in zip(images, got, strict=True):
+    got = apply(images[:20], "jpeg_compression", severity)
+    for image, out in zip(images[:20], got, strict=True):
         file = io.BytesIO()
         Image.fromarray(image).save(file, format="JPEG", quality=JPEG_QUALITY[severity])
         np.testing.assert_array_equal(np.asarray(Image.open(file)), out)
@@ -279,11 +289,13 @@ def test_pixelate_averages_boxes(images: npt.NDArray[np.uint8]) -> None:
             weights[small, large] = abs(large + 0.5 - centre) <= 2 / 3
     weights /= weights.sum(axis=1, keepdims=True)
     back = ((np.arange(32) + 0.5) * 24 / 32).astype(int)
-    small_image = np.einsum("ij,njkc,lk->nilc", weights, images.astype(float), weights)
+    planes = images.transpose(0, 3, 1, 2).astype(float)
+    small_image = (weights @ planes @ weights.T).transpose(0, 2, 3, 1)
     expected = small_image[:, back][:, :, back]
     difference = np.abs(apply(images, "pixelate", 4) - expected)
-    # Pillow rounds after the rows and after the columns.
-    assert difference.max() <= 1.0
+    # Pillow rounds after the rows and after the columns, each time by half a level at most. Both
+    # halves occur in these images, so that the limit is attained but for the sums made here.
+    assert difference.max() <= 1 + 1e-9
 
 
 def test_no_images_give_no_images() -> None:
@@ -301,21 +313,24 @@ def test_flat_black_and_white_are_not_divided_by_zero(level: int) -> None:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(BadInput, match='Did you mean "gaussian_noise"'):
-        apply(grey(1), "gausian_noise")
+    name, every = "gausian_noise", tuple(CORRUPTIONS)
+    with raises("unknown_name", BadInput, kind="corruption", name=name, known=every):
+        apply(grey(1), name)
     for severity in (0, 6, -1):
-        with pytest.raises(BadInput, match="severity must be 1, 2, 3, 4 or 5"):
+        with raises("out_of_range", BadInput, option="severity", found=severity):
             apply(grey(1), "fog", severity)
-    with pytest.raises(BadInput, match="uint8 array, got float64"):
+    with raises("wrong_dtype", BadInput, found=lambda found: str(found) == "float64"):
         apply(grey(1) / 255, "fog")  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match="uint8 array, got list"):
+    with raises("wrong_type", BadInput, option="images", found="list"):
         apply([1, 2], "fog")  # type: ignore[arg-type]
-    for shape in ((32, 32, 3), (2, 3, 32, 32), (2, 7, 28, 3), (2, 32, 32, 4)):
-        with pytest.raises(BadInput, match="shape"):
+    for shape in ((32, 32, 3), (2, 3, 32, 32), (2, 32, 32, 4)):
+        with raises("wrong_shape", BadInput, found=shape):
             apply(np.zeros(shape, dtype=np.uint8), "fog")
-    with pytest.raises(BadInput, match="start"):
+    with raises("image_too_small", BadInput, found=(7, 28)):
+        apply(np.zeros((2, 7, 28, 3), dtype=np.uint8), "fog")
+    with raises("out_of_range", BadInput, option="start", found=-1):
         apply(grey(1), "fog", start=-1)
-    with pytest.raises(BadInput, match='family must be "auto", 32 or 224, got 64'):
+    with raises("unknown_name", BadInput, kind="family", name=64, known=("auto", 32, 224)):
         apply(grey(1), "fog", family=64)  # type: ignore[arg-type]
 
 

@@ -19,6 +19,8 @@ from acclimate.corruptions.frost import PHOTOGRAPHS, find_photographs
 oracle = pytest.importorskip("imagecorruptions", reason="needs imagecorruptions-imaug")
 slow = pytest.importorskip("imagecorruptions.corruptions")
 
+pytestmark = [pytest.mark.slow, pytest.mark.data]  # the photographs in the package, and its loops
+
 SEVERITIES = (1, 2, 3, 4, 5)
 SIZE = 224
 N = 16

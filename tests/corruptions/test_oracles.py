@@ -13,9 +13,11 @@ import pytest
 from acclimate.builtin.render import render
 from acclimate.corruptions import apply, blur, sampling
 from acclimate.corruptions.constants import CONSTANTS
-from acclimate.corruptions.frost import load_textures, make_texture
+from acclimate.corruptions.frost import _scale, load_textures
 from acclimate.corruptions.registry import _generator
 from acclimate.errors import MissingExtra
+from tests.codes import raises
+from tests.corruptions.conftest import make_texture
 
 cv2 = pytest.importorskip("cv2", reason="needs acclimate[corruptions]")
 ndimage = pytest.importorskip("scipy.ndimage", reason="needs acclimate[corruptions]")
@@ -23,7 +25,7 @@ ndimage = pytest.importorskip("scipy.ndimage", reason="needs acclimate[corruptio
 SEVERITIES = (1, 2, 3, 4, 5)
 Pixels = npt.NDArray[np.uint8]
 
-pytestmark = pytest.mark.filterwarnings("ignore:the frost photographs")
+pytestmark = pytest.mark.usefixtures("quiet_frost")
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +117,7 @@ def test_zoom_of_large_images_is_that_of_small_ones(
     pixels = images[:, :30]
     expected = apply(pixels, "zoom_blur", family=224)
     monkeypatch.setattr(blur, "_MANY_PIXELS", 100)
+    # Their sums differ in the last bits of double precision, which single precision takes off.
     np.testing.assert_array_equal(apply(pixels, "zoom_blur", family=224), expected)
 
 
@@ -278,8 +281,6 @@ def test_frost_is_a_piece_of_a_picture(images: Pixels) -> None:
 
 
 def test_a_fifth_of_a_picture_is_that_of_opencv() -> None:
-    from acclimate.corruptions.frost import _scale
-
     for shape in ((600, 900), (315, 560), (350, 527), (495, 660)):
         picture = make_texture(0)[: shape[0], : shape[1]]
         expected = cv2.resize(picture, (0, 0), fx=0.2, fy=0.2)
@@ -289,14 +290,16 @@ def test_a_fifth_of_a_picture_is_that_of_opencv() -> None:
 @pytest.mark.parametrize(
     ("name", "module"), [("zoom_blur", "scipy"), ("glass_blur", "scipy"), ("spatter", "scipy")]
 )
-def test_a_missing_extra_is_named(
+def test_the_message_names_the_missing_extra_and_what_needs_it(
     name: str, module: str, images: Pixels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blur._zoom_operator.cache_clear()
     blur._zoom_side.cache_clear()
     for blocked in ("scipy", "scipy.ndimage", "scipy.sparse", "cv2"):
         monkeypatch.setitem(sys.modules, blocked, None)
-    with pytest.raises(MissingExtra, match=rf"{name} needs {module}.*acclimate\[corruptions\]"):
+    with raises("missing_extra", MissingExtra, package=module) as caught:
         apply(images, name, 1)
+    assert f"{name} needs {module}" in str(caught.value)
+    assert "pip install 'acclimate[corruptions]'" in str(caught.value)
     for core in ("gaussian_noise", "defocus_blur", "fog", "contrast", "pixelate", "snow"):
         apply(images, core)

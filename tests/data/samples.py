@@ -1,4 +1,7 @@
-"""Tiny stand-ins for published sets, in every form they are published in."""
+"""Tiny stand-ins for published sets, in every form they are published in.
+
+They are made once and shared: arrays and mappings are read-only.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ import struct
 import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from PIL import Image
@@ -20,18 +25,23 @@ N_BATCH = 6
 CORRUPTIONS = ("fog", "brightness")
 
 
+@cache
 def make_pair(name: str, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Return random images and labels: of CIFAR-10 five batches and one, of CIFAR-100 one each."""
     n = N_BATCH * (5 if name == "cifar10" and split == "train" else 1)
     draws = np.random.default_rng([len(name), len(split)])
     images = draws.integers(0, 256, (n, 32, 32, 3)).astype(np.uint8)
-    return images, draws.integers(0, len(SETS[name].classes), n)
+    labels = draws.integers(0, len(SETS[name].classes), n)
+    for array in (images, labels):
+        array.setflags(write=False)
+    return images, labels
 
 
 def sha256(array: np.ndarray) -> str:
     return hashlib.sha256(array.tobytes()).hexdigest()
 
 
+@cache
 def tiny_entry(name: str) -> DataSet:
     """Return the catalog's entry with the content of `make_pair`."""
     splits = {}
@@ -57,19 +67,22 @@ def planes(image: np.ndarray) -> bytes:
     return b"".join(image[:, :, channel].tobytes() for channel in range(3))
 
 
-def binary_files(name: str) -> dict[str, bytes]:
+@cache
+def binary_files(name: str) -> Mapping[str, bytes]:
     """Return the binary form: one label byte, or coarse and fine, then the three planes."""
     head = b"" if name == "cifar10" else b"\x13"
-    return {
+    files = {
         f"{batch}.bin": b"".join(
             head + bytes([label]) + planes(image)
             for image, label in zip(images, labels, strict=True)
         )
         for batch, (images, labels) in batches(name).items()
     }
+    return MappingProxyType(files)
 
 
-def pickle_files(name: str) -> dict[str, bytes]:
+@cache
+def pickle_files(name: str) -> Mapping[str, bytes]:
     """Return the Python form, opcode by opcode as Python 2 wrote it."""
     key = b"labels" if name == "cifar10" else b"fine_labels"
 
@@ -99,10 +112,11 @@ def pickle_files(name: str) -> dict[str, bytes]:
             + (text(b"filenames") + b"](" + text(b"a.png") + b"e")
             + b"u."
         )
-    return files
+    return MappingProxyType(files)
 
 
-def sheet_files() -> dict[str, bytes]:
+@cache
+def sheet_files() -> Mapping[str, bytes]:
     """Return the form of the npm package: one image a row, labels apart."""
     files = {}
     for batch, (images, _) in batches("cifar10").items():
@@ -112,7 +126,7 @@ def sheet_files() -> dict[str, bytes]:
     for split in ("train", "test"):
         labels = make_pair("cifar10", split)[1].tolist()
         files[f"{split}_lables.json"] = json.dumps(labels).encode()
-    return files
+    return MappingProxyType(files)
 
 
 def write_tar(path: Path, files: Mapping[str, bytes], folder: str = "published") -> Path:
@@ -137,7 +151,8 @@ def as_npy(array: np.ndarray) -> bytes:
     return content.getvalue()
 
 
-def corrupted_files() -> dict[str, bytes]:
+@cache
+def corrupted_files() -> Mapping[str, bytes]:
     """Return two corruptions and the labels in the layout of CIFAR-10-C."""
     _, labels = make_pair("cifar10", "test")
     draws = np.random.default_rng(1)
@@ -145,9 +160,11 @@ def corrupted_files() -> dict[str, bytes]:
         f"{name}.npy": as_npy(draws.integers(0, 256, (5 * N_BATCH, 32, 32, 3)).astype(np.uint8))
         for name in CORRUPTIONS
     }
-    return {**files, "labels.npy": as_npy(np.tile(labels, 5).astype(np.uint8))}
+    files["labels.npy"] = as_npy(np.tile(labels, 5).astype(np.uint8))
+    return MappingProxyType(files)
 
 
+@cache
 def tiny_corrupted_entry() -> DataSet:
     files = corrupted_files()
     md5 = {Path(name).stem: hashlib.md5(content).hexdigest() for name, content in files.items()}

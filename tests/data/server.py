@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ class Server:
     address: str = ""
     #: Path and Range header of every request.
     requests: list[tuple[str, str]] = field(default_factory=list)
-    #: Opens the way for the second half of `/gated`.
+    #: Opens the way for the second half of `/gated`; opened at the end for all that still wait.
     gate: threading.Event = field(default_factory=threading.Event)
 
 
@@ -32,7 +31,7 @@ def serve(content: bytes) -> Iterator[Server]:
     `/good` answers ranges; `/plain` does not; `/cut` breaks off after half of what it should send,
     `/cut-plain` does so always from the start, `/cut-silent` without telling the length;
     `/wrong` has other bytes, `/longer` more; `/page` is a web page, `/page-in-disguise` says it is
-    a file; `/away` redirects to `/good`; `/gated` sends half and waits; `/stuck` sends no body;
+    a file; `/away` redirects to `/good`; `/gated` sends half and waits; `/stuck` waits before that;
     `/off` answers ranges from another byte. Everything else is missing.
     """
     server = Server(content)
@@ -87,7 +86,7 @@ def serve(content: bytes) -> Iterator[Server]:
             self.send_header("Connection", "close")
             self.end_headers()
             if kind == "stuck":
-                time.sleep(3)
+                server.gate.wait(60)
                 return
             if kind.startswith("cut") and len(body) > len(whole) // 8:
                 body = body[: len(body) // 2]
@@ -113,6 +112,7 @@ def serve(content: bytes) -> Iterator[Server]:
     try:
         yield server
     finally:
+        server.gate.set()
         http.shutdown()
         thread.join()
         http.server_close()

@@ -13,8 +13,9 @@ from acclimate.corruptions import BENCHMARK, HELD_OUT
 from acclimate.data import corruptor, generate
 from acclimate.data.catalog import SETS
 from acclimate.data.check import check
-from acclimate.errors import AcclimateWarning, BadInput, CorruptFile
-from tests.data_samples import (
+from acclimate.errors import BadInput, CorruptFile
+from tests.codes import raises, warns
+from tests.data.samples import (
     N_BATCH,
     as_npy,
     binary_files,
@@ -81,21 +82,23 @@ class TestPublished:
 
     def test_a_file_that_is_not_the_published_one_is_refused(self, tmp_path):
         files = {**corrupted_files(), "fog.npy": as_npy(np.zeros((30, 32, 32, 3), np.uint8))}
-        with pytest.raises(CorruptFile, match=r"fog\.npy .* is not the published file"):
-            data.get("cifar10c", tmp_path / "root", write_tar(tmp_path / "a.tar", files))
+        source = write_tar(tmp_path / "a.tar", files)
+        with raises("wrong_checksum", CorruptFile, path=source / "fog.npy"):
+            data.get("cifar10c", tmp_path / "root", source)
         assert [path.name for path in (tmp_path / "root").iterdir()] == [".locks"]
-        with pytest.raises(BadInput, match="does not hold CIFAR-10-C"):
-            data.get("cifar10c", tmp_path / "root", write_files(tmp_path / "other", {"a": b""}))
+        other = write_files(tmp_path / "other", {"a": b""})
+        with raises("wrong_archive", BadInput, path=other):
+            data.get("cifar10c", tmp_path / "root", other)
 
     def test_missing_files_are_told_and_an_error_when_needed(self, tmp_path):
-        files = corrupted_files()
+        files = {**corrupted_files()}
         del files["fog.npy"]
         notes: list[str] = []
         source = write_files(tmp_path / "given", files)
         data.get("cifar10c", tmp_path, source, notify=notes.append)
         assert notes == ["1 of 3 files are missing: fog.npy."]
         data.load("cifar10c", root=tmp_path, corruption="brightness")
-        with pytest.raises(CorruptFile, match=r"fog\.npy is missing"):
+        with raises("file_missing", CorruptFile, path=tmp_path / "cifar10c" / "fog.npy"):
             data.load("cifar10c", root=tmp_path, corruption="fog")
         assert len(check("cifar10c", tmp_path).problems) == 1
 
@@ -103,16 +106,17 @@ class TestPublished:
         files = corrupted_files()
         folder = write_files(tmp_path / "cifar10c", files)
         (folder / "fog.npy").write_bytes(files["fog.npy"][:-1])
-        with pytest.raises(CorruptFile, match="not a whole NumPy array"):
+        with raises("unreadable_file", CorruptFile, path=folder / "fog.npy"):
             data.load("cifar10c", root=tmp_path, corruption="fog")
         assert len(check("cifar10c", tmp_path).problems) == 1
         (folder / "fog.npy").write_bytes(files["fog.npy"][:-1] + b"!")
         assert "MD5 differs" in check("cifar10c", tmp_path).problems[0]
         (folder / "labels.npy").write_bytes(as_npy(np.zeros(29, np.uint8)))
-        with pytest.raises(CorruptFile, match=r"has 30 images, but .* has 29"):
+        labels = folder / "labels.npy"
+        with raises("wrong_length", CorruptFile, path=labels, expected=30, found=29):
             data.load("cifar10c", root=tmp_path, corruption="fog")
         (folder / "fog.npy").write_bytes(as_npy(np.zeros((29, 32, 32, 3), np.uint8)))
-        with pytest.raises(CorruptFile, match="expected five blocks of one length"):
+        with raises("wrong_content", CorruptFile, path=labels):
             data.load("cifar10c", root=tmp_path, corruption="fog")
 
 
@@ -209,10 +213,10 @@ class TestGenerated:
         loaded = data.load("cifar10c", root=root, corruption="fog", severity=1)
         assert np.array_equal(loaded.images, expected("fog", 1))
 
-    def test_processes_give_the_same(self, root):
+    def test_any_number_of_workers_gives_the_same(self, root, workers):
         told = []
         folder = data.corrupt(
-            "cifar10", ["fog"], [4], root, workers=2, progress=lambda *step: told.append(step)
+            "cifar10", ["fog"], [4], root, workers=workers, progress=lambda *step: told.append(step)
         )
         block = np.load(folder / "fog.npy")[3 * N_BATCH :][:N_BATCH]
         assert np.array_equal(block, expected("fog", 4))
@@ -226,7 +230,7 @@ class TestGenerated:
 
         for module in (generate, corruptor):
             monkeypatch.setattr(module, "corrupt_block", darker)
-        with pytest.warns(AcclimateWarning, match="another version of the corruption"):
+        with warns("old_version", path=root / "cifar10c-generated" / "fog.npy"):
             data.load("cifar10c", root=root, corruption="fog")
         notes: list[str] = []
         data.corrupt("cifar10", ["fog"], root=root, notify=notes.append)
@@ -243,38 +247,58 @@ class TestGenerated:
         (folder / "fog.npy").unlink()
         assert "fog.npy is missing" in check("cifar10c", root).problems[0]
 
-    def test_mistakes_are_explained(self, root, tmp_path):
-        data.corrupt("cifar10", ["fog"], [5], root)
+    def test_mistakes_are_told_apart(self, root, tmp_path):
+        folder = data.corrupt("cifar10", ["fog"], [5], root)
         foreign = write_files(tmp_path / "foreign", corrupted_files())
+        frog = {"kind": "corruption", "name": "frog", "known": lambda known: "fog" in known}
+        train = {"kind": "split", "name": "train", "known": ("test",)}
+        none = {"option": "severities", "found": ()}
+        another = {"path": folder, "differences": {"seed": (0, 1)}}
+
+        def corrupt(names: list[str] | None, *more: object, **options: object) -> None:
+            data.corrupt("cifar10", names, *more, root=root, **options)
+
+        def load(**options: object) -> None:
+            data.load("cifar10c", root=root, **options)
+
         cases = (
-            (lambda: data.corrupt("cifar10", ["frog"], root=root), 'Did you mean "fog"'),
+            (lambda: corrupt(["frog"]), "unknown_name", frog),
+            (lambda: corrupt(["fog"], [6]), "out_of_range", {**none, "found": (6,)}),
+            (lambda: corrupt(["fog"], []), "out_of_range", none),
+            (lambda: corrupt([], [5]), "missing_option", {"option": "names"}),
             (
-                lambda: data.corrupt("cifar10", ["fog"], [6], root),
-                "severities from 1 to 5, found [6]",
+                lambda: corrupt(["fog"], workers=0),
+                "out_of_range",
+                {"option": "workers", "found": 0},
             ),
+            (lambda: corrupt(["fog"], seed=1), "made_differently", another),
+            (lambda: corrupt(["fog"], out=foreign), "other_content", {"path": foreign}),
             (
-                lambda: data.corrupt("cifar10", ["fog"], [], root),
-                "severities from 1 to 5, found none",
+                lambda: data.corrupt("builtin", ["fog"], root=root),
+                "missing_option",
+                {"option": "out"},
             ),
-            (lambda: data.corrupt("cifar10", [], [5], root), "at least one corruption"),
-            (lambda: data.corrupt("cifar10", ["fog"], root=root, workers=0), "at least 1 worker"),
-            (lambda: data.corrupt("cifar10", ["fog"], root=root, seed=1), "from seed 0, asked for"),
+            (lambda: load(), "missing_option", {"option": "corruption"}),
+            (lambda: load(split="train", corruption="fog"), "unknown_name", train),
+            (lambda: load(corruption="frog"), "unknown_name", frog),
             (
-                lambda: data.corrupt("cifar10", ["fog"], root=root, out=foreign),
-                "not generated here",
+                lambda: load(corruption="fog", severity=0),
+                "out_of_range",
+                {"option": "severity", "found": 0},
             ),
-            (lambda: data.corrupt("builtin", ["fog"], root=root), "give --out"),
-            (lambda: data.load("cifar10c", root=root), "needs a corruption"),
-            (lambda: data.load("cifar10c", "train", root, corruption="fog"), "only a test split"),
-            (lambda: data.load("cifar10c", root=root, corruption="frog"), 'Did you mean "fog"'),
-            (lambda: data.load("cifar10c", root=root, corruption="fog", severity=0), "from 1 to 5"),
             (
                 lambda: data.load("cifar10c", root=tmp_path / "no", corruption="fog"),
-                "Run: acclimate data get cifar10",
+                "not_fetched",
+                {"name": "cifar10"},
             ),
-            (lambda: check("cifar10c", tmp_path / "no"), "make it: acclimate data corrupt cifar10"),
+            (lambda: check("cifar10c", tmp_path / "no"), "not_fetched", {"name": "cifar10c"}),
         )
-        for call, words in cases:
-            with pytest.raises(BadInput) as caught:
+        for call, code, more in cases:
+            with raises(code, BadInput, **more):
                 call()
-            assert words in str(caught.value)
+
+    def test_the_message_names_both_commands(self, tmp_path):
+        with raises("not_fetched") as caught:
+            check("cifar10c", tmp_path)
+        for command in ("acclimate data get cifar10c", "acclimate data corrupt cifar10"):
+            assert command in str(caught.value)

@@ -16,8 +16,9 @@ from acclimate.cli.main import app
 from acclimate.data.arrays import array_sha256, write_array, write_card
 from acclimate.data.classes import CIFAR10
 from acclimate.demo import TASKS, DemoSettings, fetch_data, run_demo
-from acclimate.errors import BadInput
 from acclimate.report import render_page
+from tests.codes import raises
+from tests.demo.predictions import predict_clearly
 
 SETTINGS = DemoSettings(
     data="cifar10",
@@ -53,8 +54,7 @@ def test_the_demo_speaks_of_its_own_data(photographs):
     task = replace(TASKS["cifar10"], models=(replace(known, load=load_model),))
     result = run_demo(SETTINGS, task=task)
     x = torch.from_numpy(photographs["test"][:24]).permute(0, 3, 1, 2) / 255
-    with torch.no_grad():
-        predicted = load_model()(x).argmax(dim=1).numpy()
+    predicted = predict_clearly(load_model(), x).numpy()
     assert result.clean_error == (predicted != photographs["test labels"][:24]).mean()
     assert {sample.truth for sample in result.samples} <= set(CIFAR10)
     page = render_page(result.report())
@@ -63,7 +63,7 @@ def test_the_demo_speaks_of_its_own_data(photographs):
     assert "toys" not in page
     assert array_sha256(photographs["test"]) in page
     assert "acclimate demo --data cifar10 --methods source,norm" in page
-    with pytest.raises(BadInput, match="at most 40 images, as the test split of cifar10"):
+    with raises("out_of_range", option="images", found=41):  # the test split has 40
         run_demo(replace(SETTINGS, images=41), task=task)
 
 
@@ -83,19 +83,22 @@ def test_what_is_not_on_disk_is_fetched_after_saying_so(tmp_path, monkeypatch):
 
 
 def test_the_command_passes_the_data_and_all_methods_on(monkeypatch, tmp_path):
+    class Enough(Exception):
+        pass
+
     asked = []
 
     def run(settings, progress):
         asked.append(settings)
-        raise BadInput("enough")
+        raise Enough
 
     monkeypatch.setattr("acclimate.demo.run_demo", run)
     monkeypatch.setattr("acclimate.demo.fetch_data", lambda name, *_: asked.append(name))
     words = ["demo", "--data", "cifar10", "--methods", "all", "--out", str(tmp_path / "page.html")]
-    with pytest.raises(BadInput, match="enough"):
+    with pytest.raises(Enough):
         CliRunner().invoke(app, words, catch_exceptions=False)
     name, settings = asked
     assert name == settings.data == "cifar10"
     assert {"source", "norm", "tent", "swr_nsp"} <= set(settings.methods)
-    with pytest.raises(BadInput, match='Did you mean "cifar10"'):
+    with raises("unknown_name", kind="data set", name="cifar1", known=("builtin", "cifar10")):
         DemoSettings(data="cifar1")

@@ -5,13 +5,14 @@ What is right pixel by pixel is in test_oracles.py.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 import acclimate
-from acclimate.errors import BadInput, InvalidConfig, UnsuitableModel
 from acclimate.functional.augmentations import CottaAugmentation
 from acclimate.methods import METHODS
 from acclimate.methods.dense import is_dense
@@ -21,6 +22,7 @@ from acclimate.testing.cases import Case, tiny_artifact
 from acclimate.testing.contract import refuses_with_a_reason
 from acclimate.testing.dense_models import TinyDeepLab, tiny_masks
 from acclimate.testing.models import tiny_model
+from tests.codes import raises
 
 XS = [x for x, _ in tiny_masks(3, seed=5)]
 DENSE = [name for name, kind in METHODS.items() if is_dense(kind)]
@@ -38,8 +40,15 @@ ELSEWHERE = {
 #: Checks that take long, and these methods they are made on: the others run the same code.
 LONG = {"dense-takes_any_statistics", "dense-composes_with_swr_and_nsp"}
 LONG_ON = ("alpha_bn", "tent", "cotta", "swr")
+
+
+def marks_of(method, name):
+    """Leave long checks to the slow tests, but for one method."""
+    return pytest.mark.slow if name in LONG and method != "tent" else ()
+
+
 CHECKS = [
-    pytest.param(check, id=f"{method}-{name}")
+    pytest.param(check, id=f"{method}-{name}", marks=marks_of(method, name))
     for method in METHODS
     for name, check in yield_checks(method, models=["dense"])
     if name not in ELSEWHERE and (name not in LONG or method in LONG_ON)
@@ -58,16 +67,21 @@ def test_the_methods_of_the_requirement_are_there():
 
 @pytest.mark.parametrize("method", [name for name in METHODS if not is_dense(METHODS[name])])
 def test_the_others_refuse_at_once_if_the_artifact_tells(method):
-    with pytest.raises(UnsuitableModel, match=r"predicts every pixel.*whole images") as caught:
+    with raises("dense_unsupported", what=method):
         acclimate.adapt(tiny_model("dense"), method, tiny_artifact("dense"))
-    assert "tent" in str(caught.value)
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if not is_dense(METHODS[name])])
 def test_the_others_ask_for_neither_artifact_nor_head(method):
     """Both would be refused in the end: an artifact has no such part, a head is no linear layer."""
-    with pytest.raises(UnsuitableModel, match=r"predicts every pixel.*whole images"):
+    with raises("dense_unsupported", what=method):
         acclimate.adapt(tiny_model("dense"), method)
+
+
+def test_the_message_names_the_methods_that_work_on_pixels():
+    with raises("dense_unsupported", what="eata") as caught:
+        acclimate.adapt(tiny_model("dense"), "eata")
+    assert set(DENSE) <= set(re.findall(r"\w+", str(caught.value)))
 
 
 def test_a_model_that_cannot_be_tried_is_not_taken_to_be_dense():
@@ -86,7 +100,7 @@ def test_a_method_is_not_dense_by_inheritance():
         name = "mine"
 
     adapted = Mine(tiny_model("dense"), Mine.config_class())
-    with pytest.raises(UnsuitableModel, match="mine is made for predictions of whole images"):
+    with raises("dense_unsupported", what="mine"):
         adapted(XS[0])
     assert adapted.counts.batches == adapted.counts.forwards == 0
 
@@ -119,7 +133,7 @@ def test_one_image_has_statistics_of_its_own(method):
 
 def test_one_image_that_is_pooled_into_one_value_has_none():
     adapted = acclimate.adapt(tiny_model("dense_pooling"), "tent")
-    with pytest.raises(BadInput, match="single image"):
+    with raises("single_sample"):
         adapted(XS[0][:1])
     adapted(XS[0])
     source = tiny_model("dense_pooling")
@@ -179,7 +193,7 @@ def test_swr_can_be_laid_over_any_of_them():
 
 def test_views_that_move_pixels_are_refused():
     adapted = Case("nsp", "dense").build(views="crop+flip")
-    with pytest.raises(InvalidConfig, match="every pixel in its place"):
+    with raises("views_move_pixels"):
         adapted(XS[0])
 
 

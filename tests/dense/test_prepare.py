@@ -10,12 +10,12 @@ import torch.nn.functional as F
 
 import acclimate
 from acclimate import PenaltyOptions, PrototypeOptions
-from acclimate.errors import AcclimateWarning, BadInput, InvalidConfig, UnsuitableModel
 from acclimate.functional.gradients import gradient_cosines
 from acclimate.functional.pixels import image_losses
 from acclimate.functional.views import apply_views, get_views
 from acclimate.testing.dense_models import tiny_masks
 from acclimate.testing.models import tiny_model
+from tests.codes import raises, warns
 
 MODELS = ("dense", "dense_pooling")
 
@@ -106,10 +106,11 @@ def test_an_artifact_survives_its_file(tmp_path):
 def test_one_note_tells_of_few_images_and_of_those_without_a_label():
     batches = tiny_masks(1, batch_size=4)
     batches[0][1][2] = 255
-    with pytest.warns(AcclimateWarning) as notes:
-        acclimate.prepare(tiny_model("dense"), batches, parts=["penalty"])
-    (note,) = [str(note.message) for note in notes if "penalty" in str(note.message)]
-    assert "has only 4: 3 were used, 1 have no labelled pixel" in note
+    with warns("few_samples", found=3, expected=1024) as notes:
+        found = acclimate.prepare(tiny_model("dense"), batches, parts=["penalty"])
+    assert len(notes) == 1
+    card = found.parts["penalty"]
+    assert (card["n_samples"], card["n_unlabelled"]) == (3, 1)
 
 
 def test_images_without_a_label_are_left_out_and_counted():
@@ -117,7 +118,7 @@ def test_images_without_a_label_are_left_out_and_counted():
     batches = tiny_masks(2, batch_size=4, dtype=torch.float64)
     batches[0][1][2] = 255
     options = PenaltyOptions(n_samples=8)
-    with pytest.warns(AcclimateWarning, match="1 of 8 source images.*no labelled.*7 were used"):
+    with warns("unlabelled_images", n=1):
         found = acclimate.prepare(model, batches, parts=["penalty"], penalty=options)
     card = found.parts["penalty"]
     assert (card["n_samples"], card["n_unlabelled"]) == (7, 1)
@@ -132,22 +133,22 @@ def test_images_without_a_label_are_left_out_and_counted():
 def test_masks_that_are_nothing_but_ignored():
     batches = [(x, torch.full_like(y, 255)) for x, y in tiny_masks(2)]
     for part in ("penalty", "features"):
-        with pytest.raises(BadInput, match="every pixel is to be ignored"):
+        with raises("no_labelled_pixels"):
             acclimate.prepare(tiny_model("dense"), batches, parts=[part])
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "code", "data"),
     [
-        (lambda y: y.masked_fill(y == 2, 33), "from 0 to 3.*found 33"),
-        (lambda y: y[:, :4, :4], r"expected masks of shape \(8, 8, 8\)"),
-        (lambda y: y[:, 0, 0], "expected masks"),
-        (lambda y: y.float(), "whole numbers"),
+        (lambda y: y.masked_fill(y == 2, 33), "wrong_labels", {"found": (33,), "n_classes": 4}),
+        (lambda y: y[:, :4, :4], "wrong_shape", {"found": (8, 4, 4)}),
+        (lambda y: y[:, 0, 0], "wrong_shape", {"found": (8,)}),
+        (lambda y: y.float(), "wrong_dtype", {"found": "float32"}),
     ],
 )
-def test_masks_that_do_not_fit(change, words):
+def test_masks_that_do_not_fit(change, code, data):
     batches = [(x, change(y)) for x, y in tiny_masks(1)]
-    with pytest.raises(BadInput, match=words):
+    with raises(code, **data):
         acclimate.prepare(tiny_model("dense"), batches)
 
 
@@ -160,23 +161,18 @@ def test_another_label_can_be_ignored():
 
 
 def test_views_that_move_pixels_are_refused():
-    with pytest.raises(InvalidConfig, match="masks still fit"):
-        acclimate.prepare(
-            tiny_model("dense"), tiny_masks(1), penalty=PenaltyOptions(views="projector")
-        )
-    with pytest.raises(InvalidConfig, match="every pixel in its place"):
-        acclimate.prepare(
-            tiny_model("dense"),
-            tiny_masks(1),
-            method="nsp",
-            prototypes=PrototypeOptions(depth=2),
-        )
+    for part, options in (
+        ("penalty", {"penalty": PenaltyOptions(views="projector")}),
+        ("prototypes", {"prototypes": PrototypeOptions(depth=2)}),
+    ):
+        with raises("views_move_pixels"):
+            acclimate.prepare(tiny_model("dense"), tiny_masks(1), parts=[part], **options)
 
 
 def test_what_is_for_whole_images_is_refused():
-    with pytest.raises(UnsuitableModel, match="eata is made for predictions of whole images"):
+    with raises("dense_unsupported", what="eata"):
         acclimate.prepare(tiny_model("dense"), tiny_masks(1), method="eata")
-    with pytest.raises(UnsuitableModel, match="fisher can be measured"):
+    with raises("dense_unsupported", what="fisher"):
         acclimate.prepare(tiny_model("dense"), tiny_masks(1), parts=["fisher"])
 
 
@@ -242,5 +238,5 @@ def test_a_projector_is_trained_on_drawn_pixels():
 
 def test_a_class_that_never_comes_has_no_prototype():
     batches = [(x, y.masked_fill(y == 3, 255)) for x, y in tiny_masks(2)]
-    with pytest.raises(BadInput, match="none was found of 1: 3"):
+    with raises("missing_classes", missing=(3,)):
         acclimate.prepare(tiny_model("dense"), batches, method="nsp")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 from torch import nn
 
 from acclimate.data.domain_images import ArrayDomain
 from acclimate.data.domains import Domain, DomainSet
 from acclimate.training.domains import DomainSettings
 from tests.cli_models import CLASSES, Mortal, tiny_cnn
+from tests.images import write_images
 
 DOMAINS = ("city", "farm", "shore")
 
@@ -24,21 +25,20 @@ def make_tree(
     classes: tuple[str, ...] = CLASSES,
     size: int = 8,
 ) -> Path:
-    """Write noise images `root/<domain>/<class>/<number>.png`, that many a domain; return root.
+    """Write noise images `root/<domain>/<class>/000.png`, that many a domain; return root.
 
-    The class is a brightness, the domain a colour.
+    The class is a brightness, and every domain has noise of its own.
     """
     wanted = dict.fromkeys(DOMAINS, 20) if domains is None else domains
-    draws = np.random.default_rng(7)
-    for place, (domain, n) in enumerate(wanted.items()):
-        for index in range(n):
-            label = index % len(classes)
-            folder = root / domain / classes[label]
-            folder.mkdir(parents=True, exist_ok=True)
-            pixels = draws.integers(50 * label, 50 * label + 60, (size, size, 3))
-            pixels[..., place % 3] += 40
-            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{index:03}.png")
+    for seed, (domain, n) in enumerate(wanted.items()):
+        counts = {name: len(range(label, n, len(classes))) for label, name in enumerate(classes)}
+        write_images(root / domain, counts, size, seed)
     return root
+
+
+def names_and_numbers(sentence: str) -> list[str]:
+    """Return what a sentence is about: the names in quotation marks, then the numbers."""
+    return re.findall(r'"([^"]*)"', sentence) + re.findall(r"(?<!\S)\d[\d,]*(?=[\s:])", sentence)
 
 
 def make_set(n: int = 20, domains: tuple[str, ...] = DOMAINS) -> DomainSet:

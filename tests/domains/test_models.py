@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,13 +13,13 @@ import torch
 from torch import nn
 
 from acclimate import zoo
-from acclimate.errors import BadInput, UnsuitableModel
 from acclimate.storage import read_file
 from acclimate.training.domains import load_trained, train_domains
 from acclimate.training.domains import model as model_module
 from acclimate.training.domains.model import build_model, full_name
 from acclimate.zoo.external import NormalizedModel
 from tests.cli_models import CLASSES
+from tests.codes import raises
 from tests.domains.samples import make_set, make_settings
 
 
@@ -75,7 +76,7 @@ def test_a_model_of_timm_begins_with_its_published_weights(
     train_domains(fresh, tmp_path / "fresh.safetensors", device="cpu", data=make_set())
     assert asked[-1] == {"name": "tinynet", "pretrained": False, "n": len(CLASSES)}
     unknown = make_settings(model="timm:tinynt")
-    with pytest.raises(BadInput, match=r'timm has no model "tinynt"\. Did you mean "tinynet"'):
+    with raises("unknown_name", kind="model", name="tinynt", known=("tinynet",)):
         train_domains(unknown, tmp_path / "no.safetensors", device="cpu", data=make_set())
 
 
@@ -83,43 +84,62 @@ class Weights(dict[str, Any]):
     """Stands for torchvision's list of the weights of a model."""
 
 
-def test_resnet50_is_that_of_domainbed(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[Any] = []
-    first = SimpleNamespace(
-        url="https://example.org/v1.pth",
-        transforms=lambda: SimpleNamespace(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
-    )
+FIRST = SimpleNamespace(
+    url="https://example.org/v1.pth",
+    transforms=lambda: SimpleNamespace(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+)
 
-    def get_model(name: str, weights: Any) -> nn.Module:
-        taken.append((name, weights))
-        if len(taken) > 1:
-            raise OSError("no route to host")
-        return make_net()
 
+def replace_torchvision(
+    monkeypatch: pytest.MonkeyPatch, get_model: Callable[[str, Any], nn.Module]
+) -> None:
+    """Put a function in the place of the one by which torchvision gives models."""
     models = SimpleNamespace(
-        get_model_weights=lambda name: Weights(IMAGENET1K_V1=first, IMAGENET1K_V2=None),
-        get_model=get_model,
+        get_model_weights=lambda name: Weights(IMAGENET1K_V1=FIRST, IMAGENET1K_V2=None),
+        get_model=lambda name, weights: get_model(name, weights),
     )
     door = SimpleNamespace(models=models)
     monkeypatch.setattr(model_module, "import_torchvision", lambda: door)
+
+
+def test_resnet50_is_that_of_domainbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Any] = []
+
+    def get_model(name: str, weights: Any) -> nn.Module:
+        taken.append((name, weights))
+        return make_net()
+
+    replace_torchvision(monkeypatch, get_model)
     settings = make_settings(model="resnet50", pretrained=True)
     model, head = build_model(settings, torch.rand(2, 3, 8, 8), 4)
-    assert taken == [("resnet50", first)]
+    assert taken == [("resnet50", FIRST)]
     assert isinstance(model, NormalizedModel)
     assert model.mean.flatten().tolist() == pytest.approx([0.485, 0.456, 0.406])
     assert head == "model.4"
     assert model(torch.rand(2, 3, 8, 8)).shape == (2, 4)
     assert full_name("resnet50") == "torchvision:resnet50"
-    with pytest.raises(BadInput, match=r"cannot be downloaded.*Fetch https://example\.org/v1\.pth"):
+
+
+def test_the_message_names_the_address_of_weights_that_cannot_be_downloaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def get_model(name: str, weights: Any) -> nn.Module:
+        raise OSError("no route to host")
+
+    replace_torchvision(monkeypatch, get_model)
+    settings = make_settings(model="resnet50", pretrained=True)
+    with raises("weights_unavailable", name="resnet50") as caught:
         build_model(settings, torch.rand(2, 3, 8, 8), 4)
+    assert FIRST.url in str(caught.value)
+    assert "--weights" in str(caught.value)
 
 
 def test_a_model_without_a_linear_head_is_refused() -> None:
     settings = make_settings(model="tests.domains.test_models:make_convolutional")
-    with pytest.raises(UnsuitableModel):
+    with raises("head_not_found", candidates=()):
         build_model(settings, torch.rand(2, 3, 8, 8), 4)
     two = make_settings(model="tests.cli_models:two_outputs")
-    with pytest.raises(UnsuitableModel, match="return logits alone, found them at 1"):
+    with raises("unsupported_model", model="tests.cli_models:two_outputs"):
         build_model(two, torch.rand(2, 3, 8, 8), 4)
 
 

@@ -6,19 +6,22 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from acclimate.errors import ArtifactMismatch, BadInput
 from acclimate.storage import read_file
 from acclimate.training.checkpoint import checkpoint_path
 from acclimate.training.domains import DomainResult, train_domains
 from acclimate.training.domains.output import last_path
 from acclimate.training.output import log_path
+from tests.codes import raises
 from tests.domains.samples import make_set, make_settings
+from tests.paths import ROOT
 
 
 class Cut(Exception):
@@ -50,6 +53,22 @@ def without_time(result: DomainResult) -> list[dict[str, Any]]:
     return [{**figures, "minutes": 0} for figures in result.checks]
 
 
+Whole = Callable[..., DomainResult]
+
+
+@pytest.fixture(scope="module")
+def run_whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """Runs without a cut by what they change, each done once; their files are only to be read."""
+    folder = tmp_path_factory.mktemp("whole")
+
+    @cache
+    def run_once(**changes: Any) -> DomainResult:
+        name = "-".join(map(str, changes.values())).replace(":", "-") or "plain"
+        return run(folder / f"{name}.safetensors", changes, keep_last=True)
+
+    return run_once
+
+
 @pytest.mark.parametrize(
     ("changes", "cuts"),
     [
@@ -61,9 +80,9 @@ def without_time(result: DomainResult) -> list[dict[str, Any]]:
     ],
 )
 def test_a_run_that_was_cut_ends_as_one_that_was_not(
-    changes: dict[str, Any], cuts: list[int], tmp_path: Path
+    changes: dict[str, Any], cuts: list[int], run_whole: Whole, tmp_path: Path
 ) -> None:
-    whole = run(tmp_path / "whole.safetensors", changes, keep_last=True)
+    whole = run_whole(**changes)
     out = tmp_path / "cut.safetensors"
     options: dict[str, Any] = {"save_every": 3, "keep_last": True}
     for number, step in enumerate(cuts):
@@ -90,7 +109,8 @@ def test_a_run_that_was_cut_ends_as_one_that_was_not(
     assert again.validation == whole.validation
 
 
-def test_a_process_that_was_killed_is_gone_on_with(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_process_that_was_killed_is_gone_on_with(run_whole: Whole, tmp_path: Path) -> None:
     out = tmp_path / "killed.safetensors"
     code = (
         "import sys, torch; torch.set_num_threads(1)\n"
@@ -102,7 +122,7 @@ def test_a_process_that_was_killed_is_gone_on_with(tmp_path: Path) -> None:
     killed = subprocess.run(
         [sys.executable, "-c", code, str(out)],
         env={**os.environ, "KILL_AT": "9"},
-        cwd=Path(__file__).parent.parent.parent,
+        cwd=ROOT,
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL
@@ -110,22 +130,21 @@ def test_a_process_that_was_killed_is_gone_on_with(tmp_path: Path) -> None:
     assert not out.exists()
     changes = {"model": "tests.domains.samples:mortal_cnn"}
     run(out, changes, resume=True)
-    run(tmp_path / "whole.safetensors", changes)
-    assert_same(tmp_path / "whole.safetensors", out)
+    assert_same(run_whole(**changes).path, out)
 
 
 def test_nothing_is_overwritten_or_mixed_up(tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     with pytest.raises(Cut):
         run(out, save_every=1, progress=cut_after(3))
-    with pytest.raises(BadInput, match="left by an interrupted run"):
+    with raises("unfinished_run", path=checkpoint_path(out)):
         run(out)
-    with pytest.raises(ArtifactMismatch, match=r"settings\.lr: 0\.01 then, 0\.02 now"):
+    with raises("other_settings", differences={"settings.lr": (0.01, 0.02)}):
         run(out, {"lr": 0.02}, resume=True)
     run(out, force=True)
-    with pytest.raises(BadInput, match=r"exists\. Give another --out"):
+    with raises("already_exists", path=out):
         run(out)
-    with pytest.raises(BadInput, match=r"result of another run \(acclimate train --algorithm"):
+    with raises("other_run", path=out):
         run(out, {"seed": 1}, resume=True)
-    with pytest.raises(BadInput, match="save_every of at least 1"):
+    with raises("out_of_range", option="save_every", found=0):
         run(out, force=True, save_every=0)

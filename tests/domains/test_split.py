@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.data.domain_split import seed_hash, split_keys
-from acclimate.errors import BadInput
+from tests.codes import raises
 from tests.domains.samples import make_set
 
 
@@ -67,5 +66,5 @@ def test_a_domain_is_split_by_its_place_and_its_trial() -> None:
 
 
 def test_too_few_images_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"hold out 20% of them, found 4"):
+    with raises("too_few_samples", expected=5, found=4):
         split_keys(4, 0, 0)

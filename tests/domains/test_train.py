@@ -13,10 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from acclimate.data.domain_sets import DOMAIN_SETS
 from acclimate.data.domain_split import split_keys
 from acclimate.data.domains import Domain, DomainSet, load_domains
-from acclimate.errors import AcclimateWarning, ArtifactMismatch, BadInput, InvalidConfig
-from acclimate.storage import read_file
+from acclimate.errors import AcclimateError, BadInput, InvalidConfig
+from acclimate.storage import read_file, write_file
 from acclimate.training.domains import DomainSettings, load_trained, train_domains
 from acclimate.training.domains import run as run_module
 from acclimate.training.domains.loop import minibatches, pick_images
@@ -25,7 +26,9 @@ from acclimate.training.domains.output import last_path
 from acclimate.training.domains.run import split_domains
 from acclimate.training.draws import generator_at, seed_of
 from acclimate.training.output import log_path
+from acclimate.zoo.catalog import CATALOG
 from tests.cli_models import CLASSES, tiny_cnn
+from tests.codes import raises, warns
 from tests.domains.samples import DOMAINS, make_set, make_settings, make_tree
 
 
@@ -170,7 +173,7 @@ def test_the_domain_held_out_is_not_looked_at(tmp_path: Path) -> None:
         for names in (("farm", "shore"), ("shore", "farm"))
     )
     assert one == two
-    with pytest.raises(BadInput, match=r"once, but Farm, farm are only farm"):
+    with raises("duplicate", name="farm"):
         train(tmp_path, "twice", algorithm="erm", data_set=data, test_domain=("farm", "Farm"))
 
 
@@ -237,6 +240,7 @@ def test_a_head_of_other_classes_is_replaced(tmp_path: Path) -> None:
     assert torch.allclose(weights(begun.path)["0.weight"], tiny_cnn()[0].weight, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_models_of_the_zoo_and_the_built_in_one(tmp_path: Path) -> None:
     short = {"steps": 1, "check_every": 1, "images": 20, "data": "builtin-domains"}
     for model in ("resnet9-cifar10", "builtin"):
@@ -258,9 +262,9 @@ def test_statistics_stay_frozen_and_dropout_is_before_the_head() -> None:
     model[3].p = 0.0
     seen: list[Tensor] = []
     model[6].register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
-    x = [torch.randint(256, (50, 3, 8, 8), dtype=torch.uint8)] * 2
+    draws = torch.Generator().manual_seed(0)
+    x = [torch.randint(256, (50, 3, 8, 8), dtype=torch.uint8, generator=draws)] * 2
     y = [torch.zeros(50, dtype=torch.int64)] * 2
-    draws = torch.Generator()
     loss, penalty = trained(x, y, draws)
     assert penalty == 0
     loss.backward()
@@ -277,7 +281,7 @@ def test_images_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     torn = root / "farm" / "cat" / "000.png"
     torn.write_bytes(b"no image")
     settings = make_settings(data=str(root), size=8, batch_size=16)
-    with pytest.warns(AcclimateWarning, match=r"000\.png is left out"):
+    with warns("unreadable_images", paths=(torn,)):
         result = train_domains(settings, tmp_path / "out.safetensors", device="cpu")
     assert list(result.unreadable) == [str(torn)]
     _, card = read_file(result.path, "zoo")
@@ -285,68 +289,87 @@ def test_images_that_cannot_be_read_are_told(tmp_path: Path) -> None:
 
 
 def test_broken_files_do_not_end_a_run_that_is_under_way(tmp_path: Path) -> None:
-    root = make_tree(tmp_path / "mine", dict.fromkeys(DOMAINS, 40))
+    root = make_tree(tmp_path / "mine", dict.fromkeys(DOMAINS, 24))
     data = load_domains(str(root), size=8)
     names = [name for name in data.domains if name != "city"]
     torn = [root / name / "cat" / f"{n:03}.png" for name in names for n in (0, 4)]
     for path in torn:
         path.write_bytes(b"no image")
     settings = make_settings(data=str(root), size=8, batch_size=16, test_domain="city")
-    with pytest.warns(AcclimateWarning, match="is left out"):
+    with warns("unreadable_images") as caught:
         train, held = split_domains(load_domains(str(root), size=8), names, 0)
-    assert [len(train[name]) + len(held[name]) for name in names] == [38, 38]
-    with pytest.warns(AcclimateWarning, match="is left out"):
+    assert sorted(path for warning in caught for path in warning.paths) == sorted(torn)
+    assert [len(train[name]) + len(held[name]) for name in names] == [22, 22]
+    with warns("unreadable_images"):
         result = train_domains(settings, tmp_path / "out.safetensors", device="cpu")
     assert sorted(result.unreadable) == sorted(map(str, torn))
-    for path in (root / "farm" / "cat").iterdir():
+    cats = sorted((root / "farm" / "cat").iterdir())
+    for path in cats:
         path.write_bytes(b"no image")
-    with (
-        pytest.warns(AcclimateWarning, match="is left out"),
-        pytest.raises(BadInput, match=r'"farm", 10 images cannot be read.*none is left of the cla'),
-    ):
+    with warns("unreadable_images"), raises("unreadable_images", paths=tuple(cats)):
         train_domains(settings, tmp_path / "other.safetensors", device="cpu")
 
 
 @pytest.mark.parametrize(
-    ("changes", "kind", "words"),
+    ("changes", "kind", "code", "about"),
     [
-        ({"algorithm": "corla"}, InvalidConfig, 'no algorithm "corla". Did you mean "coral"'),
-        ({"data": "pcas"}, BadInput, 'neither a set of domains nor a folder. Did you mean "pacs"'),
-        ({"test_domain": ()}, BadInput, "each domain to hold out once, found none"),
-        ({"test_domain": ("a", "a")}, BadInput, "each domain to hold out once"),
-        ({"pretrained": True, "weights": "a.pt"}, InvalidConfig, "not both"),
-        ({"algorithm": "erm", "gamma": 1.0}, InvalidConfig, "gamma weighs CORAL's penalty"),
-        ({"steps": 0}, InvalidConfig, "expected steps to be at least 1"),
-        ({"lr": -1.0}, InvalidConfig, "expected lr above 0"),
-        ({"dropout": 1.0}, InvalidConfig, "expected dropout of at least 0 and below 1"),
-        ({"batch_size": 1}, InvalidConfig, "at least 2 image"),
-        ({"batch_size": 5, "devices": 2}, InvalidConfig, "as many on each, found a batch size"),
-        ({"precision": "8"}, InvalidConfig, 'no precision "8"'),
+        (
+            {"algorithm": "corla"},
+            InvalidConfig,
+            "unknown_name",
+            {"kind": "algorithm", "name": "corla", "known": ("erm", "coral")},
+        ),
+        (
+            {"data": "pcas"},
+            BadInput,
+            "unknown_name",
+            {"kind": "data set", "name": "pcas", "known": tuple(DOMAIN_SETS)},
+        ),
+        ({"test_domain": ()}, BadInput, "missing_option", {"option": "test_domain"}),
+        ({"test_domain": ("a", "a")}, BadInput, "duplicate", {"name": "a"}),
+        (
+            {"pretrained": True, "weights": "a.pt"},
+            InvalidConfig,
+            "conflicting_options",
+            {"options": ("pretrained", "weights")},
+        ),
+        ({"algorithm": "erm", "gamma": 1.0}, InvalidConfig, "not_applicable", {"option": "gamma"}),
+        ({"steps": 0}, InvalidConfig, "out_of_range", {"option": "steps", "found": 0}),
+        ({"lr": -1.0}, InvalidConfig, "out_of_range", {"option": "lr", "found": -1.0}),
+        ({"dropout": 1.0}, InvalidConfig, "out_of_range", {"option": "dropout", "found": 1.0}),
+        ({"batch_size": 1}, InvalidConfig, "out_of_range", {"option": "batch_size", "found": 1}),
+        (
+            {"batch_size": 5, "devices": 2},
+            InvalidConfig,
+            "out_of_range",
+            {"option": "batch_size", "found": 5},
+        ),
+        ({"precision": "8"}, InvalidConfig, "unknown_name", {"kind": "precision", "name": "8"}),
     ],
 )
-def test_settings_that_make_no_sense(changes: Any, kind: type[Exception], words: str) -> None:
-    with pytest.raises(kind, match=words):
+def test_settings_that_make_no_sense(
+    changes: dict[str, Any], kind: type[AcclimateError], code: str, about: dict[str, Any]
+) -> None:
+    with raises(code, kind, **about):
         make_settings(**changes)
 
 
 def test_runs_that_make_no_sense(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r'no domain "shor"\. Did you mean "shore"'):
+    with raises("unknown_name", kind="domain", name="shor", known=DOMAINS):
         train(tmp_path, test_domain="shor")
-    with pytest.raises(BadInput, match=r"at least 2 domain\(s\).* found 1 of 2 .*--algorithm erm"):
+    with raises("too_few_domains", expected=2, found=1):
         train(tmp_path, data_set=make_set(domains=("city", "shore")))
-    with pytest.raises(BadInput, match=r"at least 1 domain\(s\).* found 0 of 3"):
+    with raises("too_few_domains", expected=1, found=0):
         train(tmp_path, algorithm="erm", test_domain=DOMAINS)
-    with pytest.raises(InvalidConfig, match=r"the loss became .*smaller --lr, or a smaller --gam"):
+    # The first step of Adam moves a weight by the whole rate: layers behind each other overflow.
+    with raises("diverged", step=2):
         train(tmp_path, lr=1e30, batch_size=8)
-    with pytest.raises(BadInput, match='no model "resnet51" in the zoo'):
+    with raises("unknown_name", kind="model", name="resnet51", known=tuple(CATALOG)):
         train(tmp_path, "other", model="resnet51")
-    from acclimate import zoo
-    from acclimate.storage import write_file
-
-    write_file(tmp_path / "plain.safetensors", "zoo", {}, {"name": "resnet9-cifar10"})
-    with pytest.raises(ArtifactMismatch, match="not written by acclimate train --algorithm"):
-        load_trained(tmp_path / "plain.safetensors")
-    assert zoo.list_models()
+    plain = tmp_path / "plain.safetensors"
+    write_file(plain, "zoo", {}, {"name": "resnet9-cifar10"})
+    with raises("other_kind", path=plain, found="classification", expected="domains"):
+        load_trained(plain)
 
 
 def test_hyper_parameters_are_those_of_the_trial_unless_given() -> None:

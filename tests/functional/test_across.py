@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from acclimate.errors import NotAdapted
+from acclimate.functional import processes as processes_module
 from acclimate.functional.across import (
     average,
     batch_logsumexp,
@@ -22,6 +24,7 @@ from acclimate.functional.entropy import entropy_of_mean, information_maximizati
 from acclimate.functional.norm import use_statistics
 from acclimate.functional.processes import Processes, active
 from acclimate.functional.view_base import draw_uniforms
+from tests.codes import raises
 from tests.processes import run_on_processes
 
 SIZES = (3, 2)
@@ -60,9 +63,9 @@ LOSSES = {
 }
 
 
-def derivatives(rank):
+def derivatives(rank, group=None):
     """Return derivatives of the sum of all processes' numbers: by autograd, and by differences."""
-    processes = Processes(None, rank, len(SIZES))
+    processes = group.processes(rank) if group else Processes(None, rank, len(SIZES))
     x = parts()[rank]
     found = {}
     with processes.share(x, lambda x: x, {}) as x:
@@ -77,9 +80,7 @@ def derivatives(rank):
                         moved = x.clone()
                         if rank == holder:
                             moved.view(-1)[place] += step
-                        total = loss(moved, rank).detach()
-                        dist.all_reduce(total)
-                        totals.append(total)
+                        totals.append(active().sum(loss(moved, rank).detach()))
                     if rank == holder:
                         numeric.view(-1)[place] = (totals[0] - totals[1]) / 2e-5
             found[name] = analytic, numeric
@@ -95,9 +96,38 @@ def derivatives(rank):
     return found
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    return run_on_processes(2, derivatives, tmp_path_factory.mktemp("across"))
+class Threads:
+    """Threads in the place of processes: a sum over them waits for all."""
+
+    def __init__(self):
+        self.meeting = threading.Barrier(len(SIZES), timeout=30)
+        self.given = [None] * len(SIZES)
+        self.rank = threading.local()
+
+    def processes(self, rank):
+        self.rank.number = rank
+        processes = Told(self, rank, len(SIZES))
+        processes.sizes = SIZES
+        return processes
+
+    def all_reduce(self, x):
+        self.given[self.rank.number] = x.detach().clone()
+        self.meeting.wait()
+        total = sum(self.given)
+        self.meeting.wait()
+        return total
+
+
+@pytest.fixture(
+    scope="module", params=["threads", pytest.param("processes", marks=pytest.mark.slow)]
+)
+def found(request, tmp_path_factory):
+    if request.param == "processes":
+        return run_on_processes(2, derivatives, tmp_path_factory.mktemp("across"))
+    group = Threads()
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(SIZES)) as pool:
+        patch.setattr(processes_module, "_all_reduce", lambda x, group: group.all_reduce(x))
+        return list(pool.map(derivatives, range(len(SIZES)), [group] * len(SIZES)))
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -176,7 +206,7 @@ def test_alone_everything_is_plain():
 
 @pytest.mark.parametrize("function", [batch_mean, batch_size, batch_logsumexp, entropy_of_mean])
 def test_rows_of_something_else_than_the_batch_are_refused(function):
-    with pytest.raises(NotAdapted, match=r"of the 3 samples .* found 2"), held(0, (3, 4)):
+    with raises("shards_unsupported"), held(0, (3, 4)):
         function(torch.zeros(2, 4))
 
 
@@ -187,5 +217,5 @@ def test_what_failed_half_way_is_not_gone_on_with():
     with pytest.raises(KeyboardInterrupt), processes.share(x, lambda x: x, {}):
         raise KeyboardInterrupt
     assert active() is None
-    with pytest.raises(NotAdapted, match="out of step"), processes.share(x, lambda x: x, {}):
+    with raises("out_of_step"), processes.share(x, lambda x: x, {}):
         pass

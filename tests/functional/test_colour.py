@@ -104,14 +104,16 @@ def test_chains_in_float64_equal_torchvision(channels: int) -> None:
 def test_chains_in_float32_equal_torchvision(hue: float) -> None:
     """Compare whole chains; what follows the hue may enlarge the hue's own rounding.
 
-    A hue in float32 has steps of 1.2e-7 of a turn, 7e-7 of the colour range. An operation with
-    factor f multiplies a difference by f + |1 − f| at most.
+    What precedes the hue may differ by an ulp, 6e-8, since means are summed in another order. That
+    may tip a hue, which has steps of 1.2e-7 of a turn in float32 (7e-7 of the colour range), when
+    it is found and again when it is turned, and it moves the colour itself by up to six ulps:
+    1.8e-6 together. An operation with factor f multiplies a difference by f + |1 − f| at most.
     """
     x = images(3, torch.float32)
     factors, order = decisions(ColorJitter(hue=hue), N_IMAGES, seed=1)
     result = apply_color(x, factors, order)
     for i in range(N_IMAGES):
-        expected, tolerance = x[i], 1e-6
+        expected, tolerance = x[i], 2e-6 if hue else 1e-6
         after_hue = False
         for column in order[i].tolist():
             factor = factors[i, column].item()

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from acclimate.errors import UnsuitableModel
 from acclimate.functional.iabn import InstanceAwareBatchNorm2d, convert, iabn_layers
 from acclimate.functional.norm import batch_norm_layers, norm_parameters, use_statistics
 from acclimate.testing.models import tiny_model
+from tests.codes import raises
 from tests.reference.oracles_statistics_methods import InstanceAware, exchanged
 
 
@@ -172,7 +172,7 @@ def test_convert_keeps_modes_options_and_shared_layers():
 
 
 def test_convert_refuses_models_without_anything_to_convert():
-    with pytest.raises(UnsuitableModel, match="BatchNorm2d"):
+    with raises("missing_layers", layers=("BatchNorm2d",)):
         convert(tiny_model("vit"))
-    with pytest.raises(UnsuitableModel, match="BatchNorm2d"):
+    with raises("missing_layers", layers=("BatchNorm2d",)):
         convert(convert(tiny_model("batch_norm")))

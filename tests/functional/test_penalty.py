@@ -52,11 +52,14 @@ def tensors(seed):
 @pytest.mark.parametrize("kind", ["tensor", "channel", "parameter"])
 def test_closed_form_is_the_autograd_gradient(kind):
     parameters, anchors = tensors(0), tensors(1)
-    weights = {
-        "tensor": [torch.tensor(w).double() for w in (0.0, 0.4, 1.0)],
-        "channel": [torch.rand(len(p), *[1] * (p.dim() - 1)).double() for p in parameters],
-        "parameter": [torch.rand_like(p) for p in parameters],
-    }[kind]
+    draws = torch.Generator().manual_seed(2)
+    shapes = {
+        "channel": [(len(p), *[1] * (p.dim() - 1)) for p in parameters],
+        "parameter": [p.shape for p in parameters],
+    }
+    weights = [torch.tensor(w).double() for w in (0.0, 0.4, 1.0)]
+    if kind in shapes:
+        weights = [torch.rand(shape, generator=draws).double() for shape in shapes[kind]]
     for parameter in parameters:
         parameter.requires_grad_(True)
     expected = torch.autograd.grad(penalty_term(parameters, anchors, weights, 250.0), parameters)

@@ -15,8 +15,15 @@ from acclimate.functional.precision import (
     has_fast_bfloat16,
     precision_used,
 )
+from tests.codes import raises
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def detected(monkeypatch) -> None:
+    """Nothing overrides the detection."""
+    monkeypatch.delenv(precision.VARIABLE, raising=False)
 
 
 def multiply() -> torch.Tensor:
@@ -62,6 +69,19 @@ def test_a_torch_that_cannot_be_asked_counts_as_no(monkeypatch) -> None:
     for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.delattr(torch.cpu, name, raising=False)
     assert not has_fast_bfloat16(CPU)
+
+
+@pytest.mark.parametrize(("value", "expected"), [("on", True), ("off", False)])
+def test_the_environment_overrides_the_detection(monkeypatch, value, expected) -> None:
+    monkeypatch.setenv(precision.VARIABLE, value)
+    for name in ("cpu", "cuda", "mps"):
+        assert has_fast_bfloat16(torch.device(name)) is expected
+
+
+def test_other_values_in_the_environment_are_refused(monkeypatch) -> None:
+    monkeypatch.setenv(precision.VARIABLE, "yes")
+    with raises("unknown_name", kind=precision.VARIABLE, name="yes"):
+        has_fast_bfloat16(CPU)
 
 
 @pytest.mark.parametrize("supported", [True, False])
@@ -122,8 +142,8 @@ def test_doubles_stay_doubles(monkeypatch) -> None:
     assert precision_used(torch.float64, CPU, enabled=True) == "float64"
 
 
-def test_unknown_speeds_are_answered_with_the_nearest() -> None:
+def test_unknown_speeds_are_answered_with_the_known_ones() -> None:
     check_speed("exact")
     check_speed("fast")
-    with pytest.raises(InvalidConfig, match='Did you mean "fast"'):
+    with raises("unknown_name", InvalidConfig, kind="speed", name="fastt", known=("exact", "fast")):
         check_speed("fastt")

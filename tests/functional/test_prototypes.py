@@ -20,7 +20,7 @@ def loop(prototypes, seen, embeddings, y, momentum):
     return prototypes, seen
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.integers(1, 40), st.integers(1, 6), st.integers(0, 2**31), st.floats(0, 0.999))
 def test_batches_equal_the_sample_by_sample_loop(n, n_classes, seed, momentum):
     draws = torch.Generator().manual_seed(seed)

@@ -15,9 +15,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.errors import BadInput
 from acclimate.measures import Measures, Metric, Tally, machine
-from tests.measures_oracle import N_FINE, Oracle
+from tests.codes import raises
+from tests.measures.oracle import N_FINE, Oracle
 from tests.torchmetrics_door import classification
 
 MEANS = ("nll", "entropy", "confidence", "ece", "adaptive_ece")
@@ -65,7 +65,10 @@ def test_calibration_is_that_of_torchmetrics(n_classes, scale):
     logits, y = draw(3000, n_classes, scale, seed=n_classes, dtype=torch.float32)
     metric = classification.MulticlassCalibrationError(n_classes, n_bins=15, norm="l1")
     # The certain ones are left out: they are in the last bin here, and in a bin of their own there.
-    kept = logits.softmax(1).amax(1) < 1
+    # So are those at the edge of a bin, which rounding may put on either side.
+    confidences = logits.double().softmax(1).amax(1)
+    places = 15 * confidences
+    kept = (confidences < 1 - 1e-6) & ((places - places.round()).abs() > 1e-4)
     assert int(kept.sum()) > 1500
     logits, y = logits[kept], y[kept]
     metric.update(logits.softmax(1), y)
@@ -92,7 +95,7 @@ def test_adaptive_calibration_is_exact_where_samples_can_be_told_apart(n):
 
 
 def test_adaptive_calibration_of_many_samples_is_close():
-    logits, y = draw(6000, 10, 1.0, seed=5)
+    logits, y = draw(2000, 10, 1.0, seed=5)
     oracle = Oracle(logits, y)
     assert oracle.doubt < 0.01
     assert measure(logits, y).adaptive_ece == pytest.approx(oracle.adaptive_ece, abs=oracle.doubt)
@@ -128,9 +131,10 @@ def test_measures_survive_a_file():
     assert again.error_by_class == once.error_by_class
     assert again.histogram == once.histogram
     packed = once.to_dict()
-    with pytest.raises(BadInput, match="3840 bins"):
+    with raises("count_mismatch", expected=3840, found=4096):
         Measures.from_dict({**packed, "n_bins": 4096})
-    with pytest.raises(BadInput, match="expected measures with"):
+    missing = {*packed} - {"bins", "n_bins"}
+    with raises("wrong_fields", missing=lambda found: {*found} == missing, unknown=()):
         Measures.from_dict({name: packed[name] for name in ("bins", "n_bins")})
 
 
@@ -174,31 +178,31 @@ def test_gradients_do_not_enter():
 
 
 @pytest.mark.parametrize(
-    ("y", "message"),
+    ("y", "code", "data"),
     [
-        (torch.tensor([0, 1, 2]), r"each of 4 samples.*found \(3,\)"),
-        (torch.tensor([[0], [1], [2], [0]]), r"found \(4, 1\)"),
-        (torch.tensor([0.0, 1.0, 2.0, 0.0]), "whole numbers, found .* of torch.float32"),
-        (torch.tensor([True, False, True, False]), "of torch.bool"),
-        ([0, 1, 2, 0], "found list"),
-        (torch.tensor([0, 1, 3, 0]), "from 0 to 2, as the model has 3 logits, found 0 to 3"),
-        (torch.tensor([0, 1, -1, 0]), "found -1 to 1"),
+        (torch.tensor([0, 1, 2]), "wrong_shape", {"found": (3,)}),
+        (torch.tensor([[0], [1], [2], [0]]), "wrong_shape", {"found": (4, 1)}),
+        (torch.tensor([0.0, 1.0, 2.0, 0.0]), "wrong_dtype", {"found": "float32"}),
+        (torch.tensor([True, False, True, False]), "wrong_dtype", {"found": "bool"}),
+        ([0, 1, 2, 0], "wrong_type", {"option": "y", "found": "list"}),
+        (torch.tensor([0, 1, 3, 0]), "wrong_labels", {"found": (3,), "n_classes": 3}),
+        (torch.tensor([0, 1, -1, 0]), "wrong_labels", {"found": (-1,), "n_classes": 3}),
     ],
 )
-def test_labels_that_do_not_fit(y, message):
+def test_labels_that_do_not_fit(y, code, data):
     measures = Measures(3)
-    with pytest.raises(BadInput, match=message):
+    with raises(code, **data):
         measures.update(torch.zeros(4, 3), y)
     assert measures.n == 0
 
 
 def test_measures_that_cannot_be():
-    with pytest.raises(BadInput, match=r"shape \(batch, 3\), found \(4, 2\)"):
+    with raises("wrong_shape", found=(4, 2)):
         Measures(3).update(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long))
-    with pytest.raises(BadInput, match="3 and 4"):
+    with raises("incompatible_measures"):
         Measures(3) + Measures(4)
     for name in ("error", "class_shares", *MEANS):
-        with pytest.raises(BadInput, match="found none"):
+        with raises("no_samples_measured"):
             getattr(Measures(3), name)
 
 

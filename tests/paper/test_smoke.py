@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from acclimate.bench import Event
-from acclimate.errors import AcclimateError, BadInput
-from acclimate.paper import EXPERIMENTS, embedding, reproduce
+from acclimate.errors import InvalidConfig
+from acclimate.paper import EXPERIMENTS, Experiment, Reproduction, embedding, reproduce
+from tests.codes import raises
 
 FIGURES = {
     "fig-1": ["fig-1.svg"],
@@ -31,6 +32,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("store")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_it_runs(name: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "fig-6" and importlib.util.find_spec("sklearn") is None:
@@ -46,6 +48,12 @@ def test_it_runs(name: str, store: Path, tmp_path: Path, monkeypatch: pytest.Mon
     experiment = EXPERIMENTS[name]
     found = reproduce(experiment, "smoke", tmp_path, store=store, n_workers=0, on_event=watch)
     assert not failures
+    check(found, experiment, tmp_path)
+
+
+def check(found: Reproduction, experiment: Experiment, folder: Path) -> None:
+    """Check what was found at the smallest scale, and the files in the folder."""
+    name = experiment.id
     assert not found.failed
     entries = experiment.suite("smoke").entries
     assert len(found.outcomes) == len(entries)
@@ -55,7 +63,7 @@ def test_it_runs(name: str, store: Path, tmp_path: Path, monkeypatch: pytest.Mon
     files = ["table.md", "table.tex", "result.json", *FIGURES.get(name, [])]
     assert [path.name for path in found.files] == files
     assert all(path.stat().st_size > 200 for path in found.files)
-    result = json.loads((tmp_path / "result.json").read_text())
+    result = json.loads((folder / "result.json").read_text())
     assert (result["experiment"], result["scale"]) == (name, "smoke")
     assert len(result["jobs"]) == len(entries)
     for job in result["jobs"]:
@@ -67,8 +75,8 @@ def test_it_runs(name: str, store: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert "Selection: hyper-parameters as published" in notes
 
 
-def test_the_same_call_again_runs_nothing(tmp_path: Path) -> None:
-    experiment = EXPERIMENTS["table-s5"]
+def test_it_runs_once_and_the_same_call_again_runs_nothing(tmp_path: Path) -> None:
+    experiment = EXPERIMENTS["table-s5"]  # a small one, so that one is quick
     kinds: list[list[str]] = [[], []]
     tables = []
     for seen in kinds:
@@ -78,6 +86,7 @@ def test_the_same_call_again_runs_nothing(tmp_path: Path) -> None:
 
         found = reproduce(experiment, "smoke", tmp_path, n_workers=0, on_event=watch)
         tables.append(found.table)
+        check(found, experiment, tmp_path)
     assert kinds[0].count("finished") == 2
     assert kinds[1] == ["found", "found"]
     assert tables[0] == tables[1]
@@ -87,7 +96,7 @@ def test_weights_that_are_nowhere_are_named_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCLIMATE_DATA", str(tmp_path / "data"))
-    with pytest.raises(BadInput, match="--weights resnet32-cifar100=FILE"):
+    with raises("not_found", path=tmp_path / "data" / "zoo" / "resnet32-cifar100.safetensors"):
         reproduce(EXPERIMENTS["table-2"], "small", tmp_path / "out", n_workers=0)
     assert not (tmp_path / "out").exists()
 
@@ -98,7 +107,7 @@ def test_a_failed_job_is_shown_and_does_not_stop_the_others(
     from acclimate.methods.swr_fixmatch import SwrFixmatch
 
     def fail(*_: Any) -> Any:
-        raise AcclimateError("broken on purpose")
+        raise InvalidConfig("diverged", "broken on purpose", step=1)
 
     monkeypatch.setattr(SwrFixmatch, "loss", fail)
     found = reproduce(EXPERIMENTS["text-fixmatch"], "smoke", tmp_path, n_workers=0)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from acclimate.bench import Event, Store
-from acclimate.errors import BadInput
 from acclimate.paper import EXPERIMENTS, Reproduction, Settings, reproduce
 from acclimate.paper.cells import Grid
 from acclimate.paper.claims import judge
 from acclimate.paper.domain_setups import find_domain_setups
 from acclimate.paper.tables import make_table, published_cells
 from acclimate.training.domains.selection import DOMAIN_RULES, choose
+from tests.codes import raises
 
 TABLE = EXPERIMENTS["table-6"]
 
@@ -34,6 +34,7 @@ def read(folder: Path) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.slow
 def test_it_runs_and_tells_rows_apart(run: tuple[Path, Reproduction, list[str]]) -> None:
     folder, found, told = run
     assert not found.failed
@@ -45,11 +46,16 @@ def test_it_runs_and_tells_rows_apart(run: tuple[Path, Reproduction, list[str]])
     for name in ("built-in domains, ERM", "built-in domains, CORAL"):
         rows = [row for row in found.table.setups[name] if row.is_measured]
         assert [row.label for row in rows] == ["Source", "T3A", "Ours", "TENT"]
+    # Every cell is a job of its own: another method, or a model that was trained otherwise.
+    methods = {o.entry.axes["row"]: o.entry.spec.method for o in found.outcomes}
+    assert methods == {"Source": "source", "T3A": "t3a", "TENT": "tent", "Ours": "swr_nsp"}
+    assert len({o.entry.spec.key for o in found.outcomes}) == 8
+    # Some 65 to 73 % after so short a training; guessing among ten classes errs on 90 %.
     errors = {(o.entry.label, o.entry.group): o.error for o in found.outcomes}
     assert all(0 < error < 95 for error in errors.values()), errors
-    assert len({round(error, 3) for error in errors.values()}) > 3
 
 
+@pytest.mark.slow
 def test_the_table_says_what_was_done(run: tuple[Path, Reproduction, list[str]]) -> None:
     folder, found, _ = run
     notes = "\n".join(found.table.notes)
@@ -81,6 +87,7 @@ def test_the_table_says_what_was_done(run: tuple[Path, Reproduction, list[str]])
         assert statistics == "source" or job["axes"]["row"] == "TENT"
 
 
+@pytest.mark.slow
 def test_choices_follow_from_what_was_tried(run: tuple[Path, Reproduction, list[str]]) -> None:
     folder, _, _ = run
     rule = DOMAIN_RULES["leave-one-domain-out"]
@@ -137,6 +144,7 @@ def _others(weights: str | None, name: str) -> list[str]:
     return [own for own in held_out if own != name]
 
 
+@pytest.mark.slow
 def test_the_same_again_runs_nothing(run: tuple[Path, Reproduction, list[str]]) -> None:
     folder, found, _ = run
     kinds: list[str] = []
@@ -151,6 +159,7 @@ def test_the_same_again_runs_nothing(run: tuple[Path, Reproduction, list[str]]) 
     assert again.table == found.table
 
 
+@pytest.mark.slow
 def test_an_oracle_is_marked(run: tuple[Path, Reproduction, list[str]], tmp_path: Path) -> None:
     folder, found, _ = run
     settings = Settings(selection="oracle", only="ERM")
@@ -232,14 +241,15 @@ def test_the_full_scale_is_the_papers() -> None:
 
 def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCLIMATE_DATA", str(tmp_path / "data"))
-    with pytest.raises(BadInput, match="acclimate data get pacs --from FILE"):
+    with raises("not_found", path=tmp_path / "data" / "pacs"):
         reproduce(TABLE, "small", tmp_path / "out", n_workers=0)
-    with pytest.raises(BadInput, match='Did you mean "oracle"'):
+    with raises("unknown_name", kind="selection rule", name="oracel"):
         reproduce(TABLE, "smoke", tmp_path, settings=Settings(selection="oracel"), n_workers=0)
-    with pytest.raises(BadInput, match="at least 1 of --trials"):
+    with raises("out_of_range", option="trials", found=0):
         reproduce(TABLE, "smoke", tmp_path, settings=Settings(trials=0), n_workers=0)
-    with pytest.raises(BadInput, match=r'no setting has "MNIST".*PACS, built-in domains, ERM'):
+    there = ("PACS, built-in domains, ERM", "PACS, built-in domains, CORAL")
+    with raises("unknown_name", kind="setting", name="MNIST", known=there):
         reproduce(TABLE, "smoke", tmp_path, settings=Settings(only="MNIST"), n_workers=0)
-    with pytest.raises(BadInput, match="trained first"):
+    with raises("models_not_trained", name="table-6"):
         TABLE.suite("smoke")
     assert not (tmp_path / "out").exists()

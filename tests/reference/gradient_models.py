@@ -86,7 +86,9 @@ class Crossing(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.cross(x, x.flip(1), x, need_weights=False)[0]
-        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        # The first token, which the head reads, sees three: alone it would have nothing to choose
+        # from, and the gradients of its query and key would be nothing but rounding errors.
+        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(3)
         return y + self.masked(x, x, x, attn_mask=mask, need_weights=False)[0]
 
 

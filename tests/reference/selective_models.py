@@ -22,7 +22,9 @@ for kind in (Eta, Eata, Rdumb, Rpl, Sar, Deyo):
 MODELS = ["batch_norm", "group_norm", "vit"]
 #: How much surer the tiny models are made, so that some samples are chosen and some are not.
 SHARPER = {"batch_norm": 16.0, "group_norm": 24.0, "vit": 32.0}
-EXACT = [("float64", 5, 1e-8), ("float32", 1, 1e-5)]
+#: Logits of the tiny models agree to 1e-5 in single precision. These are 16 to 32 times as large,
+#: and so are their rounding errors.
+EXACT = [("float64", 5, 1e-8), ("float32", 1, 1e-4)]
 
 
 def is_norm(key):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import acclimate
-from acclimate.errors import AcclimateWarning, ArtifactMissing, UnsuitableModel
+from acclimate.errors import ArtifactMissing
 from acclimate.functional.normalization import Normalization
 from acclimate.functional.views import apply_views, get_views
 from acclimate.methods import METHODS
@@ -19,6 +19,7 @@ from acclimate.methods.ttt_pp import TttPp
 from acclimate.parts.options import ContrastOptions
 from acclimate.terms.contrastive_head import build_contrastive_head
 from acclimate.testing.models import tiny_batches, tiny_model
+from tests.codes import raises, warns
 from tests.reference import oracles_alignment as oracles
 
 METHODS.setdefault("tfa", Tfa)
@@ -156,14 +157,25 @@ def test_the_encoder_s_space_alone():
     assert close([adapted(x) for x in xs], [logits for logits, _ in expected], 1e-8)
 
 
-def test_without_a_head_tfa_says_what_it_leaves_out_and_ttt_pp_says_what_to_do():
+def test_without_a_head_tfa_says_what_it_leaves_out_and_ttt_pp_refuses():
     model, artifact = case("batch_norm", with_head=False)
-    with pytest.warns(AcclimateWarning, match="aligns the encoder's features alone"):
+    with warns("encoder_only"):
         acclimate.adapt(model, "tfa", artifact)
-    with pytest.raises(ArtifactMissing, match="acclimate train --joint simclr"):
+    with raises("projection_head_needed"):
         acclimate.adapt(model, "ttt_pp", artifact)
-    with pytest.raises(ArtifactMissing, match="acclimate train --joint simclr"):
+    with raises("projection_head_needed"):
         acclimate.prepare(model, tiny_batches(2), method="ttt_pp")
+
+
+def test_the_message_names_the_command_that_trains_a_projection_head():
+    model, artifact = case("batch_norm", with_head=False)
+    for use in (
+        lambda: acclimate.adapt(model, "ttt_pp", artifact),
+        lambda: acclimate.prepare(model, tiny_batches(2), method="ttt_pp"),
+    ):
+        with pytest.raises(ArtifactMissing) as caught:
+            use()
+        assert "acclimate train --joint simclr" in str(caught.value)
 
 
 def test_a_queue_of_uneven_batches_is_used_when_it_fills_the_window():
@@ -243,7 +255,7 @@ def test_a_frozen_encoder_is_refused():
     model.requires_grad_(False)
     model.head.requires_grad_(True)
     artifact = prepared(model)
-    with pytest.raises(UnsuitableModel, match="every parameter before the head"):
+    with raises("nothing_to_train"):
         acclimate.adapt(model, "tfa", artifact)
 
 

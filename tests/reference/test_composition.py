@@ -7,13 +7,14 @@ import torch
 import torch.nn.functional as F
 
 import acclimate
-from acclimate.errors import ArtifactMissing, InvalidConfig, NotAdapted
+from acclimate.errors import InvalidConfig
 from acclimate.functional.penalty import shape_penalties
 from acclimate.functional.views import apply_views, get_views
 from acclimate.methods import METHODS
 from acclimate.methods.composition import NspOptions, SwrOptions
 from acclimate.methods.config import PRESETS
 from acclimate.testing.models import tiny_batches, tiny_model
+from tests.codes import raises
 from tests.reference import oracles
 from tests.reference.test_methods import close, encode, prepared, run, stream
 
@@ -38,7 +39,7 @@ def plain_views(seed, which="test"):
 @pytest.mark.parametrize("method", WEIGHTS)
 def test_parts_of_the_paper(method, name, dtype, n, tolerance):
     model = tiny_model(name).to(getattr(torch, dtype))
-    artifact = prepared(model)
+    artifact = prepared(name, dtype)
     xs = stream(getattr(torch, dtype), n)
     expected = list(
         oracles.swr_nsp(
@@ -89,7 +90,7 @@ def plain_tent(model, xs, artifact, strength, with_nsp, views):
 @pytest.mark.parametrize("auxiliary", [None, "nsp"])
 def test_terms_laid_over_tent(name, auxiliary):
     model = tiny_model(name).double()
-    artifact = prepared(model)
+    artifact = prepared(name)
     xs = stream(torch.float64)
     expected = list(plain_tent(model, xs, artifact, 40.0, auxiliary is not None, plain_views(5)))
     adapted = acclimate.adapt(
@@ -107,7 +108,7 @@ def test_terms_laid_over_tent(name, auxiliary):
 @pytest.mark.parametrize("name", ["batch_norm", "vit"])
 def test_swr_fixmatch(name, dtype, n, tolerance):
     model = tiny_model(name).to(getattr(torch, dtype))
-    artifact = prepared(model)
+    artifact = prepared(name, dtype)
     xs = stream(getattr(torch, dtype), n)
     plain = oracles.batch_mode(model)
     named = dict(plain.named_parameters())
@@ -162,13 +163,13 @@ def test_no_label_reaches_a_method_by_accident():
     model = tiny_model("batch_norm")
     x, y = tiny_batches(1)[0]
     adapted = acclimate.adapt(model, "supervised")
-    with pytest.raises(NotAdapted, match="reveal_labels=True"):
+    with raises("labels_needed"):
         adapted(x)
     adapted.unwrap()
     for name in METHODS:
         if not METHODS[name].is_oracle and not METHODS[name].needs:
             break
-    with pytest.raises(NotAdapted, match="without labels"):
+    with raises("labels_refused", method=name):
         acclimate.adapt(model, name).reveal(y)
 
 
@@ -177,13 +178,13 @@ def test_labels_are_forgotten_after_their_batch():
     adapted = acclimate.adapt(tiny_model("batch_norm"), "supervised")
     adapted.reveal(y)
     adapted(x)
-    with pytest.raises(NotAdapted):
+    with raises("labels_needed"):
         adapted(x)
 
 
 def test_the_predictor_can_be_the_nearest_prototype():
     model = tiny_model("batch_norm").double()
-    artifact = prepared(model)
+    artifact = prepared("batch_norm")
     xs = stream(torch.float64, 3)
     by_head = acclimate.adapt(model, "swr_nsp", artifact, seed=5)
     run(by_head, xs[:2])
@@ -204,7 +205,7 @@ def test_the_predictor_can_be_the_nearest_prototype():
 @pytest.mark.parametrize("shape", ["vertical_flip", "horizontal_flip", "linear", "square", "step"])
 def test_shapes_of_the_penalties(shape):
     model = tiny_model("batch_norm").double()
-    artifact = prepared(model)
+    artifact = prepared("batch_norm")
     names = [name for name, _ in model.named_parameters()]
     measured = [float(artifact.part("penalty")[name]) for name in names]
     last = len(names) - 1
@@ -222,47 +223,51 @@ def test_shapes_of_the_penalties(shape):
 
 def test_another_exponent_without_preparing_again():
     model = tiny_model("batch_norm").double()
-    asked = acclimate.adapt(model, "swr", prepared(model), exponent=3.0)
-    expected = {name: 500 * float(w) for name, w in prepared_with(model, 3.0).items()}
+    asked = acclimate.adapt(model, "swr", prepared("batch_norm"), exponent=3.0)
+    penalty = prepared("batch_norm", exponent=3.0).part("penalty")
+    expected = {name: 500 * float(w) for name, w in penalty.items()}
     assert asked.regularizer._numbers == pytest.approx(expected)
 
 
-def prepared_with(model, exponent):
-    return prepared(model, exponent=exponent).part("penalty")
-
-
 def test_shapes_need_one_penalty_a_tensor():
-    with pytest.raises(InvalidConfig, match="granularity"):
+    with raises("conflicting_options", options=("shape", "granularity")):
         shape_penalties({"a": torch.ones(3)}, "horizontal_flip")
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "words"),
+    ("method", "options", "code", "data"),
     [
-        ("norm", {"regularizer": "swr"}, "keeps no gradient steps"),
-        ("swr_nsp", {"regularizer": "swr"}, "has SWR already"),
-        ("nsp", {"auxiliary": NspOptions()}, "has NSP already"),
-        ("tent", {"regularizer": "swrr"}, "swr"),
+        ("norm", {"regularizer": "swr"}, "no_gradient_steps", {"method": "norm"}),
+        ("swr_nsp", {"regularizer": "swr"}, "duplicate", {"name": "regularizer"}),
+        ("nsp", {"auxiliary": NspOptions()}, "duplicate", {"name": "auxiliary"}),
+        (
+            "tent",
+            {"regularizer": "swrr"},
+            "unknown_name",
+            {"kind": "regularizer", "name": "swrr", "known": ("swr",)},
+        ),
     ],
 )
-def test_what_cannot_be_composed_is_refused(method, options, words):
-    model = tiny_model("batch_norm")
-    with pytest.raises(InvalidConfig, match=words):
-        acclimate.adapt(model, method, prepared(model), **options)
+def test_what_cannot_be_composed_is_refused(method, options, code, data):
+    with raises(code, InvalidConfig, **data):
+        acclimate.adapt(
+            tiny_model("batch_norm"), method, prepared("batch_norm", "float32"), **options
+        )
 
 
 def test_terms_need_their_parts():
-    with pytest.raises(ArtifactMissing, match="penalty"):
+    with raises("artifact_needed", methods=("tent",)):
         acclimate.adapt(tiny_model("batch_norm"), "tent", regularizer="swr")
 
 
 def test_presets():
     model = tiny_model("batch_norm")
-    adapted = acclimate.adapt(model, "swr_nsp", prepared(model), preset="imagenet", lr=1e-5)
+    artifact = prepared("batch_norm", "float32")
+    adapted = acclimate.adapt(model, "swr_nsp", artifact, preset="imagenet", lr=1e-5)
     assert (adapted.config.strength, adapted.config.optimizer) == (3000.0, "sgd")
     assert adapted.config.lr == 1e-5
     adapted.unwrap()
-    with pytest.raises(InvalidConfig, match="imagenet"):
+    with raises("unknown_name", kind="preset", name="imagenett", known=PRESETS):
         acclimate.adapt(model, "tent", preset="imagenett")
     for method in METHODS.values():
         for preset in PRESETS:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from acclimate.errors import InvalidConfig
 from acclimate.functional import gradients, precision
 from acclimate.functional.gradients import CosineSum, gradient_cosines
+from tests.codes import raises
 from tests.reference.gradient_models import (
     MODELS,
     N_CLASSES,
@@ -125,9 +125,11 @@ def test_fast_is_near_with_bfloat16(name: str, granularity: Any) -> None:
     fast = gradient_cosines(forward, model, *samples, granularity, speed="fast")
     # torch.func, which one of the tied weights goes through, is left in single precision.
     assert types == {torch.bfloat16, *([torch.float32] if name == "tied" else [])}
-    for found, expected in zip(fast.values(), exact.values(), strict=True):
-        mean = (found.total - expected.total).abs().mean().item() / N_SAMPLES
-        assert mean < (0.1 if granularity == "tensor" else 0.2)
+    for key, parameter in model.named_parameters():
+        if granularity == "channel" and parameter.dim() == 1:
+            continue  # the cosine of one number is ±1, and tips over where the number is near 0
+        mean = (fast[key].total - exact[key].total).abs().mean().item() / N_SAMPLES
+        assert mean < 0.1
 
 
 @pytest.mark.usefixtures("bfloat16")
@@ -139,5 +141,5 @@ def test_fast_leaves_doubles_alone() -> None:
 
 def test_unknown_speeds_are_refused() -> None:
     model = make_model("mlp")
-    with pytest.raises(InvalidConfig, match="Did you mean"):
+    with raises("unknown_name", kind="speed", name="exakt", known=("exact", "fast")):
         gradient_cosines(model, model, *make_samples(), speed="exakt")  # type: ignore[arg-type]

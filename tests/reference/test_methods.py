@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -78,10 +79,12 @@ def test_source_is_the_model_in_evaluation_mode():
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def prepared(model, depth=0, **penalty):
-    dtype = next(model.parameters()).dtype
+@functools.cache
+def prepared(name, dtype="float64", depth=0, **penalty):
+    """The artifact of a tiny model; made once, and only read."""
+    dtype = getattr(torch, dtype)
     return acclimate.prepare(
-        model,
+        tiny_model(name).to(dtype),
         tiny_batches(6, dtype=dtype),
         penalty=PenaltyOptions(n_samples=32, **penalty),
         prototypes=PrototypeOptions(depth=depth, width=6, hidden=10, epochs=2),
@@ -131,20 +134,20 @@ CASES = [
 @pytest.mark.parametrize("name", MODELS)
 def test_swr_nsp(name, options, weights, depth):
     model = tiny_model(name).double()
-    artifact = prepared(model, depth)
+    artifact = prepared(name, depth=depth)
     check_swr_nsp(model, artifact, options, weights, depth, torch.float64, 5, 1e-8)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_swr_nsp_in_single_precision(name):
-    model = tiny_model(name)
-    check_swr_nsp(model, prepared(model), {}, {}, 0, torch.float32, 1, 1e-5)
+    artifact = prepared(name, "float32")
+    check_swr_nsp(tiny_model(name), artifact, {}, {}, 0, torch.float32, 1, 1e-5)
 
 
 @pytest.mark.parametrize("granularity", ["module", "channel", "parameter"])
 def test_swr_nsp_with_finer_penalties(granularity):
     model = tiny_model("batch_norm").double()
-    artifact = prepared(model, granularity=granularity)
+    artifact = prepared("batch_norm", granularity=granularity)
     check_swr_nsp(model, artifact, {}, {}, 0, torch.float64, 5, 1e-8)
 
 
@@ -170,7 +173,7 @@ def check_swr_nsp(model, artifact, options, weights, depth, dtype, n, tolerance)
 
 def first_moves(strength):
     model = tiny_model("batch_norm").double()
-    artifact = prepared(model)
+    artifact = prepared("batch_norm")
     adapted = acclimate.adapt(
         model, "swr_nsp", artifact, strength=strength, optimizer="sgd", lr=0.01
     )
@@ -193,7 +196,7 @@ def test_the_regulariser_is_zero_on_the_first_step_and_not_on_the_second():
 
 def test_the_auxiliary_loss_does_not_reach_the_head():
     model = tiny_model("batch_norm").double()
-    artifact = prepared(model)
+    artifact = prepared("batch_norm")
     head = model.head.weight.detach().clone()
     adapted = acclimate.adapt(
         model, "swr_nsp", artifact, main_confidence=0.0, main_diversity=0.0, strength=0.0
@@ -207,7 +210,8 @@ def test_the_auxiliary_loss_does_not_reach_the_head():
 @pytest.mark.parametrize("trains", [True, False])
 def test_the_projector_is_frozen_unless_asked(trains):
     model = tiny_model("batch_norm").double()
-    adapted = acclimate.adapt(model, "swr_nsp", prepared(model, 2), train_projector=trains)
+    artifact = prepared("batch_norm", depth=2)
+    adapted = acclimate.adapt(model, "swr_nsp", artifact, train_projector=trains)
     before = copy.deepcopy(adapted.nsp.projector.state_dict())
     run(adapted, stream(torch.float64, 2))
     weight = adapted.nsp.projector.state_dict()["0.weight"]
@@ -218,8 +222,8 @@ def test_the_projector_is_frozen_unless_asked(trains):
 
 def test_normalised_inputs_see_the_same_views():
     """A model that normalises inside and one that gets normalised inputs behave alike."""
-    mean, std = torch.tensor([0.5, 0.4, 0.3]).double(), torch.tensor([0.2, 0.25, 0.3]).double()
     normal = ((0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
+    mean, std = torch.tensor(normal, dtype=torch.float64)
     inner = tiny_model("batch_norm").double()
 
     class Inside(nn.Module):

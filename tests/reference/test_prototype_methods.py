@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 import acclimate
-from acclimate.errors import UnsuitableModel
 from acclimate.methods import METHODS
 from acclimate.methods.heads import find_head
 from acclimate.methods.lame import Lame, affinities, corrected_log_probs
 from acclimate.methods.shot import Shot, pseudo_labels
 from acclimate.methods.t3a import T3a
 from acclimate.testing.models import TINY_MODELS, tiny_batches, tiny_model
+from tests.codes import raises
 from tests.reference import oracles_prototype_methods as oracles
 
 for _method in (T3a, Lame, Shot):
@@ -99,12 +99,20 @@ def test_t3a_does_not_keep_what_is_not_finite():
     assert adapted(x).isfinite().all()
 
 
+def clear_ones(model, x):
+    """Return the samples whose label half precision cannot change (a step above 2 is 0.016)."""
+    best, second = model(x).detach().topk(2, dim=1).values.T
+    clear = x[best - second > 0.1]
+    assert len(clear) > len(x) / 2
+    return clear
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_t3a_stands_a_class_without_supports_in_half_precision(dtype):
     model = opinionated("batch_norm", torch.float32)
     with torch.no_grad():
         model.head.bias[2] = -1e4
-    xs = stream(torch.float32, 2)
+    xs = [clear_ones(model, x) for x in stream(torch.float32, 2)]
     expected = run(acclimate.adapt(copy.deepcopy(model), "t3a"), xs)
     adapted = acclimate.adapt(model.to(dtype), "t3a")
     found = run(adapted, [x.to(dtype) for x in xs])
@@ -115,7 +123,7 @@ def test_t3a_stands_a_class_without_supports_in_half_precision(dtype):
 
 
 def test_t3a_refuses_a_head_that_is_not_linear():
-    with pytest.raises(UnsuitableModel, match="linear head"):
+    with raises("wrong_head", head="block"):
         acclimate.adapt(tiny_model("batch_norm"), "t3a", head="block")
 
 
@@ -126,6 +134,8 @@ def test_t3a_refuses_a_head_that_is_not_linear():
 @pytest.mark.parametrize("kernel", ["rbf", "knn", "linear"])
 @pytest.mark.parametrize("name", MODELS)
 def test_lame(name, kernel, dtype, n, tolerance):
+    if dtype == torch.float32:
+        tolerance = 1e-4  # each round adds up the answers of neighbours, with their rounding errors
     model = opinionated(name, dtype)
     # The last two batches are smaller than the number of neighbours asked for.
     xs = [*stream(dtype, n), stream(dtype, 1)[0][:3], stream(dtype, 1)[0][3:5]]
@@ -275,7 +285,7 @@ def test_shot_forgets_samples_that_are_not_finite():
 def test_shot_refuses_a_model_with_a_frozen_encoder():
     model = tiny_model("batch_norm").requires_grad_(False)
     model.head.requires_grad_(True)
-    with pytest.raises(UnsuitableModel, match="all but the head"):
+    with raises("nothing_to_train"):
         acclimate.adapt(model, "shot")
 
 
@@ -310,7 +320,7 @@ def test_heads_of_tiny_models_are_found_without_data():
 def test_a_wrong_guess_is_noticed_and_a_name_helps(method):
     x = torch.rand(5, 3, 2, 2)
     adapted = acclimate.adapt(Backwards(), method)
-    with pytest.raises(UnsuitableModel, match="head=<name>"):
+    with raises("wrong_head", head="body"):
         adapted(x)
     assert acclimate.adapt(Backwards(), method, head="head")(x).shape == (5, 4)
     assert acclimate.adapt(Asked(), method)(x).shape == (5, 4)
@@ -318,5 +328,5 @@ def test_a_wrong_guess_is_noticed_and_a_name_helps(method):
 
 def test_a_model_without_a_linear_layer_is_refused():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    with pytest.raises(UnsuitableModel, match="head=<name>"):
+    with raises("head_not_found", candidates=()):
         acclimate.adapt(model, "lame")

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import acclimate
-from acclimate.errors import ArtifactMissing, UnsuitableModel
 from acclimate.functional.entropy import entropy
 from acclimate.methods.deyo import DeyoConfig
 from acclimate.methods.eata import EataConfig
@@ -17,6 +16,7 @@ from acclimate.methods.rdumb import RdumbConfig
 from acclimate.methods.rpl import RplConfig
 from acclimate.methods.sar import SarConfig
 from acclimate.testing.models import tiny_batches, tiny_model
+from tests.codes import raises
 from tests.reference import oracles_selective as oracles
 from tests.reference.selective_models import (
     EXACT,
@@ -93,10 +93,10 @@ def test_a_strong_penalty_holds_the_weights():
 
 def test_eata_needs_its_part_of_the_artifact():
     model = sharp_model("batch_norm")
-    with pytest.raises(ArtifactMissing, match="fisher"):
+    with raises("artifact_needed", methods=("eata",)):
         acclimate.adapt(model, "eata")
     other = acclimate.prepare(model, tiny_batches(2, dtype=torch.float64), parts=["features"])
-    with pytest.raises(ArtifactMissing, match="fisher"):
+    with raises("missing_parts", parts=("fisher",)):
         acclimate.adapt(model, "eata", other)
 
 
@@ -220,7 +220,11 @@ def test_half_precision_and_autocast_run(method):
 @pytest.mark.parametrize("method", [*CHOOSY, "rpl"])
 def test_a_model_without_normalisation_is_refused(method):
     model = tiny_model("mlp")
-    with pytest.raises(UnsuitableModel, match="normalisation"):
+    with raises(
+        "method_refused",
+        methods=(method,),
+        reasons=lambda reasons: [reason.where for reason in reasons] == ["normalisation"],
+    ):
         acclimate.adapt(model, method)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import acclimate
-from acclimate.errors import InvalidConfig, UnsuitableModel
+from acclimate.errors import InvalidConfig
 from acclimate.functional.iabn import InstanceAwareBatchNorm2d
 from acclimate.functional.reservoir import choose_slot
 from acclimate.methods import METHODS
@@ -15,6 +15,7 @@ from acclimate.methods.bn_ema import BnEma
 from acclimate.methods.core import Core, correlation_loss
 from acclimate.methods.note import Note
 from acclimate.testing.models import ConvNet, Returning, tiny_batches, tiny_model
+from tests.codes import raises
 from tests.reference import oracles_statistics_methods as oracles
 
 for _method in (AlphaBn, BnEma, Core, Note):
@@ -86,12 +87,22 @@ def test_alpha_bn_takes_single_images_and_learns_nothing():
 
 def test_alpha_bn_refuses_what_it_cannot_mean():
     model = tiny_model("batch_norm")
-    with pytest.raises(InvalidConfig, match="Give one of them"):
+    with raises("conflicting_options", options=("source_share", "prior")):
         acclimate.adapt(model, "alpha_bn", source_share=0.3, prior=16)
-    with pytest.raises(InvalidConfig, match=r"source_share = 0\.7"):
+    with raises("not_applicable", option="statistics_momentum"):
         acclimate.adapt(model, "alpha_bn", statistics_momentum=0.3)
-    with pytest.raises(UnsuitableModel, match="no BatchNorm layer"):
+    with raises("method_refused", methods=("alpha_bn",), reasons=is_about_normalisation):
         acclimate.adapt(tiny_model("vit"), "alpha_bn")
+
+
+def is_about_normalisation(reasons):
+    return [reason.where for reason in reasons] == ["normalisation"]
+
+
+def test_the_message_gives_the_share_that_a_momentum_stands_for():
+    with pytest.raises(InvalidConfig) as caught:
+        acclimate.adapt(tiny_model("batch_norm"), "alpha_bn", statistics_momentum=0.3)
+    assert "source_share = 0.7" in str(caught.value)
 
 
 @pytest.mark.parametrize(("dtype", "n", "tolerance"), PRECISIONS)
@@ -268,7 +279,7 @@ def _returning_both():
 
 @pytest.mark.parametrize("name", ["batch_norm", "vit", "mlp"])
 def test_note_refuses_models_without_instance_aware_layers(name):
-    with pytest.raises(UnsuitableModel, match=r"iabn\.convert\(model\)"):
+    with raises("method_refused", methods=("note",), reasons=is_about_normalisation):
         acclimate.adapt(tiny_model(name), "note")
 
 

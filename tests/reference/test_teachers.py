@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import acclimate
-from acclimate.errors import BadInput
 from acclimate.functional.augmentations import CottaAugmentation, augment
 from acclimate.functional.augmix import AugMix
 from acclimate.functional.norm import use_statistics
 from acclimate.methods.memory import BalancedMemory
 from acclimate.methods.roid import soft_likelihood_ratio
 from acclimate.testing.models import tiny_batches, tiny_model
+from tests.codes import raises
 from tests.reference import oracles_teachers as oracles
 
 PRECISIONS = [(torch.float64, 5, 1e-8), (torch.float32, 1, 1e-5)]
@@ -94,8 +94,9 @@ def test_a_paused_prediction_is_the_next_one(method, options):
 @pytest.mark.parametrize("method", ["cotta", "rotta", "roid", "memo"])
 def test_pixels_outside_of_the_range_are_refused_before_they_are_clipped(method):
     adapted = acclimate.adapt(tiny_model("batch_norm"), method)
-    with pytest.raises(BadInput, match="normalization"):
-        adapted(4 * stream(torch.float32, 1)[0] - 2)
+    x = 4 * stream(torch.float32, 1)[0] - 2
+    with raises("pixel_range", low=x.min().item(), high=x.max().item()):
+        adapted(x)
 
 
 def lively_model(name, dtype):
@@ -113,6 +114,8 @@ def lively_model(name, dtype):
 @each_case
 def test_rotta(name, dtype, n, tolerance):
     model = lively_model(name, dtype)
+    if dtype == torch.float32:
+        tolerance = 1e-4  # its logits are 40 times those of the plain models
     xs = stream(dtype, 3 * n if n > 1 else 2)
     changed, _ = seeded(CottaAugmentation())
     log = {}

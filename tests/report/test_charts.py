@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from acclimate.report.charts import Series, draw_layers, draw_legend, draw_lines, find_ticks
-from tests.report_records import HOSTILE, METHODS, make_report, series_in, walk
+from tests.report.records import HOSTILE, METHODS, make_report, series_in, walk
 
 
 def test_lines_have_one_series_a_method_with_the_right_points():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,19 @@ def make_uneven(base: Path) -> None:
         size = (24, 16) if path.stem == "0" else (30, 20)
         mask.resize(size, Image.Resampling.NEAREST).save(path)
         Image.open(image).resize(size).save(image)
+
+
+def about(paths: Sequence[Path], *facts: str) -> Callable[[Sequence[str]], bool]:
+    """Ask whether faults are those of these files, in this order, and each states all facts."""
+
+    def ask(faults: Sequence[str]) -> bool:
+        return len(faults) == len(paths) and all(
+            fault.startswith(str(path))
+            and all(re.search(rf"(?<!\w){fact}(?!\w)", fault[len(str(path)) :]) for fact in facts)
+            for path, fault in zip(paths, faults, strict=True)
+        )
+
+    return ask
 
 
 def make_camvid(base: Path, counts: Mapping[str, int] = COUNTS) -> Path:

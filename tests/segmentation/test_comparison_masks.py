@@ -27,13 +27,13 @@ from acclimate.comparison import Preparation, Request, load_data, masks
 from acclimate.data.masks import MASK_SETS, MaskedImages, load_masks
 from acclimate.data.masks.copies import corrupt_masks
 from acclimate.data.masks.tree import guess_set
-from acclimate.errors import AcclimateWarning, ArtifactMismatch, BadInput
 from acclimate.report import Run, summarize
 from acclimate.streams import Domain
 from acclimate.training.segmentation import SegmentationSettings, train_segmentation
 from acclimate.zoo.named import load_named
 from acclimate.zoo.segmentation import whitening_layers
 from tests.bench.jobs import run_once
+from tests.codes import raises, warns
 from tests.segmentation.samples import COUNTS, make_camvid, make_cityscapes, make_folder
 
 SPEC: dict[str, Any] = {
@@ -92,7 +92,7 @@ def test_what_is_large_is_read_when_it_is_asked_for(
     assert_same(domain, load_masks("camvid", "test", tmp_path, corruption="fog").to_domain())
     picked, _ = domain.take(torch.tensor([1]))
     assert torch.equal(picked[0], take_all(domain)[0][1])
-    with pytest.raises(BadInput, match="found masks of shape"):
+    with raises("wrong_shape", found=(2, 16, 24)):
         _ = domain.labels
 
 
@@ -103,9 +103,9 @@ def test_an_image_without_labels_is_noted_whatever_the_size_of_the_set(
     monkeypatch.setattr(masks, "_MOST_IN_MEMORY", most)
     base = make_folder(tmp_path / "mine", ("test",))
     Image.fromarray(np.full((16, 24), 255, np.uint8)).save(base / "test/masks/a/1.png")
-    with pytest.warns(AcclimateWarning, match="1 of 3 images of mine have no labelled pixel") as n:
+    with warns("unlabelled_images", n=1) as notes:
         data = load_data(str(base), Request(corruptions=("fog", "contrast")))
-    assert len(n) == 1
+    assert len(notes) == 1
     assert [about["n_unlabelled"] for about in data.descriptions.values()] == [1, 1]
     assert [len(domain) for domain in data.domains] == [3, 3]
 
@@ -162,7 +162,7 @@ def test_copies_on_disk_are_those_made_on_the_fly(tmp_path: Path) -> None:
     about = copies.descriptions["fog"]
     assert (about["source"], about["severity"]) == ("generated", 5)
     assert about["sha256"] == made.descriptions["fog"]["sha256"]
-    with pytest.raises(BadInput, match="expected snow at severity 5"):
+    with raises("not_found", path=tmp_path / "out" / "snow" / "5"):
         load_data(str(tmp_path / "out"), Request(corruptions=("snow",)))
 
 
@@ -203,12 +203,20 @@ def test_a_job_measures_overlaps(tmp_path: Path) -> None:
         with torch.no_grad():
             logits = torch.nn.functional.interpolate(model(x), y.shape[1:], mode="bilinear")
         predicted, counts = logits.argmax(dim=1), y != 255
-        ious = []
+        # The job predicts two images at a time: where the two best classes are as close as this,
+        # other sums may be rounded to the other one.
+        best = logits.topk(2, dim=1).values
+        close = best[:, 0] - best[:, 1] < 1e-4  # logits of 6, rounded by 2e-6
+        least, most = [], []
         for label in range(5):
-            given, true = (predicted == label) & counts, y == label
-            if (given | true).any():
-                ious.append(int((given & true).sum()) / int((given | true).sum()))
-        assert miou == pytest.approx(sum(ious) / len(ious), rel=1e-12)
+            given, true = predicted == label, y == label
+            sure, maybe = given & counts & ~close, (given | close) & counts
+            if (maybe | true).any():
+                least.append(int((sure & true).sum()) / int((maybe | true).sum()))
+                most.append(int((maybe & true).sum()) / int((sure | true).sum()))
+        low, high = sum(least) / len(least), sum(most) / len(most)
+        assert low - 1e-12 < miou < high + 1e-12
+        assert high - low < 0.01  # otherwise nothing was compared
     mean = 100 * sum(summary["miou_by_domain"].values()) / 2
     assert outcomes[0].miou == pytest.approx(mean, rel=1e-12)
     table = tabulate(outcomes)
@@ -250,15 +258,14 @@ def test_weights_are_those_of_the_model_that_was_named(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     train_segmentation(settings, path, device="cpu")
     assert whitening_layers(load_named("builtin-scenes+isw", path))
-    with pytest.raises(ArtifactMismatch, match=r"builtin-scenes in .*those of builtin-scenes\+isw"):
+    differences = {"name": ("builtin-scenes+isw", "builtin-scenes")}
+    with raises("other_weights", differences=differences):
         load_named("builtin-scenes", path)
-    with pytest.raises(BadInput, match=r"--model deeplabv3plus-resnet50 --isw"):
-        load_named("deeplabv3plus-resnet50+isw")
 
 
 def test_preparing_from_another_split_than_train_is_told(tmp_path: Path) -> None:
     base = make_folder(tmp_path / "mine", ("test",))
-    with pytest.warns(AcclimateWarning, match="has no split train: .* from test, the only one"):
+    with warns("prepared_on_test", split="test"):
         Preparation(source=str(base)).open()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -266,12 +273,14 @@ def test_preparing_from_another_split_than_train_is_told(tmp_path: Path) -> None
         Preparation(source=str(make_folder(tmp_path / "both", ("train", "test")))).open()
 
 
-def test_conditions_with_masks_are_given_one_by_one(tmp_path: Path) -> None:
+def test_conditions_with_masks_are_given_one_by_one_and_the_message_names_them(
+    tmp_path: Path,
+) -> None:
     base = make_folder(tmp_path / "mine", ("dusk", "night"))
-    message = r"several splits, dusk, night, .* test or val .* such as .*mine/dusk, with its own"
-    with pytest.raises(BadInput, match=message):
-        load_data(str(base))
-    with pytest.raises(BadInput, match=message):
-        Preparation(source=str(base)).open()
+    for read in (lambda: load_data(str(base)), Preparation(source=str(base)).open):
+        with raises("missing_option", option="split") as caught:
+            read()
+        assert f"{base} has several splits, dusk, night," in str(caught.value)
+        assert f"such as {base / 'dusk'}," in str(caught.value)
     (base / "classes.txt").rename(base / "dusk" / "classes.txt")
     assert len(load_data(str(base / "dusk")).domains[0]) == 3

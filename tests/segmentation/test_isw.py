@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from acclimate.errors import BadInput, UnsuitableModel
 from acclimate.training.segmentation import SelectiveWhitening, select_pairs, whitening_loss
 from acclimate.training.segmentation.clustering import cluster_line
 from acclimate.training.segmentation.isw import find_variances
 from acclimate.zoo.segmentation import InstanceWhitening
+from tests.codes import raises
 
 
 def slow_covariance(features: Tensor) -> Tensor:
@@ -153,12 +153,11 @@ class Net(nn.Module):
 
 def test_all_layers_are_observed_over_several_batches() -> None:
     torch.manual_seed(0)
-    model, draws = Net(), torch.Generator().manual_seed(1)
-    whitening = SelectiveWhitening(model)
-    batches = [
-        (torch.rand(n, 3, 9, 9, generator=draws), torch.rand(n, 3, 9, 9, generator=draws))
-        for n in (3, 2)
-    ]
+    # In double precision: other batches round differently, and a pair near the limit between two
+    # clusters could change sides.
+    model, draws = Net().double(), torch.Generator().manual_seed(1)
+    whitening = SelectiveWhitening(model).double()
+    batches = [tuple(torch.rand(2, n, 3, 9, 9, generator=draws).double()) for n in (3, 2)]
     for x, other in batches:
         whitening.observe(model, x, other)
     counts = whitening.select()
@@ -177,12 +176,12 @@ def test_all_layers_are_observed_over_several_batches() -> None:
             float(whitening_loss(part(every), mask))
             for part, mask in zip((model.first, model), masks, strict=True)
         ]
-    assert whitening(taken).item() == pytest.approx(sum(expected) / 2, rel=1e-6)
+    assert whitening(taken).item() == pytest.approx(sum(expected) / 2, rel=1e-12)
     assert not model.first[1]._forward_hooks
 
 
 def test_what_cannot_be_whitened_is_refused() -> None:
-    with pytest.raises(UnsuitableModel, match="instance whitening"):
+    with raises("missing_layers", layers=("InstanceWhitening",)):
         SelectiveWhitening(nn.Conv2d(3, 4, 3))
-    with pytest.raises(BadInput, match="no image was observed"):
+    with raises("too_few_samples", expected=1, found=0):
         SelectiveWhitening(Net()).select()

@@ -16,8 +16,9 @@ from acclimate.cli.main import app
 from acclimate.corruptions import apply
 from acclimate.data.masks import MASK_SETS, MaskedImages, load_masks
 from acclimate.data.masks.copies import corrupt_masks
-from acclimate.errors import BadInput
-from tests.segmentation.samples import COUNTS, make_camvid, make_folder, make_uneven
+from tests.codes import check_coded, raises
+from tests.images import write_images
+from tests.segmentation.samples import COUNTS, about, make_camvid, make_folder, make_uneven
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +75,7 @@ def test_copies_on_disk_are_what_is_made_on_the_fly(tmp_path: Path) -> None:
         assert torch.equal(y, labels)
     (out / "fog" / "2" / "test" / "0001.png").unlink()
     assert corrupt_masks("camvid", out, ["fog"], [2], "test", root=tmp_path) == 1
-    with pytest.raises(BadInput, match="another seed"):
+    with raises("other_content", path=out / "fog" / "2"):
         corrupt_masks("camvid", out, ["fog"], [2], "test", root=tmp_path, seed=1)
 
 
@@ -83,15 +84,16 @@ def test_copies_of_a_folder_of_ones_own_know_their_classes(tmp_path: Path) -> No
     corrupt_masks(str(base), tmp_path / "spoiled", ["contrast"])
     images = load_masks(str(tmp_path / "spoiled" / "contrast" / "5"))
     assert images.classes == ("one", "two", "three")
-    with pytest.raises(BadInput, match="is inside"):
+    with raises("inside_input", path=base / "spoiled"):
         corrupt_masks(str(base), base / "spoiled", ["contrast"])
 
 
 def test_what_does_not_exist_is_refused(tmp_path: Path) -> None:
     make_camvid(tmp_path / "camvid")
-    with pytest.raises(BadInput, match="Did you mean"):
+    known = {"name": "fogg", "known": lambda names: "fog" in names}
+    with raises("unknown_name", kind="corruption", **known):
         load_masks("camvid", "val", root=tmp_path, corruption="fogg")
-    with pytest.raises(BadInput, match="1 to 5"):
+    with raises("out_of_range", option="severities", found=(6,)):
         load_masks("camvid", "val", root=tmp_path, corruption="fog", severity=6)
 
 
@@ -104,7 +106,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert len(list(out.glob("contrast/5/test/*.png"))) == COUNTS["test"]
     refused = CliRunner().invoke(app, [*words, *place])
-    assert "--out" in str(refused.exception)
+    check_coded(refused.exception, "missing_option", option="out")
     checked = CliRunner().invoke(app, ["data", "check", "camvid", *place])
     assert checked.exit_code == 0, checked.output
     assert "Nothing is wrong" in checked.stdout
@@ -117,7 +119,8 @@ def test_masks_of_ones_own_are_not_corrupted(tmp_path: Path) -> None:
     words = ["data", "corrupt", str(base), "--name", "contrast", "--workers", "1"]
     out = tmp_path / "spoiled"
     refused = CliRunner().invoke(app, [*words, "--out", str(out)])
-    assert "for no class: 99" in str(refused.exception)
+    masks = [base / "val" / "masks" / "a" / f"{number}.png" for number in range(3)]
+    check_coded(refused.exception, "faulty_data", faults=about(masks, "99"))
     result = CliRunner().invoke(app, [*words, "--ignore-label", "99", "--out", str(out)])
     assert result.exit_code == 0, result.output
     copies = out / "contrast" / "5"
@@ -131,12 +134,14 @@ def test_masks_of_ones_own_are_not_corrupted(tmp_path: Path) -> None:
     assert len(images) == 3
     for option in (["--size", "8"], ["--resize", "8"]):
         refused = CliRunner().invoke(app, [*words, *option, "--out", str(out)])
-        assert "not for masks" in str(refused.exception)
+        check_coded(refused.exception, "not_applicable", option=option[0].removeprefix("--"))
 
 
 @pytest.mark.parametrize("option", [["--split", "val"], ["--ignore-label", "9"]])
 def test_what_is_for_masks_is_refused_without_them(option: list[str], tmp_path: Path) -> None:
-    (tmp_path / "photos").mkdir()
-    words = ["data", "corrupt", str(tmp_path / "photos"), *option, "--out", str(tmp_path / "out")]
+    photos = write_images(tmp_path / "photos", {"": 1})
+    words = ["data", "corrupt", str(photos), *option, "--out", str(tmp_path / "out")]
     refused = CliRunner().invoke(app, words)
-    assert f"{option[0]} is for images with masks" in str(refused.exception)
+    name = option[0].removeprefix("--").replace("-", "_")
+    check_coded(refused.exception, "not_applicable", option=name)
+    assert not (tmp_path / "out").exists()

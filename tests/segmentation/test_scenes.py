@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
@@ -13,9 +12,9 @@ from PIL import Image
 from acclimate.builtin.scene_model import load_scene_model
 from acclimate.builtin.scenes import SCENE_CLASSES, SCENE_PALETTE, SCENE_SIZE, render_scenes
 from acclimate.data.masks import load_masks
-from acclimate.errors import BadInput
 from acclimate.functional.pixels import count_pixels, find_ious
 from acclimate.report.panels import draw_panels, paint, write_panels
+from tests.codes import raises
 
 
 def test_scenes_depend_on_seed_and_place_alone() -> None:
@@ -27,7 +26,7 @@ def test_scenes_depend_on_seed_and_place_alone() -> None:
     assert not np.array_equal(images, render_scenes(12, seed=4)[0])
     assert set(np.unique(labels).tolist()) == {0, 1, 2, 3, 4, 255}
     assert 0.02 < (labels == 255).mean() < 0.2
-    with pytest.raises(BadInput, match="at least 1"):
+    with raises("out_of_range", option="n", found=0):
         render_scenes(0, seed=0)
 
 
@@ -52,7 +51,7 @@ def test_labels_are_painted_by_the_palette() -> None:
         [list(SCENE_PALETTE[0]), list(SCENE_PALETTE[1])],
         [[0, 0, 0], list(SCENE_PALETTE[4])],
     ]
-    with pytest.raises(BadInput, match="found \\[5\\]"):
+    with raises("wrong_labels", found=(5,), n_classes=5):
         paint(np.array([[5]]), SCENE_PALETTE)
 
 
@@ -72,7 +71,7 @@ def test_panels_show_what_was_given(tmp_path: Path) -> None:
     assert np.array_equal(
         picture[top : top + height, left : left + width], paint(labels[1], SCENE_PALETTE)
     )
-    with pytest.raises(BadInput, match="rows of 3 panels"):
+    with raises("count_mismatch", expected=3, found=(4,)):
         draw_panels(rows, SCENE_PALETTE, titles[:3])
-    with pytest.raises(BadInput, match="one size"):
+    with raises("mixed_sizes", sizes=((10, width, 3), (height, width, 3))):
         draw_panels([[images[0], labels[0][:10]]], SCENE_PALETTE, titles[:2])

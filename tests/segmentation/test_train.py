@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from acclimate.cli.main import app
 from acclimate.data.masks import load_masks
-from acclimate.errors import BadInput, InvalidConfig, UnsuitableModel
+from acclimate.errors import BadInput, InvalidConfig
 from acclimate.functional.pixels import count_pixels, find_ious
 from acclimate.storage import read_file
 from acclimate.training.checkpoint import checkpoint_path
@@ -25,7 +25,8 @@ from acclimate.training.segmentation.augment import crop_and_flip
 from acclimate.training.segmentation.objective import pixel_cross_entropy
 from acclimate.zoo.named import load_named
 from acclimate.zoo.segmentation import load_dense, whitening_layers
-from tests.segmentation.samples import make_folder
+from tests.codes import check_coded, raises
+from tests.segmentation.samples import about, make_folder
 
 CPU: dict[str, Any] = {"device": "cpu"}
 
@@ -86,7 +87,7 @@ def test_cross_entropy_skips_what_is_ignored() -> None:
     logits = torch.randn(2, 3, 4, 4, generator=draws)
     y = torch.randint(3, (2, 8, 8), generator=draws)
     y[0, :5] = 255
-    large = F.interpolate(logits, (8, 8), mode="bilinear", align_corners=False)
+    large = F.interpolate(logits.double(), (8, 8), mode="bilinear", align_corners=False)
     losses = [
         -float(large[n, :, row, column].log_softmax(0)[int(y[n, row, column])])
         for n in range(2)
@@ -94,7 +95,9 @@ def test_cross_entropy_skips_what_is_ignored() -> None:
         for column in range(8)
         if y[n, row, column] != 255
     ]
-    assert float(pixel_cross_entropy(logits, y)) == pytest.approx(sum(losses) / len(losses))
+    # It adds up in single precision: at most 6e-8 for each of the losses.
+    bound = 6e-8 * len(losses)
+    assert float(pixel_cross_entropy(logits, y)) == pytest.approx(sum(losses) / len(losses), bound)
     nothing = torch.full_like(y, 255)
     assert pixel_cross_entropy(logits.requires_grad_(), nothing).item() == 0
 
@@ -123,9 +126,10 @@ def test_crops_keep_images_and_labels_together() -> None:
     assert all(len(own.unique()) <= (5 + 1) * (8 + 1) for own in found)
 
 
+@pytest.mark.slow
 def test_it_learns_and_the_file_says_how(tmp_path: Path) -> None:
     out = tmp_path / "scenes.safetensors"
-    settings = make_settings(images=64, epochs=6, lr=0.01, check_every=4)
+    settings = make_settings(images=32, epochs=6, lr=0.01, check_every=4)
     result = train_segmentation(settings, out, **CPU)
     assert result.losses[-1] < 0.6 * result.losses[0]
     model, held = load_dense(out), load_masks("builtin-scenes", "val")
@@ -133,6 +137,8 @@ def test_it_learns_and_the_file_says_how(tmp_path: Path) -> None:
     with torch.no_grad():
         logits = F.interpolate(model(x.float() / 255), y.shape[1:], mode="bilinear")
     expected = slow_miou(logits.argmax(1).numpy().ravel(), y.numpy().ravel(), 5)
+    # All images at once are rounded differently from four at a time: of the 300,000 pixels a few
+    # that are between two classes may change, and each moves these figures by 0.001 or less.
     assert result.miou == pytest.approx(100 * float(np.mean(expected)), abs=0.02)
     assert result.ious["table"] == pytest.approx(100 * expected[0], abs=0.02)
     _, card = read_file(out, "zoo")
@@ -147,32 +153,50 @@ def test_it_learns_and_the_file_says_how(tmp_path: Path) -> None:
     assert again.sha256 == result.sha256
 
 
-@pytest.mark.parametrize("n_steps", [2, 3, 5])
-def test_a_run_that_was_cut_ends_at_the_same_bytes(tmp_path: Path, n_steps: int) -> None:
+WHITENED = make_settings(isw=True, isw_warmup_epochs=1)
+
+
+@pytest.fixture(scope="module")
+def uncut(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    """The tensors of a run that was not interrupted."""
+    out = tmp_path_factory.mktemp("uncut") / "whole.safetensors"
+    train_segmentation(WHITENED, out, **CPU)
+    return read_file(out, "zoo")[0]
+
+
+@pytest.mark.parametrize(
+    "n_steps", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(5, marks=pytest.mark.slow)]
+)
+def test_a_run_that_was_cut_ends_at_the_same_bytes(
+    tmp_path: Path, n_steps: int, uncut: dict[str, torch.Tensor]
+) -> None:
     """Also when it is cut before, at and after the choice of the pairs, in the second epoch."""
-    settings = make_settings(isw=True, isw_warmup_epochs=1)
-    whole = tmp_path / "whole.safetensors"
-    train_segmentation(settings, whole, **CPU)
     out = tmp_path / "cut.safetensors"
     with pytest.raises(Cut):
-        train_segmentation(settings, out, save_every=1, progress=cut_after(n_steps), **CPU)
+        train_segmentation(WHITENED, out, save_every=1, progress=cut_after(n_steps), **CPU)
     assert checkpoint_path(out).exists()
-    train_segmentation(settings, out, resume=True, **CPU)
+    train_segmentation(WHITENED, out, resume=True, **CPU)
     assert not checkpoint_path(out).exists()
-    expected, _ = read_file(whole, "zoo")
     found, _ = read_file(out, "zoo")
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert uncut.keys() == found.keys()
+    assert all(torch.equal(uncut[name], found[name]) for name in uncut)
 
 
-def test_whitening_begins_after_its_warmup(tmp_path: Path) -> None:
-    out = tmp_path / "isw.safetensors"
-    settings = make_settings(isw=True, isw_warmup_epochs=1, isw_weight=5.0, lr=0.01)
-    train_segmentation(settings, out, **CPU)
-    penalties = [json.loads(line)["penalty"] for line in log_path(out).read_text().splitlines()]
-    assert penalties[0] == 0
-    assert 0 < penalties[2] < penalties[1]
-    assert list(whitening_layers(load_dense(out))) == ["stem.1"]
+def test_whitening_begins_after_its_warmup_and_lowers_what_it_measures(tmp_path: Path) -> None:
+    """Compared with a run in which it weighs nothing, as each batch is drawn anew in both."""
+    penalties = []
+    for weight in (50.0, 0.0):
+        out = tmp_path / f"{weight}.safetensors"
+        options = {"images": 8, "epochs": 4, "lr": 0.02, "isw_weight": weight}
+        train_segmentation(make_settings(isw=True, isw_warmup_epochs=1, **options), out, **CPU)
+        lines = log_path(out).read_text().splitlines()
+        penalties.append([json.loads(line)["penalty"] for line in lines])
+        assert list(whitening_layers(load_dense(out))) == ["stem.1"]
+    whitened, plain = penalties
+    assert whitened[0] == plain[0] == 0
+    assert whitened[1] == plain[1] > 0  # measured before the first step that it weighs in
+    assert whitened[2] < plain[2]
+    assert whitened[3] < 0.9 * plain[3]
 
 
 def test_bad_masks_are_found_before_the_first_step(tmp_path: Path) -> None:
@@ -182,29 +206,31 @@ def test_bad_masks_are_found_before_the_first_step(tmp_path: Path) -> None:
     values[0, 0] = 9
     Image.fromarray(values).save(mask)
     out = tmp_path / "out.safetensors"
-    with pytest.raises(BadInput, match=r"1\.png has 1 pixels with ids that stand for no class: 9"):
+    with raises("faulty_data", faults=about([mask], "1 pixels", "9")):
         train_segmentation(make_settings(data=str(base), images=None), out, **CPU)
     assert list(tmp_path.glob("out*")) == []
 
 
 def test_settings_are_checked() -> None:
-    for options, reason in (
-        ({"epochs": 0}, "epochs"),
-        ({"lr": 0.0}, "lr"),
-        ({"isw": True, "isw_warmup_epochs": 3}, "never begin"),
-        ({"isw_clusters": 1}, "isw_clusters"),
-        ({"largest_scale": 0.5}, "largest_scale"),
-        ({"precision": "64"}, "precision"),
+    for option, found, others in (
+        ("epochs", 0, {}),
+        ("lr", 0.0, {}),
+        ("isw_warmup_epochs", 3, {"isw": True, "epochs": 3}),
+        ("isw_clusters", 1, {}),
+        ("largest_scale", 0.5, {}),
     ):
-        with pytest.raises(InvalidConfig, match=reason):
-            make_settings(**options)
-    with pytest.raises(BadInput, match="neither a set with masks nor a folder"):
+        with raises("out_of_range", InvalidConfig, option=option, found=found):
+            make_settings(**{option: found}, **others)
+    with raises("unknown_name", InvalidConfig, kind="precision", name="64"):
+        make_settings(precision="64")
+    near = {"name": "camvit", "known": lambda names: "camvid" in names}
+    with raises("unknown_name", BadInput, kind="data set", **near):
         make_settings(data="camvit")
 
 
 def test_models_without_a_logit_a_pixel_are_refused(tmp_path: Path) -> None:
     settings = make_settings(model="tests.cli_models:tiny_cnn")
-    with pytest.raises(UnsuitableModel, match="one logit a class and pixel"):
+    with raises("wrong_logits", found=(2, 4)):
         train_segmentation(settings, tmp_path / "out.safetensors", **CPU)
 
 
@@ -216,23 +242,25 @@ def test_the_command_line(tmp_path: Path) -> None:
     _, card = read_file(out, "zoo")
     assert f"{card['training']['miou']:.2f} %" in result.stdout
     assert "SHA-256" in result.stdout
-    for extra, reason in (
-        (["--momentum", "0.5"], "AdamW has its own"),
-        (["--task", "segmentaton"], "Did you mean"),
-    ):
-        refused = CliRunner().invoke(app, [*words, *extra, "--force"])
-        assert isinstance(refused.exception, BadInput)
-        assert reason in str(refused.exception)
+    refused = CliRunner().invoke(app, [*words, "--momentum", "0.5", "--force"])
+    assert isinstance(refused.exception, BadInput)
+    check_coded(refused.exception, "conflicting_options", options=("task", "momentum"))
+    refused = CliRunner().invoke(app, [*words, "--task", "segmentaton", "--force"])
+    assert isinstance(refused.exception, BadInput)
+    known = ("classification", "segmentation")
+    check_coded(refused.exception, "unknown_name", kind="task", name="segmentaton", known=known)
     alone = ["train", "--model", "resnet20", "--data", "cifar10", "--isw", "--out", str(out)]
     refused = CliRunner().invoke(app, alone)
-    assert "say --task segmentation" in str(refused.exception)
+    check_coded(refused.exception, "not_applicable", option="isw")
 
 
 @pytest.mark.parametrize("splits", [("train",), ("",)])
-def test_training_says_how_to_make_the_split_it_needs(
+def test_the_message_says_which_splits_training_found_and_where_to_put_the_others(
     splits: tuple[str, ...], tmp_path: Path
 ) -> None:
     base = make_folder(tmp_path / "mine", splits)
-    found = splits[0] or "no splits"
-    with pytest.raises(BadInput, match=rf"needs the splits train and val.*found {found}.*masks"):
+    with raises("wrong_layout", path=base) as caught:
         train_segmentation(make_settings(data=str(base)), tmp_path / "out.safetensors", **CPU)
+    assert f"found {splits[0] or 'no splits'}." in str(caught.value)
+    for place in ("train", "val/images", "val/masks"):
+        assert str(base / place) in str(caught.value)

@@ -9,12 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
-from acclimate.errors import BadInput
 from acclimate.functional.normalization import Normalization
 from acclimate.streams import images as images_module
 from acclimate.streams.folder import FolderSource, FolderStream, list_images, read_classes
 from acclimate.streams.images import common_size, read_image
 from acclimate.zoo.torchvision_door import import_torchvision
+from tests.codes import raises
+from tests.images import write_images
 
 
 def save(path: Path, pixels: np.ndarray | Image.Image, **options: object) -> Path:
@@ -30,9 +31,7 @@ def noise(seed: int, height: int = 8, width: int = 8) -> np.ndarray:
 
 @pytest.fixture
 def labelled(tmp_path: Path) -> Path:
-    for number in range(20):
-        save(tmp_path / f"class{number % 3}" / f"{number:02}.png", noise(number))
-    return tmp_path
+    return write_images(tmp_path, {"class0": 7, "class1": 7, "class2": 6})
 
 
 # Listing --------------------------------------------------------------------------------------
@@ -60,12 +59,16 @@ def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> Non
     assert found == ["here.png", "there/x.png"]
 
 
-def test_missing_and_empty_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="is not a folder"):
+def test_missing_folders_are_refused(tmp_path: Path) -> None:
+    with raises("not_a_folder", path=tmp_path / "nowhere"):
         list_images(tmp_path / "nowhere")
+
+
+def test_where_there_is_no_image_the_message_names_the_kinds_that_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("")
-    with pytest.raises(BadInput, match=r"no image was found .* end in \.bmp"):
+    with raises("no_images", path=tmp_path) as caught:
         list_images(tmp_path)
+    assert ".bmp" in str(caught.value)
 
 
 # Reading --------------------------------------------------------------------------------------
@@ -137,6 +140,7 @@ def test_imagenet_is_resized_to_256_and_cropped_to_224(
     assert np.array_equal(read_image(path, (224, 224), (256, 256)), expected)
 
 
+@pytest.mark.slow  # torchvision takes seconds to import
 def test_the_crop_is_that_of_torchvision(tmp_path: Path) -> None:
     transforms = import_torchvision().transforms
     usual = transforms.Compose([transforms.Resize(21), transforms.CenterCrop(16)])
@@ -157,9 +161,10 @@ def test_folders_are_resized_before_the_crop(labelled: Path) -> None:
         assert np.array_equal((batch.x[0] * 255).round().byte().permute(1, 2, 0), expected)
     # The outer pixels are cut away, instead of being drawn together.
     assert not np.array_equal(expected, read_image(path, (4, 4)))
-    for size, words in ((None, "needs a size to crop"), (9, "6×6 before a crop of 9×9")):
-        with pytest.raises(BadInput, match=words):
-            FolderStream(labelled, size=size, resize=6)
+    with raises("missing_option", option="size"):
+        FolderStream(labelled, resize=6)
+    with raises("out_of_range", option="resize", found=(6, 6)):
+        FolderStream(labelled, size=9, resize=6)
 
 
 def test_absurdly_long_images_are_unreadable_instead_of_filling_the_memory(tmp_path: Path) -> None:
@@ -201,13 +206,17 @@ def test_images_are_normalised_after_scaling(labelled: Path) -> None:
     plain = next(iter(FolderStream(labelled)))[1].double()
     x = next(iter(FolderStream(labelled, normalization=normal)))[1].double()
     for channel, (mean, std) in enumerate(((0.5, 0.5), (0.25, 2.0), (0.0, 1.0))):
-        assert torch.allclose(x[:, channel], (plain[:, channel] - mean) / std, atol=1e-6)
+        # Two operations on numbers of at most 1, each rounded by half of 2**-23, or 6e-8.
+        assert torch.allclose(x[:, channel], (plain[:, channel] - mean) / std, rtol=0, atol=1e-6)
 
 
-def test_sizes_must_agree_unless_one_is_given(labelled: Path) -> None:
+def test_sizes_must_agree_unless_one_is_given_and_the_message_names_the_odd_one(
+    labelled: Path,
+) -> None:
     odd = save(labelled / "class0" / "odd.png", noise(0, 8, 12))
-    with pytest.raises(BadInput, match=r"20 of 8×8 and 1 of 8×12, such as .*odd\.png.*--size"):
+    with raises("mixed_sizes", sizes=((8, 8), (8, 12))) as caught:
         FolderStream(labelled)
+    assert str(odd) in str(caught.value)
     assert FolderStream(labelled, size=6).size == (6, 6)
     x = torch.cat([x for _, x in FolderStream(labelled, size=(4, 6))])
     assert x.shape == (21, 3, 4, 6)
@@ -232,16 +241,15 @@ def test_unreadable_images_are_left_out_and_reported(labelled: Path) -> None:
 def test_a_folder_of_which_nothing_can_be_read_is_refused(tmp_path: Path) -> None:
     for name in ("a.png", "b.png"):
         (tmp_path / name).write_bytes(b"no image")
-    with pytest.raises(BadInput, match=r"none of the 2 images can be read.*a\.png"):
-        FolderStream(tmp_path)
-    with pytest.raises(BadInput, match="none of the 2 images can be read"):
-        list(FolderStream(tmp_path, size=8))
+    for size in (None, 8):  # noticed by the headers, or by the pixels
+        with raises("unreadable_images", paths=lambda paths: paths[0] == tmp_path / "a.png"):
+            list(FolderStream(tmp_path, size=size))
 
 
 def test_impossible_options_are_refused(labelled: Path) -> None:
-    with pytest.raises(BadInput, match="batch size of at least 1, found 0"):
+    with raises("out_of_range", option="batch_size", found=0):
         FolderStream(labelled, batch_size=0)
-    with pytest.raises(BadInput, match="at least 1 pixel, found 0×0"):
+    with raises("out_of_range", option="size", found=(0, 0)):
         FolderStream(labelled, size=0)
 
 
@@ -294,16 +302,17 @@ def test_class_names_can_be_given_in_the_order_of_the_logits(labelled: Path) -> 
     source = FolderSource(labelled, batch_size=20, classes=names)
     _, y = next(iter(source))
     assert torch.bincount(y, minlength=4).tolist() == [6, 0, 7, 7]
-    with pytest.raises(BadInput, match=r"2 of 3 folders .* class1, class2"):
+    found = ("class0", "class1", "class2")
+    with raises("class_mismatch", expected=("class0", "other"), found=found):
         FolderSource(labelled, classes=["class0", "other"])
 
 
 def test_folders_without_classes_are_refused(tmp_path: Path) -> None:
     save(tmp_path / "only" / "x.png", noise(0))
-    with pytest.raises(BadInput, match=r'at least two class folders .* found only "only"'):
+    with raises("too_few_classes", expected=2, found=1):
         FolderSource(tmp_path)
     save(tmp_path / "loose.png", noise(0))
-    with pytest.raises(BadInput, match=r"1 directly in .* loose\.png"):
+    with raises("wrong_layout", path=tmp_path):
         FolderSource(tmp_path)
 
 
@@ -312,13 +321,13 @@ def test_class_files_are_read_and_checked(tmp_path: Path) -> None:
     file.write_text("\ufeffcat\n\n big dog \nÄal\n", encoding="utf-8")
     assert read_classes(file) == ["cat", "big dog", "Äal"]
     file.write_text("cat\ndog\ncat\n")
-    with pytest.raises(BadInput, match="has cat more than once"):
+    with raises("duplicate", name="cat"):
         read_classes(file)
     file.write_text("\n")
-    with pytest.raises(BadInput, match="is empty"):
+    with raises("malformed_file", path=file):
         read_classes(file)
     file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(BadInput, match="not a UTF-8"):
+    with raises("unreadable", path=file):
         read_classes(file)
-    with pytest.raises(BadInput, match="is not a file"):
+    with raises("not_a_file", path=tmp_path / "none.txt"):
         read_classes(tmp_path / "none.txt")

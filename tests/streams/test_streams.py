@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from acclimate import streams
 from acclimate.errors import BadInput
 from acclimate.streams import Domain
-from tests.stream_domains import N_CLASSES, domain, numbers
+from tests.codes import raises
+from tests.streams.domains import N_CLASSES, domain, numbers
 
 ONCE = {
     "reset_each": streams.reset_each,
@@ -130,21 +131,57 @@ def test_images_in_bytes_become_tensors_batch_by_batch():
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "code", "data"),
     [
-        lambda: streams.continual([], 4),
-        lambda: streams.continual([domain("a", 4)], 0),
-        lambda: streams.continual([domain("a", 0)], 4),
-        lambda: streams.recurring([domain("a", 4)], 0),
-        lambda: streams.dirichlet([domain("a", 4)], 0.0),
-        lambda: streams.imbalanced([domain("a", 4)], 0.5),
-        lambda: streams.source_mixture([domain("a", 4)], domain("c", 4), 1.0),
-        lambda: streams.epochs(streams.continual([domain("a", 4)], 2), 0),
-        lambda: streams.sliding_window(streams.continual([domain("a", 4)], 2), 1),
-        lambda: Domain("odd", torch.zeros(3, 1), torch.zeros(2)),
-        lambda: Domain("odd", [1, 2], [0, 1]),
+        (lambda: streams.continual([], 4), "empty_source", {}),
+        (lambda: streams.continual([domain("a", 0)], 4), "empty_source", {}),
+        (
+            lambda: streams.continual([domain("a", 4)], 0),
+            "out_of_range",
+            {"option": "batch_size", "found": 0},
+        ),
+        (
+            lambda: streams.recurring([domain("a", 4)], 0),
+            "out_of_range",
+            {"option": "times", "found": 0},
+        ),
+        (
+            lambda: streams.dirichlet([domain("a", 4)], 0.0),
+            "out_of_range",
+            {"option": "delta", "found": 0.0},
+        ),
+        (
+            lambda: streams.imbalanced([domain("a", 4)], 0.5),
+            "out_of_range",
+            {"option": "ratio", "found": 0.5},
+        ),
+        (
+            lambda: streams.source_mixture([domain("a", 4)], domain("c", 4), 1.0),
+            "out_of_range",
+            {"option": "share", "found": 1.0},
+        ),
+        (
+            lambda: streams.epochs(streams.continual([domain("a", 4)], 2), 0),
+            "out_of_range",
+            {"option": "times", "found": 0},
+        ),
+        (
+            lambda: streams.sliding_window(streams.continual([domain("a", 4)], 2), 1),
+            "out_of_range",
+            {"option": "size", "found": 1},
+        ),
+        (
+            lambda: Domain("odd", torch.zeros(3, 1), torch.zeros(2)),
+            "count_mismatch",
+            {"expected": 3, "found": 2},
+        ),
+        (
+            lambda: Domain("odd", [1, 2], [0, 1]),
+            "wrong_type",
+            {"option": "x", "found": "list"},
+        ),
     ],
 )
-def test_unusable_arguments(make):
-    with pytest.raises(BadInput):
+def test_unusable_arguments(make, code, data):
+    with raises(code, BadInput, **data):
         make()

@@ -9,10 +9,10 @@ import torch
 
 import acclimate
 from acclimate import streams
-from acclimate.errors import BadInput
 from acclimate.streams import Batch, Stream
 from acclimate.testing.models import tiny_batches, tiny_model
-from tests.stream_domains import domain, tiny_domains
+from tests.codes import raises
+from tests.streams.domains import domain, tiny_domains
 
 
 def test_episodes_and_passes():
@@ -68,12 +68,12 @@ def test_passes_hold_no_domain_in_memory(times):
 
 def test_passes_over_a_stream_that_is_read_only_once():
     batches = list(streams.continual([domain("a", 12)], 3))
-    with pytest.raises(BadInput, match=r"expected a Stream.*found generator"):
+    with raises("wrong_type", option="stream", found="generator"):
         streams.epochs((batch for batch in batches), 2)
     once = iter(batches)
-    with pytest.raises(BadInput, match="returns the same iterator again"):
+    with raises("not_repeatable"):
         list(streams.epochs(Stream("once", lambda: once), 2))
-    with pytest.raises(BadInput, match="expected 3 batches again in pass 2, found 1"):
+    with raises("count_mismatch", expected=3, found=1):
         list(streams.epochs(Stream("once", lambda: (batch for batch in once)), 2))
     assert len(list(streams.epochs(Stream("again", lambda: iter(batches)), 2))) == 8
 

@@ -5,23 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
 from acclimate.training import TrainSettings
 from tests.cli_models import CLASSES
+from tests.images import write_images
 
 
 def make_photos(root: Path, n_train: int = 40, n_test: int = 12) -> Path:
     """Write noise images of 8×8 pixels in which the class is a brightness; return the folder."""
-    draws = np.random.default_rng(7)
-    for split, n in (("train", n_train), ("test", n_test)):
-        for index in range(n):
-            label = index % len(CLASSES)
-            folder = root / split / CLASSES[label]
-            folder.mkdir(parents=True, exist_ok=True)
-            pixels = draws.integers(50 * label, 50 * label + 90, (8, 8, 3)).astype(np.uint8)
-            Image.fromarray(pixels).save(folder / f"{index:03}.png")
+    for seed, (split, n) in enumerate((("train", n_train), ("test", n_test))):
+        write_images(root / split, dict.fromkeys(CLASSES, n // len(CLASSES)), seed=seed)
     return root
 
 

@@ -13,13 +13,14 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from acclimate.corruptions import CORRUPTIONS
-from acclimate.errors import InvalidConfig
 from acclimate.training.augment import shift_and_flip
 from acclimate.training.augmix import AugMixJsd, AugMixOptions, Draws, draw, jensen_shannon, mix
 from acclimate.training.augmix_ops import OPERATIONS
+from tests.codes import raises
 
 Pixels = npt.NDArray[np.uint8]
 NAMES = [operation.__name__ for operation in OPERATIONS]
+INTERPOLATING = ("rotate", "shear_x", "shear_y")
 SIZE = (20, 26)  # height and width
 
 
@@ -83,7 +84,7 @@ def test_operations_are_pillows(name: str, kind: str) -> None:
         found = result.permute(1, 2, 0).numpy().astype(int)
         # Pillow cuts off fractions where pixels are interpolated, and computes the contrast with
         # floating-point numbers that fall just short of a whole one; here both are exact.
-        at_most = 1 if name in ("rotate", "shear_x", "shear_y", "autocontrast") else 0
+        at_most = 1 if name in (*INTERPOLATING, "autocontrast") else 0
         assert np.abs(expected - found).max() <= at_most
 
 
@@ -100,8 +101,11 @@ def test_contrast_is_exact() -> None:
 def test_images_of_a_batch_do_not_touch_each_other() -> None:
     x, levels = make_images(6), torch.tensor([0.5, -3.0, 2.0, 9.0, -7.0, 1.0])
     for operation in OPERATIONS:
-        alone = [operation(x[i : i + 1], levels[i : i + 1]) for i in range(6)]
-        assert torch.equal(operation(x, levels), torch.cat(alone)), operation.__name__
+        alone = torch.cat([operation(x[i : i + 1], levels[i : i + 1]) for i in range(6)])
+        # Between two levels, the last bit of a sum decides, which may depend on the batch's size.
+        at_most = 1 if operation.__name__ in INTERPOLATING else 0
+        apart = (operation(x, levels).int() - alone.int()).abs()
+        assert apart.max() <= at_most, operation.__name__
 
 
 def test_no_operation_is_a_corruption_that_is_tested_with() -> None:
@@ -125,7 +129,7 @@ def test_draws_have_the_distributions_of_the_paper() -> None:
     assert float((draws.levels > 0).float().mean()) == pytest.approx(0.5, abs=0.01)
     torch.testing.assert_close(draws.weights.sum(dim=1), torch.ones(6000))
     # A coordinate of a Dirichlet distribution has mean 1/k and variance (k − 1) / (k² (kα + 1)).
-    assert float(draws.weights.mean()) == pytest.approx(1 / 4, abs=1e-6)
+    assert float(draws.weights.double().mean()) == pytest.approx(1 / 4, abs=1e-6)
     assert float(draws.weights.var()) == pytest.approx(3 / (16 * 3.8), abs=0.002)
     assert float(draws.parts.mean()) == pytest.approx(0.5, abs=0.015)
     assert float(draws.parts.var()) == pytest.approx(1 / (4 * 2.4), abs=0.005)
@@ -146,7 +150,8 @@ def test_draws_depend_on_the_generator_alone() -> None:
     "options", [{"severity": 11}, {"severity": 0}, {"width": 0}, {"depth": 0}, {"alpha": 0}]
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(InvalidConfig, match="expected"):
+    ((option, value),) = options.items()
+    with raises("out_of_range", option=option, found=value):
         AugMixOptions(**options)  # type: ignore[arg-type]
 
 

@@ -14,6 +14,7 @@ from acclimate.errors import BadInput
 from acclimate.storage import read_file
 from acclimate.training import TrainSettings
 from acclimate.zoo.readers import content_digest
+from tests.codes import check_coded
 
 NAMES = [name for name in zoo.list_models() if zoo.get_spec(name).packaged]
 
@@ -27,7 +28,8 @@ def no_imported_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def photographs() -> LabelledImages:
     try:
         return load("cifar10")
-    except BadInput:
+    except BadInput as error:
+        check_coded(error, "not_fetched", name="cifar10")
         pytest.skip("CIFAR-10 is not on this machine: acclimate data get cifar10")
 
 
@@ -71,6 +73,8 @@ def test_an_imported_file_comes_before_the_packaged_one(name: str, tmp_path: Pat
     assert content_digest(first) == content_digest(second)
 
 
+@pytest.mark.data
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_stated_error_holds(name: str, photographs: LabelledImages) -> None:
     model = zoo.load(name).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -80,5 +84,6 @@ def test_the_stated_error_holds(name: str, photographs: LabelledImages) -> None:
             part = slice(start, start + 500)
             x = torch.tensor(photographs.images[part]).permute(0, 3, 1, 2).float() / 255
             n_right += int((model(x).argmax(1) == torch.tensor(photographs.labels[part])).sum())
-    # Another processor sums in another order: an image or two may fall on the other side.
+    # Another processor sums in another order, which moves logits by 1e-5. No image has two highest
+    # logits that are nearer than 1e-3, so that none should change sides; three may.
     assert 100 * n_right / len(photographs) == pytest.approx(zoo.get_spec(name).accuracy, abs=0.03)

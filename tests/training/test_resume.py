@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from acclimate.errors import ArtifactMismatch, BadInput, CorruptFile
 from acclimate.storage import read_file
-from acclimate.training import train
+from acclimate.training import TrainResult, train
 from acclimate.training.checkpoint import (
     Position,
     checkpoint_path,
@@ -24,8 +25,10 @@ from acclimate.training.checkpoint import (
     save_checkpoint,
 )
 from acclimate.training.output import log_path
-from tests.test_training import WithHead
-from tests.training_samples import make_photos, make_settings
+from tests.codes import raises
+from tests.paths import ROOT
+from tests.training.samples import make_photos, make_settings
+from tests.training.test_training import WithHead
 
 CPU: dict[str, Any] = {"device": "cpu"}
 
@@ -55,9 +58,20 @@ def assert_same(path: Path, other: Path) -> None:
     assert not different
 
 
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return make_photos(tmp_path / "photos")
+Whole = Callable[..., TrainResult]
+
+
+@pytest.fixture(scope="module")
+def train_whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """Runs without a cut by what they change, each done once; their files are only to be read."""
+    folder = tmp_path_factory.mktemp("whole")
+
+    @cache
+    def train_once(**changes: Any) -> TrainResult:
+        name = "-".join(map(str, changes.values())).replace(":", "-") or "plain"
+        return train(make_settings(photos, **changes), folder / f"{name}.safetensors", **CPU)
+
+    return train_once
 
 
 @pytest.mark.parametrize(
@@ -66,17 +80,17 @@ def photos(tmp_path: Path) -> Path:
         ({}, [1]),  # before the first checkpoint: from the beginning
         ({}, [3]),  # in the middle of the first epoch
         ({}, [5]),  # after an epoch's last step, before it was counted
-        ({"warmup_epochs": 1.5}, [4, 9, 14]),
-        ({"momentum": 0.0}, [8]),
-        ({"augmentation": "augmix"}, [8]),
-        ({"precision": "bf16-mixed"}, [8]),
+        pytest.param({"warmup_epochs": 1.5}, [4, 9, 14], marks=pytest.mark.slow),
+        pytest.param({"momentum": 0.0}, [8], marks=pytest.mark.slow),
+        pytest.param({"augmentation": "augmix"}, [8], marks=pytest.mark.slow),
+        pytest.param({"precision": "bf16-mixed"}, [8], marks=pytest.mark.slow),
     ],
 )
 def test_a_run_that_was_cut_ends_as_one_that_was_not(
-    changes: dict[str, Any], cuts: list[int], photos: Path, tmp_path: Path
+    changes: dict[str, Any], cuts: list[int], train_whole: Whole, photos: Path, tmp_path: Path
 ) -> None:
     run = make_settings(photos, **changes)
-    whole = train(run, tmp_path / "whole.safetensors", **CPU)
+    whole = train_whole(**changes)
     out = tmp_path / "cut.safetensors"
     for number, step in enumerate(cuts):
         torch.rand(step)  # whatever else the process draws has no influence
@@ -99,10 +113,10 @@ def test_a_head_of_the_objective_is_gone_on_with(photos: Path, tmp_path: Path) -
             torch.manual_seed(0)
             return WithHead()
 
-    run, out, first = make_settings(photos), tmp_path / "cut.safetensors", make()
+    run, out, first = make_settings(photos, epochs=2), tmp_path / "cut.safetensors", make()
     train(run, tmp_path / "whole.safetensors", **CPU, objective=first)
     with pytest.raises(Cut):
-        train(run, out, **CPU, objective=make(), save_every=3, progress=cut_after(9))
+        train(run, out, **CPU, objective=make(), save_every=3, progress=cut_after(7))
     second = make()
     train(run, out, **CPU, objective=second, resume=True)
     assert_same(tmp_path / "whole.safetensors", out)
@@ -126,68 +140,74 @@ def test_the_loss_scaling_of_16_bits_is_kept(tmp_path: Path) -> None:
     assert restored.get_scale() == 512.0
 
 
-def test_a_process_that_was_killed_is_gone_on_with(photos: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_process_that_was_killed_is_gone_on_with(
+    train_whole: Whole, photos: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "killed.safetensors"
     run = make_settings(photos, model="tests.cli_models:mortal_cnn")
     code = (
         "import sys, torch; torch.set_num_threads(1)\n"
         "from pathlib import Path; from acclimate.training import train\n"
-        "from tests.training_samples import make_settings\n"
+        "from tests.training.samples import make_settings\n"
         "run = make_settings(Path(sys.argv[1]), model='tests.cli_models:mortal_cnn')\n"
         "train(run, sys.argv[2], device='cpu', save_every=1)\n"
     )
     killed = subprocess.run(
         [sys.executable, "-c", code, str(photos), str(out)],
         env={**os.environ, "KILL_AT": "9"},
-        cwd=Path(__file__).parent.parent,
+        cwd=ROOT,
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL
     assert checkpoint_path(out).exists()
     assert not out.exists()
     train(run, out, **CPU, resume=True)
-    train(run, tmp_path / "whole.safetensors", **CPU)
-    assert_same(tmp_path / "whole.safetensors", out)
+    assert_same(train_whole(model="tests.cli_models:mortal_cnn").path, out)
 
 
 def test_nothing_is_overwritten_unasked(photos: Path, tmp_path: Path) -> None:
-    run, out = make_settings(photos), tmp_path / "out.safetensors"
+    run, out = make_settings(photos, epochs=1), tmp_path / "out.safetensors"
     with pytest.raises(Cut):
-        train(run, out, **CPU, save_every=2, progress=cut_after(8))
-    with pytest.raises(BadInput, match=r"left by an interrupted run\. Say --resume to go on"):
+        train(run, out, **CPU, save_every=2, progress=cut_after(4))
+    with raises("unfinished_run", path=checkpoint_path(out)):
         train(run, out, **CPU)
-    with pytest.raises(BadInput, match="give one of them"):
+    with raises("conflicting_options", options=("resume", "force")):
         train(run, out, **CPU, resume=True, force=True)
     train(run, out, **CPU, force=True)
-    with pytest.raises(BadInput, match=r"exists\. Give another --out, or --force"):
+    with raises("already_exists", path=out):
         train(run, out, **CPU)
     before = out.read_bytes()
     assert train(run, out, **CPU, resume=True).was_done
     assert out.read_bytes() == before
-    other = make_settings(photos, seed=1)
-    with pytest.raises(BadInput, match=r"result of another run \(acclimate train --model tests"):
+    other, first = make_settings(photos, epochs=1, seed=1), weights(out)["0.weight"]
+    with raises("other_run", path=out):
         train(other, out, **CPU, resume=True)
     train(other, out, **CPU, force=True)
-    assert not torch.equal(weights(out)["0.weight"], torch.zeros(1))
-    with pytest.raises(BadInput, match=r"ends in \.safetensors as --out, found"):
+    assert not torch.equal(weights(out)["0.weight"], first)
+    with raises("wrong_suffix", path=tmp_path / "out.pt"):
         train(run, tmp_path / "out.pt", **CPU)
-    with pytest.raises(BadInput, match=r"folder .*nowhere of --out does not exist"):
+    with raises("not_found", path=tmp_path / "nowhere"):
         train(run, tmp_path / "nowhere" / "out.safetensors", **CPU)
 
 
-def test_a_checkpoint_of_another_run_is_refused(photos: Path, tmp_path: Path) -> None:
-    run, out = make_settings(photos), tmp_path / "out.safetensors"
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    photos, out = make_photos(tmp_path / "photos"), tmp_path / "out.safetensors"
+    run = make_settings(photos)
     with pytest.raises(Cut):
-        train(run, out, **CPU, save_every=2, progress=cut_after(8))
-    with pytest.raises(ArtifactMismatch, match=r"settings\.lr: 0\.1 then, 0\.2 now"):
+        train(run, out, **CPU, save_every=2, progress=cut_after(3))
+    with raises("other_settings", differences={"settings.lr": (0.1, 0.2)}):
         train(make_settings(photos, lr=0.2), out, **CPU, resume=True)
     (photos / "train" / "cat" / "000.png").unlink()
-    with pytest.raises(ArtifactMismatch, match=r"data\.n: 40 then, 39 now"):
+    with raises("other_settings") as caught:
         train(run, out, **CPU, resume=True)
-    with pytest.raises(ArtifactMismatch, match="objective: 'CrossEntropy' then, 'WithHead' now"):
+    assert caught.value.differences.keys() == {"data.n", "data.listing_sha256"}
+    assert caught.value.differences["data.n"] == (40, 39)
+    with raises("other_settings") as caught:
         train(run, out, **CPU, resume=True, objective=WithHead())
+    assert caught.value.differences["objective"] == ("CrossEntropy", "WithHead")
     content = bytearray(checkpoint_path(out).read_bytes())
     content[-3] ^= 1
     checkpoint_path(out).write_bytes(content)
-    with pytest.raises(CorruptFile, match="SHA-256 differs"):
+    with raises("altered_file", path=checkpoint_path(out)):
         train(run, out, **CPU, resume=True)

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 import acclimate
 from acclimate import zoo
 from acclimate.cli.main import app
-from acclimate.errors import ArtifactMismatch, InvalidConfig, UnsuitableModel
 from acclimate.functional.views import get_views
 from acclimate.methods import METHODS
 from acclimate.methods.tfa import Tfa
@@ -28,19 +27,15 @@ from acclimate.training import CrossEntropy, TrainSettings, train
 from acclimate.training.augment import shift_and_flip
 from acclimate.training.simclr import SimclrJoint, head_path
 from tests.cli_models import tiny_cnn
+from tests.codes import raises
 from tests.reference import oracles_alignment as oracles
-from tests.training_samples import make_photos, make_settings
-from tests.zoo_small import add_small
+from tests.training.samples import make_settings
+from tests.zoo.small import add_small
 
 METHODS.setdefault("tfa", Tfa)
 METHODS.setdefault("ttt_pp", TttPp)
 
 CPU: dict[str, Any] = {"device": "cpu"}
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return make_photos(tmp_path / "photos")
 
 
 def batch(n: int = 6) -> tuple[Tensor, Tensor]:
@@ -80,16 +75,16 @@ def test_the_loss_is_the_main_loss_and_the_weighted_contrast() -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_what_cannot_be_is_explained() -> None:
-    with pytest.raises(InvalidConfig, match="weight of the contrastive loss above 0"):
+def test_what_cannot_be_is_refused() -> None:
+    with raises("out_of_range", option="weight", found=0.0):
         SimclrJoint(CrossEntropy(), weight=0.0)
-    with pytest.raises(UnsuitableModel, match="call attach"):
+    with raises("not_attached"):
         SimclrJoint(CrossEntropy())(tiny_cnn(), *batch(), torch.Generator())
     known = {"model": "resnet20-cifar10", "data": "cifar10"}
-    with pytest.raises(InvalidConfig, match=r'no joint "simclear"\. Did you mean "simclr"'):
+    with raises("unknown_name", kind="joint", name="simclear", known=("none", "simclr")):
         TrainSettings(**known, joint="simclear")
     for weight in (0.0, math.inf):
-        with pytest.raises(InvalidConfig, match="joint_weight above 0"):
+        with raises("out_of_range", option="joint_weight", found=weight):
             TrainSettings(**known, joint="simclr", joint_weight=weight)
     settings = TrainSettings(**known, joint="simclr", joint_weight=0.5)
     assert settings.command.endswith("--joint simclr --joint-weight 0.5")
@@ -128,7 +123,7 @@ def test_from_joint_training_to_ttt_pp(photos: Path, tmp_path: Path) -> None:
 
     train(make_settings(photos, epochs=1, seed=1), tmp_path / "other.safetensors", **CPU)
     stranger = zoo.load("tests.cli_models:tiny_cnn", tmp_path / "other.safetensors")
-    with pytest.raises(ArtifactMismatch, match="model of other weights"):
+    with raises("other_model", differences=lambda found: list(found) == ["weights_sha256"]):
         acclimate.prepare(stranger, source, method="ttt_pp", contrast_head=head_path(out))
 
 
@@ -136,6 +131,7 @@ class Cut(Exception):
     """An interruption."""
 
 
+@pytest.mark.slow
 def test_a_run_that_was_cut_ends_at_the_same_head(photos: Path, tmp_path: Path) -> None:
     settings = make_settings(photos, epochs=2, joint="simclr", lr=0.02)
     whole = train(settings, tmp_path / "whole.safetensors", **CPU)
@@ -164,6 +160,7 @@ def test_a_run_that_was_cut_ends_at_the_same_head(photos: Path, tmp_path: Path) 
     assert not torch.equal(heavier["0.weight"], found["0.weight"])
 
 
+@pytest.mark.slow
 def test_both_tasks_are_learned_on_the_built_in_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,7 +177,11 @@ def test_both_tasks_are_learned_on_the_built_in_task(
             seen.append((parts[0].item(), (total - parts[0]).item()))
             return total
 
-    settings = TrainSettings(model="small", data="builtin", epochs=4, images=64, batch_size=16)
+    # At the usual rate of 0.1 the losses of so few steps jump, on each processor otherwise. At 0.02
+    # both fall by 0.2 and more, whatever the seed.
+    settings = TrainSettings(
+        model="small", data="builtin", epochs=4, images=64, batch_size=16, lr=0.02
+    )
     result = train(settings, tmp_path / "small.safetensors", objective=Spy(CrossEntropy()), **CPU)
     assert len(seen) == 16
     early, late = (torch.tensor(part).mean(dim=0) for part in (seen[:4], seen[-4:]))

@@ -18,13 +18,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from acclimate import zoo
-from acclimate.errors import (
-    AcclimateWarning,
-    BadInput,
-    InvalidConfig,
-    MissingExtra,
-    UnsuitableModel,
-)
+from acclimate.data.catalog import SETS
+from acclimate.errors import AcclimateError, BadInput, InvalidConfig
 from acclimate.storage import read_file
 from acclimate.training import CrossEntropy, Objective, TrainSettings, train
 from acclimate.training.augment import shift_and_flip
@@ -32,41 +27,52 @@ from acclimate.training.draws import batch_order, generator_at, seed_of
 from acclimate.training.output import log_path
 from acclimate.training.sets import FolderSet, load_sets
 from acclimate.training.settings import learning_rate
+from acclimate.zoo.catalog import CATALOG
 from tests.cli_models import CLASSES, tiny_cnn
-from tests.training_samples import make_photos, make_settings
-from tests.zoo_small import add_small
+from tests.codes import raises, warns
+from tests.training.samples import make_photos, make_settings
+from tests.zoo.small import add_small
 
 CPU: dict[str, Any] = {"device": "cpu"}
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return make_photos(tmp_path / "photos")
 
 
 # Settings and schedule --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "kind", "name", "known"),
     [
-        ({"model": "resnet20-cifar1"}, 'Did you mean "resnet20-cifar10"'),
-        ({"data": "cifar11"}, 'neither a data set nor a folder. Did you mean "cifar1'),
-        ({"augmentation": "augmx"}, 'no augmentation "augmx". Did you mean "augmix"'),
-        ({"precision": "bf16mix"}, 'no precision "bf16mix". Did you mean "bf16-mixed"'),
-        ({"epochs": 0}, "epochs to be at least 1, found 0"),
-        ({"images": 0}, "images to be at least 1, found 0"),
-        ({"lr": 0.0}, "lr above 0, found 0.0"),
-        ({"lr": math.inf}, "lr above 0, found inf"),
-        ({"momentum": 1.0}, "momentum of at least 0 and below 1, found 1.0"),
-        ({"weight_decay": -1.0}, "weight_decay of at least 0, found -1.0"),
-        ({"label_smoothing": math.nan}, "label_smoothing of at least 0 and below 1, found nan"),
-        ({"epochs": 2, "warmup_epochs": 2}, "below the 2 epochs, found 2; give more epochs"),
-        ({"devices": 3}, "3 devices can share equally, found 128; give a multiple of 3"),
+        ({"model": "resnet20-cifar1"}, "model", "resnet20-cifar1", tuple(CATALOG)),
+        ({"data": "cifar11"}, "data set", "cifar11", tuple(SETS)),
+        ({"augmentation": "augmx"}, "augmentation", "augmx", ("standard", "augmix", "none")),
+        ({"precision": "bf16mix"}, "precision", "bf16mix", ("32-true", "bf16-mixed", "16-mixed")),
     ],
 )
-def test_settings_that_cannot_be_are_explained(changes: dict[str, Any], says: str) -> None:
-    with pytest.raises((BadInput, InvalidConfig), match=says):
+def test_names_that_are_unknown_are_refused(
+    changes: dict[str, Any], kind: str, name: str, known: tuple[str, ...]
+) -> None:
+    with raises("unknown_name", kind=kind, name=name, known=known):
+        TrainSettings(**{"model": "resnet20-cifar10", "data": "cifar10", **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "option", "found"),
+    [
+        ({"epochs": 0}, "epochs", 0),
+        ({"images": 0}, "images", 0),
+        ({"lr": 0.0}, "lr", 0.0),
+        ({"lr": math.inf}, "lr", math.inf),
+        ({"momentum": 1.0}, "momentum", 1.0),
+        ({"weight_decay": -1.0}, "weight_decay", -1.0),
+        ({"label_smoothing": math.nan}, "label_smoothing", math.isnan),
+        ({"epochs": 2, "warmup_epochs": 2}, "warmup_epochs", 2),
+        ({"devices": 3}, "batch_size", 128),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(
+    changes: dict[str, Any], option: str, found: Any
+) -> None:
+    with raises("out_of_range", InvalidConfig, option=option, found=found):
         TrainSettings(**{"model": "resnet20-cifar10", "data": "cifar10", **changes})
 
 
@@ -117,21 +123,18 @@ def test_shifted_and_flipped_images_are_crops_of_the_padded_ones() -> None:
     out = shift_and_flip(x, torch.Generator().manual_seed(1))
     assert out.dtype == torch.uint8
     assert out.is_contiguous(memory_format=torch.channels_last)
-    seen = set()
-    for image, result in zip(pixels, out.numpy(), strict=True):
-        padded = np.pad(image, ((0, 0), (2, 2), (3, 3)), mode="reflect")
-        fits = [
-            (top, left, flip)
-            for top in range(5)
-            for left in range(7)
-            for flip in (False, True)
-            if np.array_equal(
-                padded[:, top : top + 16, left : left + 24][:, :, :: -1 if flip else 1], result
+    padded = np.pad(pixels, ((0, 0), (0, 0), (2, 2), (3, 3)), mode="reflect")
+    ways = [(top, left, step) for top in range(5) for left in range(7) for step in (1, -1)]
+    fits = np.stack(
+        [
+            (padded[..., top : top + 16, left : left + 24][..., ::step] == out.numpy()).all(
+                (1, 2, 3)
             )
+            for top, left, step in ways
         ]
-        assert len(fits) == 1
-        seen.add(fits[0])
-    assert len(seen) == 5 * 7 * 2
+    )
+    assert (fits.sum(axis=0) == 1).all()  # every image is cut out in one way
+    assert fits.any(axis=1).all()  # every way is taken
     again = shift_and_flip(x, torch.Generator().manual_seed(1))
     assert torch.equal(out, again)
 
@@ -198,13 +201,15 @@ def test_training_is_the_plain_loop_written_out(photos: Path, tmp_path: Path) ->
     assert {"acclimate", "torch", "lightning-fabric"} <= made["versions"].keys()
 
 
+@pytest.mark.slow
 def test_a_small_net_learns_the_built_in_task_and_the_zoo_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The known hash is of other weights: those one has trained oneself are taken without a word.
     add_small(monkeypatch, tmp_path, sha256="0" * 64)
     monkeypatch.setitem(sys.modules["acclimate.training.sets"]._N_BUILTIN, "test", 50)
-    run = TrainSettings(model="small", data="builtin", epochs=2, images=320, batch_size=32)
+    # At this rate the mean loss falls by 0.08 and more whatever the seed; at 0.1, it jumps.
+    run = TrainSettings(model="small", data="builtin", epochs=2, images=160, batch_size=16, lr=0.02)
     told: list[tuple[str, int, int | None]] = []
     result = train(run, tmp_path / "small.safetensors", **CPU, progress=lambda *p: told.append(p))
     assert result.losses[1] < result.losses[0]
@@ -230,6 +235,7 @@ def test_the_number_of_classes_comes_from_the_data(
     assert zoo.load("small", out)(torch.rand(2, 3, 8, 8)).shape == (2, 4)
 
 
+@pytest.mark.slow
 def test_models_of_libraries_are_trained_and_read_back(photos: Path, tmp_path: Path) -> None:
     pytest.importorskip("tests.torchvision_door", reason="torchvision is not installed")
     name, out = "torchvision:shufflenet_v2_x0_5", tmp_path / "out.safetensors"
@@ -264,6 +270,7 @@ def test_mixed_precision_computes_in_16_bits_and_keeps_weights_in_32(
     train(make_settings(photos, epochs=1), tmp_path / "full.safetensors", **CPU)
     full, _ = read_file(tmp_path / "full.safetensors", "zoo")
     assert not torch.equal(full["0.weight"], tensors["0.weight"])
+    # Weights move by 0.05; with the three digits of 16 bits, they should agree to 0.0005.
     torch.testing.assert_close(full["0.weight"], tensors["0.weight"], rtol=0, atol=0.02)
 
 
@@ -285,7 +292,8 @@ class WithHead(Objective):
 def test_an_objective_may_have_a_head_of_its_own(photos: Path, tmp_path: Path) -> None:
     objective = WithHead()
     before = objective.head.weight.detach().clone()
-    result = train(make_settings(photos), tmp_path / "out.safetensors", **CPU, objective=objective)
+    run = make_settings(photos, epochs=1)
+    result = train(run, tmp_path / "out.safetensors", **CPU, objective=objective)
     assert not torch.equal(objective.head.weight, before)
     tensors, card = read_file(result.path, "zoo")
     assert tensors.keys() == tiny_cnn().state_dict().keys()
@@ -295,9 +303,9 @@ def test_an_objective_may_have_a_head_of_its_own(photos: Path, tmp_path: Path) -
 # What is refused --------------------------------------------------------------------------------
 
 
-def test_a_loss_that_explodes_ends_the_run_with_a_remedy(photos: Path, tmp_path: Path) -> None:
+def test_a_loss_that_explodes_ends_the_run(photos: Path, tmp_path: Path) -> None:
     run = make_settings(photos, lr=1e30)
-    with pytest.raises(InvalidConfig, match=r"loss became (nan|inf) in step \d .*smaller --lr"):
+    with raises("diverged", step=lambda step: step >= 2):  # the first has the weights given
         train(run, tmp_path / "out.safetensors", **CPU)
 
 
@@ -305,46 +313,47 @@ def test_a_model_with_other_logits_is_refused(tmp_path: Path) -> None:
     photos = make_photos(tmp_path / "photos")
     (photos / "train" / "gnu").mkdir()
     Image.new("RGB", (8, 8)).save(photos / "train" / "gnu" / "a.png")
-    with pytest.raises(UnsuitableModel, match=r"shape \(2, 5\) .* of 5 classes, found \(2, 4\)"):
+    with raises("wrong_logits", found=(2, 4)):
         train(make_settings(photos), tmp_path / "out.safetensors", **CPU)
 
 
 def test_images_the_model_cannot_take_are_refused(photos: Path, tmp_path: Path) -> None:
     run = make_settings(photos, model="tests.cli_models:plain_mlp", size=16)
-    with pytest.raises(BadInput, match=r"cannot take a batch of shape \(2, 3, 16, 16\)"):
+    with raises("model_rejects_input", found=(2, 3, 16, 16)):
         train(run, tmp_path / "out.safetensors", **CPU)
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "code", "about"),
     [
-        ({"data": "cifar10c"}, "cifar10c has no training images.*Train on cifar10, cifar100"),
-        ({"data": "cifar10_1"}, "cifar10_1 has no training images"),
-        ({"data": "cifar10", "size": 8}, "--size is for folders"),
-        ({"data": "imagenet"}, "no folder .*imagenet"),
-        ({"images": 41}, "at most the 40 images in .*, found images=41"),
+        ({"data": "cifar10c"}, "no_training_images", {"name": "cifar10c"}),
+        ({"data": "cifar10_1"}, "no_training_images", {"name": "cifar10_1"}),
+        ({"data": "cifar10", "size": 8}, "not_applicable", {"option": "size"}),
+        ({"data": "imagenet"}, "not_found", {"path": lambda path: path.name == "imagenet"}),
+        ({"images": 41}, "out_of_range", {"option": "images", "found": 41}),
     ],
 )
 def test_data_that_cannot_be_trained_on_is_refused(
-    changes: dict[str, Any], says: str, photos: Path, tmp_path: Path
+    changes: dict[str, Any], code: str, about: dict[str, Any], photos: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadInput, match=says):
+    with raises(code, BadInput, **about):
         load_sets(make_settings(photos, **changes), tmp_path)
 
 
-def test_folders_without_splits_and_unreadable_images(photos: Path, tmp_path: Path) -> None:
+def test_folders_without_splits_and_unreadable_images(tmp_path: Path) -> None:
+    photos = make_photos(tmp_path / "photos")
     plain = photos / "train"
     broken = sorted((plain / "cat").iterdir())[3]
     broken.write_bytes(b"not an image")
     data, test = load_sets(make_settings(plain, size=8))
     assert test is None
     assert data.classes == CLASSES
-    with pytest.warns(AcclimateWarning, match=r"\.png is left out: it cannot be read"):
+    with warns("unreadable_images", paths=(broken,)):
         batches = list(data.batches([torch.arange(20), torch.arange(20, 40)]))
     assert [(len(x), len(y)) for x, y in batches] == [(19, 19), (20, 20)]
     assert batches[1][1].tolist() == [2] * 10 + [3] * 10
     assert batches[0][0].dtype == torch.uint8
-    with pytest.warns(AcclimateWarning, match="left out"):
+    with warns("unreadable_images", paths=(broken,)):
         result = train(make_settings(plain, size=8, epochs=1), tmp_path / "a.safetensors", **CPU)
     assert result.error is None
     few = FolderSet(photos / "test", n=6)
@@ -353,27 +362,48 @@ def test_folders_without_splits_and_unreadable_images(photos: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("changes", "device", "says"),
+    ("changes", "device", "kind", "code", "about"),
     [
-        ({}, "cudda", 'no device "cudda". Did you mean "cuda"'),
+        (
+            {},
+            "cudda",
+            BadInput,
+            "unknown_name",
+            {"kind": "device", "name": "cudda", "known": ("cuda", "mps", "cpu", "auto")},
+        ),
         (
             {"devices": 2, "batch_size": 8},
             "mps",
-            r'2 device\(s\) "mps" on this machine, found [01]',
+            BadInput,
+            "device_unavailable",
+            {"device": "mps"},
         ),
-        ({"precision": "16-mixed"}, "cpu", "16-mixed needs a graphics processor.*bf16-mixed"),
+        (
+            {"precision": "16-mixed"},
+            "cpu",
+            InvalidConfig,
+            "conflicting_options",
+            {"options": ("device", "precision")},
+        ),
     ],
 )
 def test_devices_that_are_not_there_are_refused(
-    changes: dict[str, Any], device: str, says: str, photos: Path, tmp_path: Path
+    changes: dict[str, Any],
+    device: str,
+    kind: type[AcclimateError],
+    code: str,
+    about: dict[str, Any],
+    photos: Path,
+    tmp_path: Path,
 ) -> None:
-    with pytest.raises((BadInput, InvalidConfig), match=says):
+    with raises(code, kind, **about):
         train(make_settings(photos, **changes), tmp_path / "out.safetensors", device=device)
 
 
-def test_a_missing_extra_is_named(
+def test_the_message_for_a_missing_extra_names_the_command_that_installs_it(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'acclimate\[train\]'"):
+    with raises("missing_extra", package="lightning-fabric") as caught:
         train(make_settings(photos), tmp_path / "out.safetensors", **CPU)
+    assert "pip install 'acclimate[train]'" in str(caught.value)

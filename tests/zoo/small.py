@@ -13,7 +13,7 @@ from torch import Tensor
 from acclimate import zoo
 from acclimate.builtin.model import WideResNet
 from acclimate.zoo.catalog import CATALOG
-from tests import zoo_oracles as oracles
+from tests.zoo import oracles
 
 
 def make_x(n: int = 2) -> Tensor:
