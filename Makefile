@@ -5,8 +5,8 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
 
 # One thread per worker: the tests are small, and on shared cores, threads that wait by spinning
-# take time from those that work.
-PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest -n auto
+# take time from those that work. Bytecode is kept: many tests start Python anew.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest -n auto
 
 # The stamps are newer than what they were made from, so a second call is quick.
 .PHONY: demo check test test-matrix lint format clean

@@ -1,6 +1,6 @@
 """Write docs/errors.md from the classes in `acclimate.errors`.
 
-    python docs/make_errors.py
+python docs/make_errors.py
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ try:
 except AcclimateError as error:
     print(error.code)  # unknown_method
     print(error.name)  # tnet
-    print(error)       # the message
+    print(error)  # the message
 ```
 
 On the command line an error is printed with its code, and the exit status is 2. In the tables

@@ -18,6 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
+#: As in the Makefile.
+COMMON = {"PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+
 SETTINGS = {
     "default": {"ATEN_CPU_CAPABILITY": "default"},
     "avx2": {"ATEN_CPU_CAPABILITY": "avx2"},
@@ -43,7 +46,7 @@ def main() -> int:
         run = subprocess.run(
             [*command, *arguments.pytest],
             cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", **variables},
+            env={**os.environ, **COMMON, **variables},
         )
         verdict = "passed" if run.returncode == 0 else f"FAILED (exit {run.returncode})"
         rows.append((name, shown, verdict, f"{time.monotonic() - start:.0f} s"))

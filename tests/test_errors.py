@@ -27,7 +27,9 @@ def test_every_error_has_a_declared_code_and_exactly_its_data():
 
 def test_every_declared_code_is_used():
     used = {(base.__name__, site.code) for site in SITES for base in KINDS[site.kind].__mro__}
-    declared = {(name, code) for name, kind in KINDS.items() for code in vars(kind).get("codes", ())}
+    declared = {
+        (name, code) for name, kind in KINDS.items() for code in vars(kind).get("codes", ())
+    }
     assert sorted(declared - used) == []
 
 

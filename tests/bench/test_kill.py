@@ -51,9 +51,9 @@ method = "tent"
 regularizer = true
 """
 
-# Long jobs: with the pause below none is done before the last kill, unless a worker takes twenty
-# seconds to start while the other one goes on.
-PAUSE = "0.15"
+# Long jobs: with the pause below each takes 45 seconds, so that none is done before the last kill
+# even where a worker takes ten times longer to start than on a free core.
+PAUSE = "0.3"
 FEW = """
 [job]
 model = "tests.bench.models:slow"
@@ -107,7 +107,7 @@ def test_the_command_and_its_workers_are_killed_and_interrupted(
 
     def wait_for_more() -> None:
         """Wait until every job has some more records than now."""
-        due = {job: count(job) + draws.randrange(2, 5) for job in jobs}
+        due = {job: count(job) + draws.randrange(1, 4) for job in jobs}
         wait_until(lambda: all(count(job) >= n for job, n in due.items()))
 
     def check_checkpoint(job: Path) -> None:

@@ -11,19 +11,26 @@ from acclimate.methods import METHODS
 from acclimate.snapshot import flatten_tree
 from acclimate.testing import check_method, yield_checks
 from acclimate.testing.cases import Case, Violation
+from acclimate.testing.contract import STRUCTURE
 from acclimate.testing.models import tiny_batches, tiny_model
 
-# The fast tests have the model that gets all checks: BatchNorm, or what `note` needs instead.
-FAST = ("batch_norm", "instance_aware")
-ALL = [
-    pytest.param(
-        check,
-        id=f"{method}-{name}",
-        marks=() if name.startswith(FAST[method == "note"]) else pytest.mark.slow,
-    )
-    for method in acclimate.list_methods()
-    for name, check in yield_checks(method)
-]
+#: The checks that are fast tests, of every method on the first model that it supports.
+FAST = {check.__name__ for check in STRUCTURE} | {"describes_itself", "refuses_bad_batches"}
+
+
+def list_checks():
+    for method in acclimate.list_methods():
+        first = None
+        for name, check in yield_checks(method):
+            model, _, kind = name.rpartition("-")
+            first = model if first is None and kind in FAST else first
+            is_fast = kind in FAST and model == first
+            yield pytest.param(
+                check, id=f"{method}-{name}", marks=() if is_fast else pytest.mark.slow
+            )
+
+
+ALL = list(list_checks())
 
 
 @pytest.mark.parametrize("check", ALL)

@@ -22,6 +22,9 @@ from acclimate.report import render_page
 from tests.codes import raises
 from tests.demo.predictions import predict_clearly
 
+# All share one run with five methods and three source models.
+pytestmark = pytest.mark.slow
+
 SETTINGS = DemoSettings(
     methods=("source", "norm", "memo", "note", "ttt_pp"),
     corruptions=("contrast",),
