@@ -23,10 +23,10 @@ import torch
 from rich.progress import track
 
 import acclimate
-from acclimate import PenaltyOptions, PrototypeOptions
-from acclimate.artifact import versions
+from acclimate import Penalty, Prototypes
 from acclimate.builtin import SPLITS, load_model, load_split, render
 from acclimate.corruptions import apply
+from acclimate.storage import versions
 from acclimate.streams import Domain, reset_each
 
 SHIFTS = ("gaussian_noise", "fog", "pixelate")  # one of each family
@@ -79,8 +79,7 @@ def prepare(penalty: dict[str, Any], prototypes: dict[str, Any], seed: int) -> a
     return acclimate.prepare(
         load_model(),
         [(x[part], y[part]) for part in order.split(128)],
-        penalty=PenaltyOptions(**penalty),
-        prototypes=PrototypeOptions(**prototypes),
+        parts=[Penalty(**penalty), Prototypes(**prototypes), "features"],
         seed=seed,
     )
 

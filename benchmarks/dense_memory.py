@@ -26,9 +26,9 @@ from typing import Any
 import torch
 
 import acclimate
-from acclimate import PenaltyOptions, Speed
-from acclimate.artifact import versions
-from acclimate.measures.machine import find_resident_peak
+from acclimate import Penalty, Speed
+from acclimate.metrics.cost import find_resident_peak
+from acclimate.storage import versions
 from dense_net import DeepLab
 
 #: By name: what is changed against the plain step.
@@ -50,9 +50,8 @@ def write_artifact(path: Path) -> None:
     """Prepare the model; elsewhere than where the memory of a step is measured."""
     draws = torch.Generator().manual_seed(0)
     images, masks = torch.rand(2, 3, 64, 64, generator=draws), torch.zeros(2, 64, 64).long()
-    options = PenaltyOptions(n_samples=2)
     source = [(images, masks)]
-    acclimate.prepare(make_model(), source, parts=["penalty"], penalty=options).save(path)
+    acclimate.prepare(make_model(), source, parts=[Penalty(n_samples=2)]).save(path)
 
 
 def run_case(name: str, artifact: Path, batch_size: int, height: int, width: int) -> dict[str, Any]:

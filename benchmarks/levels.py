@@ -28,9 +28,10 @@ from torch import Tensor
 
 import acclimate
 from acclimate import Speed, data, zoo
-from acclimate.artifact import Artifact, versions
+from acclimate.artifact import Artifact
 from acclimate.corruptions import apply
 from acclimate.snapshot import fingerprint
+from acclimate.storage import versions
 
 HELD_OUT = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
 BATCH_SIZE = 200

@@ -31,8 +31,8 @@ import torch
 from torch import Tensor
 
 from acclimate._version import __version__
-from acclimate.functional.penalty import penalties
 from acclimate.functional.precision import has_fast_bfloat16
+from acclimate.functional.swr_nsp import penalties
 from penalty_cases import CONTENDERS, NETS, Cosines, make_case, run_exact, run_loop
 
 METHOD = {

@@ -10,22 +10,27 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from acclimate import zoo
-from acclimate.functional.gradients import GradientCosines
+from acclimate.functional.per_sample import GradientCosines
 from acclimate.parts.penalty import BLOCK
+from acclimate.zoo.torchvision_door import import_torchvision
 
 Samples = tuple[Tensor, Tensor, Tensor]
 Cosines = dict[str, Tensor]
 
-NETS = {"resnet20": "resnet20-cifar10", "wrn-40-2": "wrn40-2-cifar10"}
+#: By name: where in the zoo; None is a net of torchvision.
+NETS = {"resnet20": "resnet20-cifar10", "wrn-40-2": "wrn40-2-cifar10", "resnet50": None}
+#: Side of the images, where it is not 32.
+SIZES = {"resnet50": 224}
 
 
 def make_case(net: str, n_samples: int) -> tuple[nn.Module, Samples]:
     """Return a net in evaluation mode, and samples with a grey, blurred view of each."""
     torch.manual_seed(0)
-    model = zoo.build(NETS[net])
+    name, size = NETS[net], SIZES.get(net, 32)
+    model = zoo.build(name) if name else import_torchvision().models.resnet50(num_classes=10)
     coarse = torch.rand(n_samples, 3, 8, 8)
-    noise = 0.1 * torch.randn(n_samples, 3, 32, 32)
-    x = (F.interpolate(coarse, size=32, mode="bilinear") + noise).clamp(0, 1)
+    noise = 0.1 * torch.randn(n_samples, 3, size, size)
+    x = (F.interpolate(coarse, size=size, mode="bilinear") + noise).clamp(0, 1)
     grey = 0.7 * x.mean(1, keepdim=True) + 0.3 * x
     x_transformed = F.avg_pool2d(grey, 3, 1, 1)
     with torch.no_grad():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,16 @@ from torch import Tensor, nn
 import acclimate
 import plain_loops
 from acclimate import Artifact, Speed, data, zoo
-from acclimate.artifact import versions
 from acclimate.builtin.model import WideResNet
 from acclimate.functional.norm import batch_norm_layers
 from acclimate.functional.precision import has_fast_bfloat16
-from acclimate.methods.composition import load_projector
-from acclimate.methods.speed import SPEEDS
-from acclimate.parts.options import PrototypeOptions
+from acclimate.introspect import ModelInfo, inspect_model
+from acclimate.methods.compute import SPEEDS
+from acclimate.parts import Prototypes
+from acclimate.parts.prototypes import build_projector
 from acclimate.snapshot import fingerprint
-from acclimate.taps import Anatomy, find_anatomy
-from acclimate.terms.projector import build_projector
+from acclimate.storage import versions
+from acclimate.terms.nsp import load_projector
 from acclimate.zoo.external import NormalizedModel
 from acclimate.zoo.torchvision_door import import_torchvision
 
@@ -97,7 +97,7 @@ class Case:
         """What the loops by hand take of the artifact."""
         like = next(self.model.parameters())
         return plain_loops.Prepared(
-            self.artifact.anatomy.head,
+            self.artifact.info.known_head,
             {name: float(value) for name, value in self.artifact.part("penalty").items()},
             self.artifact.part("prototypes")["embedding"].to(like),
             load_projector(self.artifact).to(like),
@@ -119,10 +119,10 @@ def make_case(
             torch.manual_seed(SEED)
             model = NETS[net].build().to(dtype).eval()
         [(x, _)] = make_noise(net, 16, 1, dtype)
-        anatomy = find_anatomy(model, x[:2])
+        info = inspect_model(model, x[:2])
         with torch.no_grad():  # or one class would be named for nearly all images
-            model.get_submodule(anatomy.head).bias -= plain_loops.Norm(model)(x).mean(0)
-        prepared = _invent_artifact(model, anatomy, NETS[net].size)
+            model.get_submodule(info.known_head).bias -= plain_loops.Norm(model)(x).mean(0)
+        prepared = _invent_artifact(model, info, NETS[net].size)
         origin = {
             "weights": f"random, seed {SEED}, with the bias of the head shifted so that noise "
             "images are given many classes",
@@ -134,35 +134,34 @@ def make_case(
         "weights_sha256": fingerprint(model)["weights_sha256"],
         "n_parameters": sum(p.numel() for p in model.parameters()),
         "n_tensors": len(list(model.parameters())),
-        "n_classes": prepared.anatomy.n_classes,
+        "n_classes": prepared.info.n_classes,
         "projector_depth": prepared.parts["prototypes"]["projector_depth"],
         "input_shape": [3, NETS[net].size, NETS[net].size],
     }
     return Case(model, prepared, description)
 
 
-def _invent_artifact(model: nn.Module, anatomy: Anatomy, size: int) -> Artifact:
+def _invent_artifact(model: nn.Module, info: ModelInfo, size: int) -> Artifact:
     """Return an artifact with the right shapes, made without source data."""
     like, draws = next(model.parameters()), torch.Generator().manual_seed(SEED)
-    options = PrototypeOptions()
-    depth = options.depth_for(anatomy.n_classes)
-    projector = build_projector(depth, anatomy.n_features, options.hidden, options.width).to(like)
-    width = options.width if depth else anatomy.n_features
+    options = Prototypes()
+    depth = options.depth_for(info.known_classes)
+    projector = build_projector(depth, info.known_width, options.hidden, options.width).to(like)
+    width = options.width if depth else info.known_width
     names = [name for name, _ in model.named_parameters()]
     places = torch.linspace(0, len(PROFILE) - 1, len(names)).round().int().tolist()
     tensors = {
         f"penalty/{name}": torch.tensor(PROFILE[place], dtype=torch.float64)
         for name, place in zip(names, places, strict=True)
     }
-    tensors["prototypes/embedding"] = torch.randn(anatomy.n_classes, width, generator=draws)
+    tensors["prototypes/embedding"] = torch.randn(info.known_classes, width, generator=draws)
     tensors |= {f"projector/{name}": value for name, value in projector.state_dict().items()}
     sizes = {"projector_depth": depth, "hidden": options.hidden, "width": options.width}
     card = {
         "model": fingerprint(model),
-        "anatomy": asdict(anatomy),
+        "info": info.to_dict(),
         "classes": None,
         "input_shape": [3, size, size],
-        "normalization": None,
         "seed": SEED,
         "parts": {"penalty": {}, "prototypes": sizes},
         "versions": versions(),

@@ -15,9 +15,9 @@ import torch
 from rich.table import Table
 
 import acclimate
-from acclimate.artifact import versions
 from acclimate.functional.precision import has_fast_bfloat16
-from acclimate.methods.speed import SPEEDS
+from acclimate.methods.compute import SPEEDS
+from acclimate.storage import versions
 from speed_cases import PAPER, SAME, TENT
 
 METHOD = {

@@ -29,8 +29,8 @@ from acclimate.bench.spec import JobSpec
 from acclimate.bench.store import Store
 from acclimate.comparison import Job
 from acclimate.evaluation import Record, Result
-from acclimate.measures import unpack_measures
-from acclimate.measures.groups import merge
+from acclimate.metrics import unpack_sums
+from acclimate.metrics.groups import merge
 from acclimate.paper import EXPERIMENTS, Settings
 from acclimate.storage import digest
 
@@ -80,8 +80,8 @@ def take(spec: JobSpec, job: Job, folder: JobFolder, evaluated: Path, file: Path
         records.append(record)
         text += json.dumps({"unit": unit, **record.to_dict()}) + "\n"
         ends[unit] = len(text.encode())
-    measures = [unpack_measures(line["measures"]) for line in sums]
-    merged = merge(pair for each in measures for pair in each.items())
+    unpacked = [unpack_sums(line["measures"]) for line in sums]
+    merged = merge(pair for each in unpacked for pair in each.items())
     adapted = adapt(job.model, spec.method, job.wrapping.artifact, config=job.methods[spec.method])
     origin = describe_origin(spec, job, adapted, job.clean, told["command"], file)
     adapted.unwrap()

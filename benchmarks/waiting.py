@@ -31,9 +31,9 @@ import torch  # noqa: E402
 from PIL import Image  # noqa: E402
 
 import acclimate  # noqa: E402
-from acclimate import PenaltyOptions, PrototypeOptions, zoo  # noqa: E402
-from acclimate.artifact import versions  # noqa: E402
+from acclimate import Penalty, Prototypes, zoo  # noqa: E402
 from acclimate.builtin import SPLITS, render  # noqa: E402
+from acclimate.storage import versions  # noqa: E402
 from acclimate.streams.folder import FolderStream  # noqa: E402
 
 # model, images, height, width, suffix, size of the input, of the resize, batch
@@ -60,8 +60,8 @@ def measure(name: str, method: str, root: Path) -> dict[str, Any]:
     if method == "swr_nsp":
         n = 16
         source = [(torch.rand(n, 3, size, size, generator=draws), torch.arange(n) % 10)]
-        penalty, prototypes = PenaltyOptions(n_samples=n), PrototypeOptions(source="classifier")
-        artifact = acclimate.prepare(model, source, penalty=penalty, prototypes=prototypes)
+        parts = [Penalty(n_samples=n), Prototypes(source="classifier")]
+        artifact = acclimate.prepare(model, source, parts=parts)
     adapted = acclimate.adapt(model, method, artifact)
     adapted(torch.rand(batch_size, 3, size, size, generator=draws))  # warm up
     stream = iter(FolderStream(root, size, batch_size, resize=resize))

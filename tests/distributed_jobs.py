@@ -11,15 +11,15 @@ import torch
 import acclimate
 from acclimate.distributed import check_agreement, shard
 from acclimate.errors import AcclimateError
+from acclimate.methods.compute import Speed
 from acclimate.methods.config import GradientConfig
-from acclimate.methods.speed import Speed
 from acclimate.methods.tent import Tent
 from acclimate.snapshot import flatten_tree, model_tensors
 from acclimate.storage import digest
 from acclimate.testing.models import tiny_batches, tiny_model
 
 PROJECTOR = {"train_projector": True, "detach_target": False, "optimizer": "sgd"}
-BOTH = {"regularizer": "swr", "auxiliary": "nsp"}
+BOTH = {"terms": ("swr", "nsp")}
 #: At this rate the guard has something to do.
 RECKLESS = {"lr": 0.3, "guard": {"narrow": 0.9, "healthy": 0.95, "decay": 0.0, "patience": 1}}
 
@@ -77,7 +77,7 @@ def build(case, folder, **options):
     options = {"lr": 0.01, **own, **options}
     if method in ("source", "norm", "bn_ema"):
         del options["lr"]
-    needs = acclimate.get_method(method).needs or "guard" in own or "auxiliary" in own
+    needs = acclimate.get_method(method).needs or "guard" in own or "terms" in own
     artifact = acclimate.Artifact.load(artifact_path(folder, name)) if needs else None
     if "guard" in options:
         options["guard"] = acclimate.Guard(artifact, **options["guard"])

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 import acclimate
+from acclimate import ModelInfo, Penalty
 from acclimate.testing.cases import tiny_artifact
 from acclimate.testing.models import tiny_batches, tiny_model
 from tests.codes import raises
 
 X = tiny_batches(1)[0][0]
+PARTS = [Penalty(n_samples=16), "prototypes", "features"]
 
 
 @pytest.fixture
@@ -43,24 +45,27 @@ def test_a_forgotten_wrapper_does_not_block_its_model(model):
 
 
 def places(*expected):
-    """Return a check that a refusal is about these places and no others."""
-    return lambda problems: tuple(problem.where for problem in problems) == expected
+    """Return a check that a refusal of tent is about these places and no others."""
+
+    def holds(reasons):
+        found = tuple(reason.partition(":")[0] for reason in reasons["tent"])
+        return list(reasons) == ["tent"] and found == expected
+
+    return holds
 
 
 def test_frozen_models_are_refused_with_the_remedy(model):
     model.requires_grad_(False)
     with raises("method_refused", methods=("tent",), reasons=places("parameters")) as caught:
         acclimate.adapt(model, "tent")
-    assert "model.requires_grad_(True)" in caught.value.reasons[0].remedy
+    assert "model.requires_grad_(True)" in caught.value.reasons["tent"][0]
     model.requires_grad_(True)
     acclimate.adapt(model, "tent")
 
 
 def test_partially_frozen_parameters_stay(model):
     model.stem.requires_grad_(False)
-    artifact = acclimate.prepare(
-        model, tiny_batches(4), penalty=acclimate.PenaltyOptions(n_samples=16)
-    )
+    artifact = acclimate.prepare(model, tiny_batches(4), parts=PARTS)
     before = model.stem.weight.detach().clone()
     acclimate.adapt(model, "swr_nsp", artifact)(X)
     assert torch.equal(model.stem.weight, before)
@@ -180,9 +185,7 @@ def test_costs_are_counted(model):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_precisions(dtype):
     model = tiny_model("batch_norm").to(dtype)
-    artifact = acclimate.prepare(
-        model, tiny_batches(4, dtype=dtype), penalty=acclimate.PenaltyOptions(n_samples=16)
-    )
+    artifact = acclimate.prepare(model, tiny_batches(4, dtype=dtype), parts=PARTS)
     adapted = acclimate.adapt(model, "swr_nsp", artifact)
     logits = [adapted(x) for x, _ in tiny_batches(3, dtype=dtype)]
     assert all(z.dtype == dtype and z.isfinite().all() for z in logits)
@@ -221,7 +224,7 @@ def test_pixels_out_of_range_are_refused_wherever_the_range_is_known(model):
     adapted.unwrap()
     # Given back as pixels, of which ImageNet's have a deviation of 0.22 to 0.23 and a mean below.
     with raises("pixel_range", high=lambda high: 0.2 * brightest < high < 0.3 * brightest):
-        acclimate.adapt(model, "tent", normalization="imagenet")(X * 255)
+        acclimate.adapt(model, "tent", info=ModelInfo(normalization="imagenet"))(X * 255)
 
 
 def test_a_forward_that_fails_changes_nothing(model):
@@ -289,7 +292,7 @@ def test_guards_that_are_none(model, guard):
 
 def test_another_head_than_the_artifact_s_is_refused(model):
     with raises("artifact_conflict", option="head", expected="head", found="stem"):
-        acclimate.adapt(model, "swr_nsp", tiny_artifact("batch_norm"), head="stem")
+        acclimate.adapt(model, "swr_nsp", tiny_artifact("batch_norm"), info=ModelInfo(head="stem"))
 
 
 def test_lazy_models_are_refused_until_they_have_run():

@@ -54,7 +54,15 @@ def test_it_is_plain_safetensors_with_a_json_card(path):
     assert {"penalty/stem.weight", "cosine/stem.weight", "prototypes/embedding"} <= set(
         load_file(path)
     )
-    assert card["anatomy"] == {"head": "head", "logits_at": None, "n_classes": 4, "n_features": 8}
+    assert card["info"] == {
+        "head": "head",
+        "logits_at": None,
+        "normalization": None,
+        "images_at": None,
+        "n_classes": 4,
+        "n_features": 8,
+        "is_dense": False,
+    }
     assert card["parts"]["penalty"]["n_samples"] == 16
     assert card["parts"]["prototypes"]["projector_depth"] == 2
     assert card["input_shape"] == [3, 8, 8]
@@ -159,8 +167,16 @@ def test_a_later_format_is_refused_whatever_it_is_signed_with(tmp_path):
 
 
 def test_newer_fields_inside_known_ones_are_left_out(artifact):
-    anatomy = {**artifact.card["anatomy"], "pooling": "mean"}
-    assert Artifact(artifact.tensors, {**artifact.card, "anatomy": anatomy}).anatomy.head == "head"
+    info = {**artifact.card["info"], "pooling": "mean"}
+    assert Artifact(artifact.tensors, {**artifact.card, "info": info}).info.head == "head"
+
+
+def test_files_from_before_version_0_2_are_refused(artifact, tmp_path):
+    card = {key: value for key, value in artifact.card.items() if key != "info"}
+    path = tmp_path / "old.acclimate"
+    storage.write_file(path, "artifact", artifact.tensors, card)
+    with raises("older_format", ArtifactVersion, path=path):
+        Artifact.load(path)
 
 
 def test_a_folder_is_no_place_for_a_file(artifact, tmp_path):

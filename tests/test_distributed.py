@@ -10,7 +10,7 @@ import torch
 import acclimate
 from acclimate.distributed import check_agreement, shard
 from acclimate.methods import METHODS
-from acclimate.methods.speed import Speed
+from acclimate.methods.compute import Speed
 from acclimate.testing.models import tiny_batches, tiny_model
 from tests import distributed_jobs as jobs
 from tests.codes import raises
@@ -27,8 +27,11 @@ def folder(tmp_path_factory):
         artifact = acclimate.prepare(
             jobs.build_model(name),
             tiny_batches(4, dtype=torch.float64),
-            penalty=acclimate.PenaltyOptions(n_samples=16),
-            prototypes=acclimate.PrototypeOptions(depth=2, epochs=1, hidden=8, width=6),
+            parts=[
+                acclimate.Penalty(n_samples=16),
+                acclimate.Prototypes(depth=2, epochs=1, hidden=8, width=6),
+                "features",
+            ],
         )
         artifact.save(jobs.artifact_path(folder, name))
     single = jobs.build("swr_nsp", folder)
@@ -138,7 +141,7 @@ def test_refusals_come_on_all_processes(found, what, code, data):
         ("seed", {"seed"}),
         ("artifact", {"artifact"}),
         ("options", {"config"}),
-        ("paused", {"paused"}),
+        ("paused", {"learns"}),
         ("reset", {"counts"}),
         ("drift", {"weights"}),
     ],
@@ -154,7 +157,7 @@ def test_differences_are_found_on_all_processes(found, what, names):
 @pytest.mark.slow
 def test_differences_are_told_by_rank(found):
     said = found[0]["refusals"]
-    assert said["paused"]["differences"]["paused"] == (False, True)
+    assert said["paused"]["differences"]["learns"] == (True, False)
     assert [config["lr"] for config in said["options"]["differences"]["config"]] == [0.1, 0.2]
 
 
@@ -227,6 +230,6 @@ def test_what_cannot_be_spread_is_refused_by_one_process_too(group_of_one):
 
 
 def test_methods_that_declare_it():
-    declared = {name for name, kind in METHODS.items() if vars(kind).get("shards")}
+    declared = {name for name, kind in METHODS.items() if kind.card.shards}
     tested = {method for method, _, _ in jobs.CASES.values()}
     assert declared == tested

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import acclimate
+from acclimate import ModelInfo
 from acclimate.artifact import Artifact
 from acclimate.doctor import Diagnosis, Finding, diagnose
 from acclimate.testing.dense_models import TinyDeepLab
@@ -92,7 +93,7 @@ def test_untrained_statistics_are_noticed() -> None:
 def test_missing_statistics_are_noticed() -> None:
     model = nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False), *tiny_cnn())
     notes = [f for f in diagnose(model, batch()).findings if f.level == "note"]
-    assert any("1 of 2 BatchNorm layers keep no running statistics" in f.text for f in notes)
+    assert any("1 of 2 BatchNorm layers have no running statistics" in f.text for f in notes)
 
 
 def test_frozen_parameters_are_counted() -> None:
@@ -126,8 +127,9 @@ def test_the_range_of_the_inputs_is_explained(
 
 def test_normalised_inputs_are_judged_by_their_normalisation() -> None:
     x = (batch() - 0.5) / 0.25
-    assert diagnose(tiny_cnn(), x, None, ((0.5,) * 3, (0.25,) * 3)).problems == ()
-    (problem,) = diagnose(tiny_cnn(), x, None, "imagenet").problems
+    info = ModelInfo(normalization=((0.5,) * 3, (0.25,) * 3))
+    assert diagnose(tiny_cnn(), x, info=info).problems == ()
+    (problem,) = diagnose(tiny_cnn(), x, info=ModelInfo(normalization="imagenet")).problems
     assert problem.topic == "input"
 
 
@@ -145,7 +147,7 @@ def test_a_head_that_cannot_be_told_is_a_problem_with_candidates() -> None:
     assert problem.topic == "head"
     assert "first" in problem.text
     assert "second" in problem.text
-    assert diagnose(TwoHeads(), batch(), head="second").problems == ()
+    assert diagnose(TwoHeads(), batch(), info=ModelInfo(head="second")).problems == ()
 
 
 def test_inputs_of_another_size_are_a_problem() -> None:
@@ -163,7 +165,8 @@ def test_an_artifact_of_another_model_normalisation_or_size_is_a_problem(
     (problem,) = diagnose(other, batch(), artifact).problems
     assert "weights differ" in problem.text
     x = (batch() - 0.5) / 0.25
-    (problem,) = diagnose(tiny_cnn(), x, artifact, ((0.5,) * 3, (0.25,) * 3)).problems
+    info = ModelInfo(normalization=((0.5,) * 3, (0.25,) * 3))
+    (problem,) = diagnose(tiny_cnn(), x, artifact, info).problems
     assert "prepared with normalisation None" in problem.text
     (problem,) = diagnose(tiny_cnn(), torch.rand(20, 3, 10, 10), artifact).problems
     assert "prepared with input shape (3, 8, 8)" in problem.text
@@ -203,10 +206,10 @@ def test_nothing_is_touched(artifact: Artifact) -> None:
 
 def test_a_model_that_predicts_every_pixel_is_seen_as_one() -> None:
     diagnosis = diagnose(TinyDeepLab(), torch.rand(1, 3, 32, 32))
-    assert find(diagnosis, "head").text.endswith("classes of every pixel")
+    assert find(diagnosis, "head").text.endswith("classes per pixel")
     assert find(diagnosis, "batch size").level == "ok"
     assert "moves" in find(diagnosis, "method swr").text
-    assert find(diagnosis, "method t3a").text == "made for predictions of whole images"
+    assert find(diagnosis, "method t3a").text == "supports predictions of whole images only"
 
 
 @pytest.mark.parametrize("pools", [False, True])

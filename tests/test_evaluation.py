@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import acclimate
+from acclimate import ModelInfo
 from acclimate.streams import Batch, Domain, reset_each
 from acclimate.testing.models import tiny_batches, tiny_model
 from tests.codes import raises
@@ -66,7 +67,7 @@ def test_models_that_wrap_their_logits():
     for name in ("returns_dict", "returns_object"):
         adapted = acclimate.adapt(tiny_model(name), "norm")
         assert 0 <= acclimate.evaluate(adapted, reset_each(domains(), 8)).error <= 1
-    adapted = acclimate.adapt(tiny_model("two_heads"), "norm", logits_at=1)
+    adapted = acclimate.adapt(tiny_model("two_heads"), "norm", info=ModelInfo(logits_at=1))
     assert 0 <= acclimate.evaluate(adapted, reset_each(domains(), 8)).error <= 1
 
 
@@ -148,7 +149,7 @@ def test_what_is_kept_does_not_grow_with_samples():
         result = acclimate.evaluate(adapted, (Batch(x, y, "a") for _ in range(20)))
         assert result.n == 20 * n
         same = [dataclasses.replace(r, n=1, n_errors=0, by_domain={}) for r in result.records]
-        sizes.append(len(pickle.dumps((same, result.measures))))
+        sizes.append(len(pickle.dumps((same, result.sums))))
     assert sizes[0] == pytest.approx(sizes[1], abs=400)  # numbers are written in fewer digits
 
 

@@ -1,4 +1,4 @@
-"""What an evaluation gives away: metrics of torchmetrics, files of records and measures."""
+"""What an evaluation gives away: metrics of torchmetrics, files of records and sums."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 
 import acclimate
 from acclimate import streams
-from acclimate.evaluation import Record, Result, Tally
-from acclimate.measures import Measures, pack_measures, pool, unpack_measures
+from acclimate.evaluation import Collector, Record, Result
+from acclimate.metrics import Sums, pack_sums, pool, unpack_sums
 from acclimate.testing.models import tiny_model
 from tests.codes import raises
 from tests.report.records import make_run
@@ -41,10 +41,10 @@ def test_a_result_survives_files():
     stream = streams.with_clean_probe(streams.continual(tiny_domains(), 8), tiny_domains()[0], 8)
     result = acclimate.evaluate(adapt("tent"), stream)
     lines = [json.dumps(record.to_dict(), allow_nan=False) for record in result.records]
-    packed = json.dumps(pack_measures(result.measures), allow_nan=False)
+    packed = json.dumps(pack_sums(result.sums), allow_nan=False)
     again = Result(
         tuple(Record.from_dict(json.loads(line)) for line in lines),
-        unpack_measures(json.loads(packed)),
+        unpack_sums(json.loads(packed)),
     )
     assert again.records == result.records
     assert again.to_dict() == result.to_dict()
@@ -52,11 +52,11 @@ def test_a_result_survives_files():
     twice = pool([result, again])
     assert (twice.n, twice.whole.n) == (2 * result.n, 2 * result.whole.n)
     assert twice.ece == pytest.approx(result.ece, abs=1e-12)
-    assert pool([result, Result(again.records)]).measures == {}
+    assert pool([result, Result(again.records)]).sums == {}
     with raises("count_mismatch", expected=result.n - result.records[-1].n, found=result.n):
-        Result(result.records[:-1], result.measures)
+        Result(result.records[:-1], result.sums)
     with raises("wrong_fields", missing=("epoch", "domain", "is_probe"), unknown=()):
-        unpack_measures([Measures(2).to_dict()])
+        unpack_sums([Sums(2).to_dict()])
 
 
 def test_a_record_that_is_no_number_survives_a_file():
@@ -136,11 +136,11 @@ def test_what_is_no_metric(metric):
 
 
 def test_a_tally_is_summed_up_at_any_time():
-    tally = Tally()
+    collector = Collector()
     records, results = [], []
     stream = streams.continual(tiny_domains(), 8)
-    for record in acclimate.iter_evaluate(adapt(), stream, tally=tally):
+    for record in acclimate.iter_evaluate(adapt(), stream, collector=collector):
         records.append(record)
-        results.append(tally.result(records))
+        results.append(collector.result(records))
     assert [result.whole.n for result in results] == [8, 16, 24, 32, 40, 48]
     assert results[-1].ece == acclimate.evaluate(adapt(), stream).ece

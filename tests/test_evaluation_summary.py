@@ -11,8 +11,8 @@ from torch import nn
 
 import acclimate
 from acclimate import streams
-from acclimate.measures import Group
 from acclimate.methods.config import Config
+from acclimate.metrics import Group
 from acclimate.streams import Batch, Stream
 from acclimate.testing.models import tiny_model
 from tests.codes import raises
@@ -77,7 +77,7 @@ def test_mixtures_are_measured_by_domain_and_by_class():
             samples[name].append((row, int(label)))
     everything = [*samples["a"], *samples["b"]]
     for name, own in (*samples.items(), (None, everything)):
-        found = result.whole if name is None else result.measures_by_domain[name]
+        found = result.whole if name is None else result.sums_by_domain[name]
         wrong = [int(row.argmax()) != label for row, label in own]
         nll = [-float(row.log_softmax(0)[label]) for row, label in own]
         confidence = [float(row.softmax(0).max()) for row, _ in own]
@@ -110,7 +110,7 @@ def test_calibration_of_a_stream_is_that_of_torchmetrics():
 
 def test_windows_count_each_sample_once_learned_from_or_not():
     """Only every third window is learned from; all new samples count."""
-    logits = torch.eye(4)
+    logits = 2 * torch.eye(4)
     rows, y = [0, 1, 2, 3, 0, 1, 2, 3, 0], [0, 1, 0, 3, 1, 1, 2, 3, 2]
     base = Stream("rows", lambda: iter([numbered(rows, y)]))
     adapted = acclimate.adapt(Table(logits), "source")
@@ -126,15 +126,15 @@ def test_windows_over_mixtures_count_the_domain_of_the_newest_sample():
     """Domain "a" is always predicted right, "b" never; a window shows both."""
     rows, y, names = [0, 1, 2, 3, 0, 1], [0, 0, 2, 1, 0, 0], ("a", "b", "a", "b", "a", "b")
     base = Stream("rows", lambda: iter([numbered(rows, y, "mixed", domains=names)]))
-    adapted = acclimate.adapt(Table(torch.eye(4)), "source")
+    adapted = acclimate.adapt(Table(2 * torch.eye(4)), "source")
     result = acclimate.evaluate(adapted, streams.sliding_window(base, 2))
     assert result.error_by_domain == {"a": 0.0, "b": 1.0}
-    assert {name: own.error for name, own in result.measures_by_domain.items()} == {"a": 0, "b": 1}
+    assert {name: own.error for name, own in result.sums_by_domain.items()} == {"a": 0, "b": 1}
 
 
 def test_forgetting_is_told_by_probes():
     """The clean set is probed after each domain; its errors are set by hand, 1, 3 and 2 of 4."""
-    logits = torch.eye(4)
+    logits = 2 * torch.eye(4)
     rows = [0, 1, 2, 3]
     probes = [[0, 1, 2, 0], [1, 0, 3, 3], [0, 1, 3, 2]]
     batches = []
@@ -154,7 +154,7 @@ def test_forgetting_is_told_by_probes():
     assert result.error == result.whole.error == 0  # probes do not count
     assert result.histogram == (3, 3, 0, 0)
     assert result.n == 18
-    assert result.measures_by_domain["clean after b"].error == 0.75
+    assert result.sums_by_domain["clean after b"].error == 0.75
     assert result.to_dict()["forgetting"] == 0.25
     assert result.to_dict()["probes"][1]["error"] == 0.75
 
@@ -211,7 +211,7 @@ def test_skipped_and_restored_are_summed_over_resets():
 def test_passes_have_measures_of_their_own():
     stream = streams.epochs(streams.reset_each(tiny_domains(), 8), 2)
     result = acclimate.evaluate(adapt("tent", lr=0.05), stream)
-    assert set(result.measures) == {Group(k, name) for k in (1, 2) for name in "ab"}
+    assert set(result.sums) == {Group(k, name) for k in (1, 2) for name in "ab"}
     first = acclimate.evaluate(adapt("tent", lr=0.05), streams.reset_each(tiny_domains(), 8))
     assert result.of_epoch(1).ece == first.ece
     assert result.of_epoch(1).histogram == first.histogram

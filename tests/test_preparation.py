@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -10,16 +11,20 @@ import torch
 from torch import nn
 
 import acclimate
-from acclimate import PenaltyOptions, PrototypeOptions
+from acclimate import ModelInfo, Penalty, Prototypes
 from acclimate.errors import BadInput, InvalidConfig
+from acclimate.parts import PARTS
+from acclimate.parts import part as part_module
 from acclimate.testing.models import tiny_batches, tiny_model
 from tests.codes import raises, warns
 
-FEW = PenaltyOptions(n_samples=16)
+FEW = Penalty(n_samples=16)
 
 
-def prepare(model, batches, **options):
-    return acclimate.prepare(model, batches, **{"penalty": FEW, **options})
+def prepare(model, batches, *parts, **options):
+    """Prepare the parts named, or all three, of which the penalty with few samples."""
+    chosen = parts or (FEW, "prototypes", "features")
+    return acclimate.prepare(model, batches, parts=chosen, **options)
 
 
 @pytest.fixture
@@ -33,7 +38,7 @@ def test_the_model_is_given_back_as_it_was(model):
     before = copy.deepcopy(model.state_dict())
     flags = [(m.training, len(m._forward_hooks)) for m in model.modules()]
     grads = [(p.requires_grad, p.grad) for p in model.parameters()]
-    prepare(model, tiny_batches(4), prototypes=PrototypeOptions(depth=2, width=4, epochs=1))
+    prepare(model, tiny_batches(4), FEW, Prototypes(depth=2, width=4, epochs=1), "features")
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert [(m.training, len(m._forward_hooks)) for m in model.modules()] == flags
     assert [(p.requires_grad, p.grad) for p in model.parameters()] == grads
@@ -43,14 +48,14 @@ def test_the_global_random_state_is_not_touched(model):
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
-    prepare(model, tiny_batches(4), prototypes=PrototypeOptions(depth=2, width=4, epochs=1))
+    prepare(model, tiny_batches(4), FEW, Prototypes(depth=2, width=4, epochs=1), "features")
     assert torch.equal(torch.rand(3), expected)
 
 
 def test_same_seed_same_artifact(model):
-    options = {"prototypes": PrototypeOptions(depth=1, width=4, epochs=1)}
-    first, second = (prepare(model, tiny_batches(4), seed=3, **options) for _ in range(2))
-    other = prepare(model, tiny_batches(4), seed=4, **options)
+    parts = (FEW, Prototypes(depth=1, width=4, epochs=1), "features")
+    first, second = (prepare(model, tiny_batches(4), *parts, seed=3) for _ in range(2))
+    other = prepare(model, tiny_batches(4), *parts, seed=4)
     assert all(torch.equal(v, second.tensors[k]) for k, v in first.tensors.items())
     assert not torch.equal(first.tensors["cosine/stem.weight"], other.tensors["cosine/stem.weight"])
 
@@ -59,7 +64,7 @@ def test_the_penalty_does_not_depend_on_the_loader_s_batch_size(model):
     x, y = (torch.cat(parts) for parts in zip(*tiny_batches(6), strict=True))
     one = [(x, y)]
     many = list(zip(x.split(5), y.split(5), strict=True))
-    first, second = (prepare(model, b, parts=("penalty",)) for b in (one, many))
+    first, second = (prepare(model, b, FEW) for b in (one, many))
     assert all(torch.equal(v, second.tensors[k]) for k, v in first.tensors.items())
 
 
@@ -72,7 +77,7 @@ def test_fewer_samples_than_wanted_are_used_all_and_recorded(model):
 def test_a_sorted_source_is_noticed(model):
     x, _ = tiny_batches(1, batch_size=32)[0]
     with warns("sorted_source", found=1, expected=4):
-        prepare(model, [(x, torch.zeros(32, dtype=torch.long))], parts=("penalty",))
+        prepare(model, [(x, torch.zeros(32, dtype=torch.long))], FEW)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +85,8 @@ def test_a_sorted_source_is_noticed(model):
     [("tensor", 12), ("module", 7), ("channel", 88), ("parameter", None)],
 )
 def test_granularities(model, granularity, units):
-    options = PenaltyOptions(n_samples=16, granularity=granularity)
-    artifact = prepare(model, tiny_batches(4), penalty=options, parts=("penalty",))
+    part = Penalty(n_samples=16, granularity=granularity)
+    artifact = prepare(model, tiny_batches(4), part)
     n = sum(p.numel() for p in model.parameters()) if units is None else units
     assert artifact.parts["penalty"]["n_units"] == n
     values = torch.cat([v.flatten() for v in artifact.part("penalty").values()])
@@ -93,12 +98,7 @@ def test_granularities(model, granularity, units):
 
 def test_exponents_are_powers_of_one_scale(model):
     found = [
-        prepare(
-            model,
-            tiny_batches(4),
-            penalty=PenaltyOptions(n_samples=16, exponent=e),
-            parts=("penalty",),
-        ).part("penalty")
+        prepare(model, tiny_batches(4), Penalty(n_samples=16, exponent=e)).part("penalty")
         for e in (1, 2, 3)
     ]
     for name, value in found[0].items():
@@ -108,7 +108,7 @@ def test_exponents_are_powers_of_one_scale(model):
 
 def test_unused_parameters_get_penalty_one_and_no_cosine(model):
     model.unused = nn.Linear(2, 2)
-    artifact = prepare(model, tiny_batches(4), parts=("penalty",))
+    artifact = prepare(model, tiny_batches(4), FEW)
     assert artifact.part("cosine")["unused.weight"].isnan()
     assert artifact.part("penalty")["unused.weight"] == 1
 
@@ -116,7 +116,7 @@ def test_unused_parameters_get_penalty_one_and_no_cosine(model):
 def test_prototypes_of_features_are_moving_averages(model):
     model.double()
     batches = tiny_batches(5, dtype=torch.float64)
-    artifact = prepare(model, batches, parts=("prototypes",))
+    artifact = prepare(model, batches, "prototypes")
     expected = {}
     for x, y in batches:
         taken = []
@@ -130,40 +130,40 @@ def test_prototypes_of_features_are_moving_averages(model):
 
 
 def test_prototypes_of_the_classifier_are_its_rows(model):
-    options = PrototypeOptions(source="classifier")
-    artifact = prepare(model, tiny_batches(4), prototypes=options, parts=("prototypes",))
+    part = Prototypes(source="classifier")
+    artifact = prepare(model, tiny_batches(4), part)
     assert torch.equal(artifact.part("prototypes")["embedding"], model.head.weight)
-    acclimate.adapt(model, "swr_nsp", prepare(model, tiny_batches(4), prototypes=options))
+    acclimate.adapt(model, "swr_nsp", prepare(model, tiny_batches(4), FEW, part, "features"))
 
 
 def test_classifier_prototypes_need_a_row_a_class():
     model = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(192, 4), nn.Identity()))
     with raises("wrong_head", head="1"):
-        prepare(
-            model,
-            tiny_batches(4),
-            head="1",
-            prototypes=PrototypeOptions(source="classifier"),
-            parts=("prototypes",),
-        )
+        prepare(model, tiny_batches(4), Prototypes(source="classifier"), info=ModelInfo(head="1"))
 
 
-def test_a_class_that_never_appears_is_named(model):
+class Unlisted:
+    """A source whose labels can be seen only by reading it."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+@pytest.mark.parametrize("kind", [list, Unlisted])
+def test_a_class_that_never_appears_is_named(model, kind):
     batches = [(x, y.clamp(max=2)) for x, y in tiny_batches(4)]
     for depth in (0, 2):
         with raises("missing_classes", missing=(3,)):
-            prepare(
-                model,
-                batches,
-                prototypes=PrototypeOptions(depth=depth, width=4, epochs=1),
-                parts=("prototypes",),
-            )
+            prepare(model, kind(batches), Prototypes(depth=depth, width=4, epochs=1))
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_training_the_projector_lowers_its_loss(model, optimizer):
-    options = PrototypeOptions(depth=2, width=8, hidden=16, epochs=4, optimizer=optimizer, lr=0.01)
-    artifact = prepare(model, tiny_batches(8), prototypes=options, parts=("prototypes",))
+    part = Prototypes(depth=2, width=8, hidden=16, epochs=4, optimizer=optimizer, lr=0.01)
+    artifact = prepare(model, tiny_batches(8), part)
     history = artifact.parts["prototypes"]["loss"]
     assert len(history) == 4
     assert history[-1] < 0.9 * history[0]
@@ -171,8 +171,8 @@ def test_training_the_projector_lowers_its_loss(model, optimizer):
 
 @pytest.mark.parametrize(("depth", "shapes"), [(1, 2), (2, 9), (3, 16)])
 def test_projectors_of_every_depth(model, depth, shapes):
-    options = PrototypeOptions(depth=depth, width=6, hidden=5, epochs=1)
-    artifact = prepare(model, tiny_batches(4), prototypes=options)
+    part = Prototypes(depth=depth, width=6, hidden=5, epochs=1)
+    artifact = prepare(model, tiny_batches(4), FEW, part, "features")
     assert artifact.part("prototypes")["embedding"].shape == (4, 6)
     assert len(artifact.part("projector")) == shapes
     adapted = acclimate.adapt(model, "swr_nsp", artifact)
@@ -182,7 +182,7 @@ def test_projectors_of_every_depth(model, depth, shapes):
 def test_moments_against_numpy(model):
     model.double()
     batches = tiny_batches(6, dtype=torch.float64)
-    artifact = prepare(model, batches, parts=("features",))
+    artifact = prepare(model, batches, "features")
     h, p, labels = [], [], []
     for x, y in batches:
         taken = []
@@ -205,7 +205,7 @@ def test_moments_against_numpy(model):
     assert artifact.parts["features"]["error"] == pytest.approx((p.argmax(1) != labels).mean())
 
 
-X, Y = tiny_batches(1)[0]
+X, Y = tiny_batches(1)[0][0], torch.arange(8) % 4
 
 
 @pytest.mark.parametrize(
@@ -234,54 +234,129 @@ def test_unusable_sources(model, source, code, data):
 @pytest.mark.parametrize(
     ("kind", "option", "value"),
     [
-        (PenaltyOptions, "n_samples", 0),
-        (PenaltyOptions, "n_samples", 10.5),
-        (PenaltyOptions, "exponent", "2"),
-        (PrototypeOptions, "lr", float("inf")),
-        (PrototypeOptions, "hidden", 1.5),
-        (PenaltyOptions, "exponent", -1),
-        (PrototypeOptions, "depth", 4),
-        (PrototypeOptions, "momentum", 1.0),
-        (PrototypeOptions, "epochs", 0),
+        (Penalty, "n_samples", 0),
+        (Penalty, "n_samples", 10.5),
+        (Penalty, "exponent", "2"),
+        (Prototypes, "lr", float("inf")),
+        (Prototypes, "hidden", 1.5),
+        (Penalty, "exponent", -1),
+        (Prototypes, "depth", 4),
+        (Prototypes, "momentum", 1.0),
+        (Prototypes, "epochs", 0),
     ],
 )
 def test_values_out_of_range(kind, option, value):
-    with raises("out_of_range", InvalidConfig, option=option, found=value):
+    with raises("invalid_options", InvalidConfig, problems=lambda found: set(found) == {option}):
         kind(**{option: value})
 
 
 @pytest.mark.parametrize(
     ("kind", "option", "name", "known"),
     [
-        (PenaltyOptions, "granularity", "layer", "parameter"),
-        (PenaltyOptions, "views", "swrr", "swr"),
-        (PrototypeOptions, "source", "mean", "embedding"),
-        (PrototypeOptions, "optimizer", "lion", "adam"),
+        (Penalty, "granularity", "layer", "parameter"),
+        (Prototypes, "source", "mean", "embedding"),
+        (Prototypes, "optimizer", "lion", "adam"),
     ],
 )
 def test_names_that_nothing_has(kind, option, name, known):
-    with raises("unknown_name", InvalidConfig, name=name, known=lambda names: known in names):
+    with raises("invalid_options", InvalidConfig) as caught:
         kind(**{option: name})
+    assert list(caught.value.problems) == [option]
+    assert name in caught.value.problems[option]
+    assert known in caught.value.problems[option]
+
+
+@pytest.mark.parametrize("kind", [Penalty, Prototypes])
+def test_views_that_do_not_exist(kind):
+    with raises("unknown_name", InvalidConfig, name="swrr", known=lambda names: "swr" in names):
+        kind(views="swrr")
+
+
+def test_parts_are_added_to_what_a_method_needs_or_replace_its_options(model):
+    batches = tiny_batches(4)
+    artifact = acclimate.prepare(model, batches, method="swr_nsp", parts=[FEW])
+    assert list(artifact.parts) == ["penalty", "prototypes", "features"]
+    assert artifact.parts["penalty"]["n_samples"] == 16
+    assert_same_tensors(artifact, prepare(model, batches))
+    artifact = acclimate.prepare(model, batches, method="tent", parts=[FEW])
+    assert list(artifact.parts) == ["penalty", "features"]
+    artifact = acclimate.prepare(model, batches, method=["tent", "swr", "nsp"], parts=[FEW])
+    assert_same_tensors(artifact, prepare(model, batches))
+
+
+def assert_same_tensors(first, second):
+    assert first.tensors.keys() == second.tensors.keys()
+    assert all(torch.equal(value, second.tensors[name]) for name, value in first.tensors.items())
+
+
+def test_a_part_by_name_by_class_and_by_object(model):
+    found = [
+        prepare(model, tiny_batches(4), part) for part in ("prototypes", Prototypes, Prototypes())
+    ]
+    assert_same_tensors(found[0], found[1])
+    assert_same_tensors(found[0], found[2])
+    with raises("wrong_type", option="parts", found="int"):
+        prepare(model, tiny_batches(4), 3)
+    with raises("duplicate", name="penalty"):
+        prepare(model, tiny_batches(4), FEW, "penalty")
+
+
+def test_an_own_part_in_a_few_lines(model, monkeypatch):
+    @dataclass(frozen=True, kw_only=True)
+    class Brightness(acclimate.Part):
+        name = "brightness"
+        n_batches: int = acclimate.hp(8, low=1, help="source batches that are averaged")
+
+        def compute(self, context):
+            taken = [x.mean() for x, _ in context.source.iterate("brightness")][: self.n_batches]
+            draw = torch.rand((), generator=context.generator)
+            return {"brightness/mean": torch.stack(taken).mean(), "brightness/draw": draw}, {
+                **self.to_card()
+            }
+
+    monkeypatch.setattr(part_module, "PARTS", dict(PARTS))
+    batches = tiny_batches(4)
+    artifact = prepare(model, batches, FEW, Brightness(n_batches=2))
+    found = artifact.part("brightness")
+    assert found["mean"] == torch.stack([x.mean() for x, _ in batches[:2]]).mean()
+    assert artifact.parts["brightness"]["n_batches"] == 2
+    alone = prepare(model, batches, Brightness(n_batches=2)).part("brightness")
+    assert torch.equal(alone["draw"], found["draw"])  # whatever else is prepared
+    with raises("unknown_name", kind="part", name="brightness"):
+        prepare(model, batches, "brightness")
+    acclimate.register_part(Brightness)
+    assert prepare(model, batches, "brightness").parts["brightness"]["n_batches"] == 8
+    with raises("invalid_options", problems=lambda found: set(found) == {"n_batches"}):
+        Brightness(n_batches=0)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Other(acclimate.Part):
+        name = "penalty"
+
+    with raises("name_taken", name="penalty"):
+        acclimate.register_part(Other)
+    with raises("missing_option", option="name"):
+        acclimate.register_part(type("Unnamed", (acclimate.Part,), {}))
 
 
 def test_unknown_parts_are_answered_with_the_known_ones(model):
     with raises("unknown_name", kind="part", name="penlty", known=lambda names: "penalty" in names):
-        prepare(model, tiny_batches(2), parts=("penlty",))
+        prepare(model, tiny_batches(2), "penlty")
 
 
 def test_batches_of_one_cannot_train_a_projector(model):
     x, y = tiny_batches(1, 40)[0]
     singles = list(zip(x.split(1), y.split(1), strict=True))
-    options = PrototypeOptions(depth=2, width=4, epochs=1)
+    part = Prototypes(depth=2, width=4, epochs=1)
     with raises("single_sample"):
-        prepare(model, singles, prototypes=options, parts=("prototypes",))
-    prepare(model, [(x, y), *singles[:1]], prototypes=options, parts=("prototypes",))
+        prepare(model, singles, part)
+    prepare(model, [(x, y), *singles[:1]], part)
 
 
 def test_automatic_depth():
-    assert PrototypeOptions().depth_for(10) == 0
-    assert PrototypeOptions().depth_for(100) == 2
-    assert PrototypeOptions(depth=3).depth_for(10) == 3
+    assert Prototypes().depth_for(10) == 0
+    assert Prototypes().depth_for(100) == 2
+    assert Prototypes(depth=3).depth_for(10) == 3
 
 
 def test_progress_is_reported(model):

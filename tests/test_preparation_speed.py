@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import acclimate
-from acclimate import PenaltyOptions, PrototypeOptions, builtin
-from acclimate.functional import gradients, precision
+from acclimate import Penalty, Prototypes, builtin
+from acclimate.functional import precision
 from acclimate.testing.models import tiny_batches, tiny_model
 from tests.codes import raises
 
@@ -18,16 +18,19 @@ def prepare(model, speed, dtype=torch.float32):
     return acclimate.prepare(
         model,
         tiny_batches(6, dtype=dtype),
-        parts=PARTS,
-        penalty=PenaltyOptions(n_samples=32),
-        prototypes=PrototypeOptions(depth=1, width=8, epochs=2),
+        parts=[
+            Penalty(n_samples=32),
+            Prototypes(depth=1, width=8, epochs=2),
+            "features",
+            "fisher",
+            "contrast",
+        ],
         speed=speed,
     )
 
 
 def pretend(monkeypatch, has_it):
-    for module in (precision, gradients):
-        monkeypatch.setattr(module, "has_fast_bfloat16", lambda device: has_it)
+    monkeypatch.setattr(precision, "has_fast_bfloat16", lambda device: has_it)
 
 
 @pytest.mark.parametrize("kind", ["batch_norm", "vit"])
@@ -70,9 +73,9 @@ def test_with_bfloat16_the_penalties_of_a_trained_model_keep_their_order(monkeyp
     model, n = builtin.load_model(), 256
     x, y = builtin.load_split("train", n)
     batches = list(zip(x.split(64), y.split(64), strict=True))
-    options = {"parts": ("penalty",), "penalty": PenaltyOptions(n_samples=n)}
     exact, fast = (
-        acclimate.prepare(model, batches, speed=speed, **options) for speed in ("exact", "fast")
+        acclimate.prepare(model, batches, parts=[Penalty(n_samples=n)], speed=speed)
+        for speed in ("exact", "fast")
     )
     assert fast.parts["penalty"]["precision"] == "bfloat16"
     assert exact.part("penalty").keys() == fast.part("penalty").keys()

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from acclimate.artifact import Artifact
 from acclimate.errors import ArtifactMissing, InvalidConfig, NotAdapted, UnsuitableModel
-from acclimate.functional.inputs import Normalization
+from acclimate.introspect import ModelInfo, check_model, get_head, looks_dense
 from acclimate.methods import get_method
-from acclimate.methods.base import Method
-from acclimate.methods.composition import Composition, NspOptions, SwrOptions
+from acclimate.methods.compute import Speed
 from acclimate.methods.config import Config
-from acclimate.methods.dense import check_dense, is_dense
 from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.guard import Guard
-from acclimate.methods.speed import Speed
-from acclimate.taps import LogitsAt, get_head, looks_dense
+from acclimate.methods.method import Method, check_dense
+from acclimate.terms import Term, get_terms
 
 
 def adapt(
@@ -27,193 +27,220 @@ def adapt(
     *,
     config: Config | None = None,
     preset: str | None = None,
-    regularizer: str | SwrOptions | None = None,
-    auxiliary: str | NspOptions | None = None,
-    head: str | None = None,
-    logits_at: LogitsAt = None,
-    normalization: Any = None,
+    terms: Sequence[str | Term] = (),
+    info: ModelInfo | None = None,
     seed: int = 0,
     guard: bool | Guard = False,
     speed: str | Speed = "exact",
     **hyperparameters: Any,
 ) -> Method:
-    """Return the model as one that learns from every batch it predicts.
+    """Wrap a model so that it learns from every batch it predicts.
 
     The result is an `nn.Module`: calling it predicts as the model does, then learns from the batch.
-    The model is borrowed: use it only through the result until `unwrap()` gives it back.
+    After `eval()` it only predicts. The model is borrowed: use it only through the result until
+    `unwrap()` returns it.
 
     Args:
-        model: A trained classifier, of images or of every pixel.
-        method: Name of a method; `acclimate.list_methods()` names them.
-        artifact: What `prepare` returned for this very model, if the method needs it.
-        config: All hyper-parameters at once; or give single ones by name.
-        preset: Take the hyper-parameters published for `"cifar10"`, `"cifar100"`, `"imagenet"` or
-            `"cityscapes"` instead of the defaults; single ones by name still win.
-        regularizer: `"swr"`, or its options, lays SWR over a gradient method.
-        auxiliary: `"nsp"`, or its options, adds nearest source prototypes to one.
-        head: Name of the module that makes the logits; from the artifact by default.
-        logits_at: Where the logits are in the model's output; from the artifact by default.
-        normalization: How the inputs are normalised; from the artifact by default.
-        seed: Of all random draws.
-        guard: Restore the last good state when predictions collapse; needs an artifact with the
+        model: A trained classifier of images or of pixels.
+        method: Name of a method; `acclimate.list_methods()` lists them.
+        artifact: The result of `prepare` for the same model, if the method needs one.
+        config: All hyper-parameters at once. Alternatively, pass single ones by name.
+        preset: Use the hyper-parameters published for `"cifar10"`, `"cifar100"`, `"imagenet"` or
+            `"cityscapes"` instead of the defaults. Hyper-parameters passed by name override them.
+        terms: Terms added to the loss or to the gradients of a gradient method: names (`"swr"`,
+            `"nsp"`, `"fisher"`) or terms with options, such as `Nsp(weight=0.5)`.
+        info: Facts about the model that cannot be inferred: its head, where its logits are, how its
+            inputs are normalised. Taken from the artifact by default.
+        seed: Seed of all random numbers.
+        guard: Restore the last good state when predictions collapse. Needs an artifact with the
             part `features`.
-        speed: `"exact"`, `"fast"` or `"fastest"`, or the options themselves: what may be traded for
-            time and memory.
-        **hyperparameters: Of the method, by name.
+        speed: `"exact"`, `"fast"` or `"fastest"`, or a `Speed` with single options: what may be
+            traded for time and memory.
+        **hyperparameters: Hyper-parameters of the method, by name.
 
     Raises:
-        UnknownMethod, InvalidConfig, UnsuitableModel, ArtifactError: With what to do.
+        UnknownMethod, InvalidConfig, UnsuitableModel, ArtifactError: The message states the remedy.
     """
     if isinstance(model, Method):
-        raise NotAdapted("already_adapted", "this model is adapted already. Call unwrap() first.")
+        raise NotAdapted(
+            "already_adapted", "This model is already being adapted. Call unwrap() first."
+        )
+    given, model = model, check_model(model)
     kind = get_method(method)
-    if config is None and preset is not None:
-        config = kind.config_class.from_preset(preset, hyperparameters)
-    elif config is None:
-        config = kind.config_class.from_dict(hyperparameters)
-    elif hyperparameters or preset is not None:
-        raise InvalidConfig(
-            "conflicting_options",
-            "give either config, or a preset and single hyper-parameters, not both.",
-            options=("config", *(() if preset is None else ("preset",)), *hyperparameters),
-        )
-    elif not isinstance(config, kind.config_class):
-        raise InvalidConfig(
-            "wrong_type",
-            f"expected a {kind.config_class.__name__} for {method}, found {type(config).__name__}.",
-            option="config",
-            found=type(config).__name__,
-        )
-    if _is_of_pixels(model, kind, artifact, logits_at):
+    config = _get_config(kind, config, preset, hyperparameters)
+    info = info or ModelInfo()
+    if _is_of_pixels(model, kind, artifact, info):
         check_dense(kind)
     problems = kind.check(model, config)
     if problems:
         lines = "".join(f"\n  {problem}" for problem in problems)
         raise UnsuitableModel(
             "method_refused",
-            f"{method} cannot adapt this model.{lines}",
+            f'The method "{method}" cannot adapt this model.{lines}',
             methods=(method,),
-            reasons=tuple(problems),
+            reasons={method: tuple(map(str, problems))},
         )
-    given = Normalization.of(normalization)
     if artifact is not None:
         artifact.check(model)
-        given = _agree(given, artifact.normalization)
-    composition = compose(kind, config, regularizer, auxiliary)
-    needs = dict.fromkeys((*kind.needs, *composition.needs))
-    missing = [part for part in needs if artifact is None or part not in artifact.parts]
-    if missing:
-        text = (
-            f"{method} needs {', '.join(missing)} from an artifact, which "
-            f"{'was not given' if artifact is None else 'has not got it'}. Make one where the "
-            f"source data is: {_how_to_prepare(method, composition)}."
-        )
-        if artifact is None:
-            raise ArtifactMissing("artifact_needed", text, methods=(method,))
-        raise ArtifactMissing("missing_parts", text, parts=tuple(missing))
-    if not isinstance(guard, bool | Guard):
-        raise InvalidConfig(
-            "wrong_type",
-            f"expected guard to be True, False or a Guard, found {guard!r}.",
-            option="guard",
-            found=type(guard).__name__,
-        )
-    if guard is True:
-        if artifact is None or "features" not in artifact.parts:
-            raise ArtifactMissing(
-                "missing_parts",
-                "the guard compares with the source's own predictions: give an artifact with the "
-                f'part "features", from {_how_to_prepare(method, composition)}.',
-                parts=("features",),
-            )
-        guard = Guard(artifact)
-    if artifact is not None:
-        if head is not None and head != artifact.anatomy.head:
-            raise InvalidConfig(
-                "artifact_conflict",
-                f'expected the head the artifact was prepared with, "{artifact.anatomy.head}", '
-                f'found "{head}". Leave it out, or prepare again.',
-                option="head",
-                found=head,
-                expected=artifact.anatomy.head,
-            )
-        head = artifact.anatomy.head
-        logits_at = artifact.anatomy.logits_at if logits_at is None else logits_at
-    if head is not None:
-        get_head(model, head)
+        info = _agree(info, artifact.info)
+    added = check_terms(kind, config, terms)
+    _check_parts(kind, added, artifact)
+    if info.head is not None:
+        get_head(model, info.head)
     return kind(
         model,
         config,
         artifact=artifact,
-        head=head,
-        logits_at=logits_at,
-        normalization=given,
+        info=info,
         seed=seed,
-        guard=guard or None,
-        composition=composition,
+        guard=_get_guard(guard, kind, added, artifact),
         speed=Speed.of(speed),
+        terms=added,
+        given=given,
     )
 
 
-def _how_to_prepare(method: str, added: Composition) -> str:
-    """Return how to make an artifact for a method and what is laid over it, in both ways."""
-    laid = (("swr", added.regularizer), ("nsp", added.auxiliary))
-    names = [method, *(name for name, options in laid if options is not None)]
-    given = f'"{method}"' if len(names) == 1 else f"{names}".replace("'", '"')
+def check_terms(
+    kind: type[Method], config: Config, terms: Sequence[str | Term]
+) -> tuple[Term, ...]:
+    """Return the terms to add to a method; refuse those it does not support or already contains."""
+    added = get_terms(terms)
+    if not added:
+        return ()
+    if not (kind.takes_terms and issubclass(kind, GradientMethod)):
+        raise InvalidConfig(
+            "no_gradient_steps",
+            f'The method "{kind.name}" takes no gradient steps that a term could be added to. '
+            "Remove the argument terms.",
+            method=kind.name,
+        )
+    own = {term.name for term in kind.own_terms(config)}
+    for term in added:
+        if term.name in own:
+            raise InvalidConfig(
+                "duplicate",
+                f'The method "{kind.name}" already contains the term "{term.name}". Remove it from '
+                "terms.",
+                name=term.name,
+            )
+    return added
+
+
+def _get_config(
+    kind: type[Method], config: Config | None, preset: str | None, values: dict[str, Any]
+) -> Config:
+    if config is None and preset is not None:
+        return kind.config_class.from_preset(preset, values)
+    if config is None:
+        return kind.config_class.from_dict(values)
+    if values or preset is not None:
+        raise InvalidConfig(
+            "conflicting_options",
+            "Pass either config, or a preset and single hyper-parameters, not both.",
+            options=("config", *(("preset",) if preset is not None else ()), *values),
+        )
+    if not isinstance(config, kind.config_class):
+        raise InvalidConfig(
+            "wrong_type",
+            f'Expected config to be a {kind.config_class.__name__} for the method "{kind.name}", '
+            f"found {type(config).__name__}.",
+            option="config",
+            found=type(config).__name__,
+        )
+    return config
+
+
+def _check_parts(kind: type[Method], added: tuple[Term, ...], artifact: Artifact | None) -> None:
+    """Refuse an artifact without the parts that the method and its terms need."""
+    needed = dict.fromkeys(
+        part.name for needs in (kind.needs, *(term.needs for term in added)) for part in needs
+    )
+    missing = tuple(name for name in needed if artifact is None or name not in artifact.parts)
+    if not missing:
+        return
+    who = f'The method "{kind.name}"' + (" with its terms" if added else "")
+    many = "s" if len(missing) > 1 else ""
+    named = ", ".join(f'"{name}"' for name in missing)
+    if artifact is None:
+        raise ArtifactMissing(
+            "artifact_needed",
+            f"{who} needs an artifact with the part{many} {named}. Prepare one where the source "
+            f"data is available: {_how_to_prepare(kind.name, added)}.",
+            methods=(kind.name,),
+        )
+    raise ArtifactMissing(
+        "missing_parts",
+        f"{who} needs the artifact part{many} {named}, which this artifact does not contain. "
+        f"Prepare again: {_how_to_prepare(kind.name, added)}.",
+        parts=missing,
+    )
+
+
+def _get_guard(
+    guard: bool | Guard, kind: type[Method], added: tuple[Term, ...], artifact: Artifact | None
+) -> Guard | None:
+    if not isinstance(guard, bool | Guard):
+        raise InvalidConfig(
+            "wrong_type",
+            f"Expected guard to be True, False or a Guard, found {guard!r}.",
+            option="guard",
+            found=type(guard).__name__,
+        )
+    if guard is not True:
+        return guard or None
+    if artifact is None or "features" not in artifact.parts:
+        raise ArtifactMissing(
+            "missing_parts",
+            "The guard compares predictions with those on source data. Pass an artifact with the "
+            f'part "features": {_how_to_prepare(kind.name, added)}.',
+            parts=("features",),
+        )
+    return Guard(artifact)
+
+
+def _how_to_prepare(method: str, added: tuple[Term, ...]) -> str:
+    """Return how to prepare an artifact for a method and its terms, in Python and in a shell."""
+    names = [method, *(term.name for term in added)]
+    listed = f'"{method}"' if len(names) == 1 else f"{names}".replace("'", '"')
     return (
-        f"acclimate.prepare(model, source, method={given}); or on the command line acclimate "
-        f"prepare SOURCE_DIR --method {','.join(names)} ... --out FILE.acclimate, and then "
+        f"acclimate.prepare(model, source, method={listed}), or on the command line acclimate "
+        f"prepare SOURCE_DIR --method {','.join(names)} ... --out FILE.acclimate, followed by "
         "--artifact FILE.acclimate"
     )
 
 
 def _is_of_pixels(
-    model: nn.Module, kind: type[Method], artifact: Artifact | None, logits_at: LogitsAt
+    model: nn.Module, kind: type[Method], artifact: Artifact | None, info: ModelInfo
 ) -> bool:
-    """Say whether the model is known to predict every pixel.
+    """Return whether the model is known to predict every pixel.
 
-    Without an artifact it is looked at only if the method is not for pixels, and would ask for an
-    artifact or a linear head, neither of which would be of use.
+    Without an artifact, the model is tried only if the method does not support dense predictions
+    and would otherwise ask for an artifact or a linear head, which would not help.
     """
     if artifact is not None:
-        return artifact.anatomy.is_dense
-    if is_dense(kind):
+        return artifact.info.is_dense
+    if kind.card.dense:
         return False
     has_linear = any(isinstance(part, nn.Linear) for part in model.modules())
-    return (bool(kind.needs) or not has_linear) and looks_dense(model, logits_at)
+    return (bool(kind.needs) or not has_linear) and looks_dense(model, info.logits_at)
 
 
-def compose(
-    kind: type[Method], config: Config, regularizer: object, auxiliary: object
-) -> Composition:
-    """Return what is to be laid over the method; refuse what it cannot carry or has already."""
-    added = Composition.of(regularizer, auxiliary)
-    if added == Composition():
-        return added
-    if not issubclass(kind, GradientMethod):
-        raise InvalidConfig(
-            "no_gradient_steps",
-            f"{kind.name} keeps no gradient steps, so there is nothing that SWR could damp or NSP "
-            "could add to. Leave regularizer and auxiliary out.",
-            method=kind.name,
-        )
-    own = kind.own_terms(config)
-    for name, term in (("regularizer", "SWR"), ("auxiliary", "NSP")):
-        if getattr(own, name) is not None and getattr(added, name) is not None:
+def _agree(given: ModelInfo, prepared: ModelInfo) -> ModelInfo:
+    """Return the facts stored in the artifact; those that were given must agree with them."""
+    for option in ("head", "normalization"):
+        found, expected = getattr(given, option), getattr(prepared, option)
+        if found is not None and found != expected:
             raise InvalidConfig(
-                "duplicate", f"{kind.name} has {term} already. Leave {name} out.", name=name
+                "artifact_conflict",
+                f"Expected info.{option} to be {expected!r}, which the artifact was prepared with, "
+                f"found {found!r}. Remove it from info, or prepare again.",
+                option=option,
+                expected=expected,
+                found=found,
             )
-    return added
-
-
-def _agree(given: Normalization | None, prepared: Normalization | None) -> Normalization | None:
-    if given is not None and given != prepared:
-        raise InvalidConfig(
-            "artifact_conflict",
-            f"expected the normalisation the artifact was prepared with, {prepared}, "
-            f"found {given}. Leave it out, or prepare again.",
-            option="normalization",
-            found=given.to_dict(),
-            expected=None if prepared is None else prepared.to_dict(),
-        )
-    return prepared
+    # Functions cannot be stored in a file, so these two may have to be passed again.
+    return replace(
+        prepared,
+        logits_at=prepared.logits_at if given.logits_at is None else given.logits_at,
+        images_at=prepared.images_at if given.images_at is None else given.images_at,
+    )

@@ -1,29 +1,24 @@
-"""The artifact: what was computed on source data for one model, in one file."""
+"""The artifact: everything computed on source data for one model, in one file."""
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
-from acclimate._version import __version__
-from acclimate.errors import ArtifactMismatch, ArtifactMissing
+from acclimate.errors import ArtifactMismatch, ArtifactMissing, ArtifactVersion
 from acclimate.functional.inputs import Normalization
+from acclimate.introspect import ModelInfo
 from acclimate.snapshot import fingerprint
 from acclimate.storage import read_file, warn_unknown, write_file
-from acclimate.taps import Anatomy
 
 _FIELDS = (
     "model",
-    "anatomy",
+    "info",
     "classes",
     "input_shape",
-    "normalization",
     "seed",
     "parts",
     "versions",
@@ -35,14 +30,14 @@ _SHOWN_MISMATCHES = 12
 class Artifact:
     """Penalties, prototypes and statistics of the source, for one model.
 
-    Made by `acclimate.prepare`, needed by `acclimate.adapt`.
+    It is made by `acclimate.prepare` and used by `acclimate.adapt`.
 
     Attributes:
-        tensors: By name, `<part>/<name>`: `penalty/<parameter>`, `cosine/<parameter>`,
+        tensors: Tensors by name, `<part>/<name>`: `penalty/<parameter>`, `cosine/<parameter>`,
             `prototypes/...`, `projector/...`, `features/...`, `predictions/...`,
             `fisher/<parameter>`, `contrast/...`, `contrast_head/...`.
-        card: What they are: the model's fingerprint, head and classes, input shape and
-            normalisation, seed, options and sample counts of each part, library versions.
+        card: Metadata: the model's fingerprint, head and classes, input shape and normalisation,
+            seed, options and sample counts of each part, library versions.
     """
 
     tensors: dict[str, Tensor]
@@ -54,28 +49,35 @@ class Artifact:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read an artifact; a damaged, foreign or newer file is refused with the reason."""
+        """Read an artifact; refuse a damaged, foreign or newer file with the reason."""
         tensors, card = read_file(path, "artifact")
+        if "info" not in card:
+            raise ArtifactVersion(
+                "older_format",
+                f"{path} was written by a version of acclimate before 0.2, whose artifacts have "
+                "another layout. Prepare the model again: acclimate.prepare(model, source).",
+                path=path,
+            )
         warn_unknown(path, card, _FIELDS)
         return cls(tensors, {key: value for key, value in card.items() if key in _FIELDS})
 
     @property
-    def anatomy(self) -> Anatomy:
-        """Head, place of the logits, number of classes and width of the features."""
-        known = {spec.name for spec in fields(Anatomy)}
-        return Anatomy(**{k: v for k, v in self.card["anatomy"].items() if k in known})
+    def info(self) -> ModelInfo:
+        """Facts about the model: head, location of the logits, normalisation, classes."""
+        known = {spec.name for spec in fields(ModelInfo)}
+        return ModelInfo(**{k: v for k, v in self.card["info"].items() if k in known})
 
     @property
     def classes(self) -> list[str] | None:
-        """Names of the classes in the order of the logits, if they were given."""
+        """Class names in the order of the logits, if they were given."""
         names: list[str] | None = self.card["classes"]
         return names
 
     @property
     def normalization(self) -> Normalization | None:
-        """How the inputs of the model are normalised; None for images in [0, 1]."""
-        value = self.card["normalization"]
-        return None if value is None else Normalization.from_dict(value)
+        """Normalisation of the model's inputs; None for images in [0, 1]."""
+        normalization: Normalization | None = self.info.normalization
+        return normalization
 
     @property
     def parts(self) -> dict[str, dict[str, Any]]:
@@ -94,8 +96,9 @@ class Artifact:
         if not found:
             raise ArtifactMissing(
                 "missing_parts",
-                f'the artifact has no part "{name}" (it has: {", ".join(self.parts) or "none"}). '
-                "Prepare again with that part: acclimate.prepare(model, source, parts=...).",
+                f'Expected an artifact with the part "{name}", found the parts '
+                f"{', '.join(self.parts) or 'none'}. Prepare again with that part: "
+                "acclimate.prepare(model, source, parts=...).",
                 parts=(name,),
             )
         return found
@@ -104,7 +107,7 @@ class Artifact:
         """Refuse a model other than the one this artifact was prepared for.
 
         Raises:
-            ArtifactMismatch: With every difference found.
+            ArtifactMismatch: The model differs; the message lists the differences.
         """
         found, expected = fingerprint(model), self.card["model"]
         differences = _layout_differences(expected["layout"], found["layout"])
@@ -122,34 +125,24 @@ class Artifact:
             more = f"\n  (+ {rest} more)" if rest > 0 else ""
             raise ArtifactMismatch(
                 "other_model",
-                f"this artifact was prepared for another model.{shown}{more}\n"
-                "Prepare again with acclimate.prepare(model, source), or load the weights it was "
-                "prepared for; a model that is being adapted must be reset() or unwrap()ped first.",
+                f"This artifact was prepared for another model.{shown}{more}\n"
+                "Prepare again with acclimate.prepare(model, source), or load the weights that it "
+                "was prepared for. If the model is being adapted, call reset() or unwrap() first.",
                 differences=differences,
             )
 
     def __repr__(self) -> str:
-        anatomy = self.card["anatomy"]
+        info = self.card["info"]
         return (
-            f"Artifact(classes={anatomy['n_classes']}, head={anatomy['head']!r}, "
+            f"Artifact(classes={info['n_classes']}, head={info['head']!r}, "
             f"parts={sorted(self.parts)}, model={self.card['model']['weights_sha256'][:12]})"
         )
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what computes: acclimate, torch, numpy, Python."""
-    return {
-        "acclimate": __version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
 
 
 def _layout_differences(
     expected: dict[str, Any], found: dict[str, Any]
 ) -> dict[str, tuple[str | None, str | None]]:
-    """Return, by name of tensor, its layout in the artifact and in the model; None if absent."""
+    """Return the layout of each differing tensor in the artifact and the model; None if absent."""
     names = dict.fromkeys([*expected, *found])
     pairs = {name: (_layout(expected.get(name)), _layout(found.get(name))) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -1,11 +1,11 @@
-"""Look at a model and a batch, and say what adapting would find, change and stumble over."""
+"""Inspect a model and a batch, and report what adapting would use, change and fail on."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,28 +15,27 @@ from acclimate.artifact import Artifact
 from acclimate.errors import ArtifactMismatch, BadInput, UnsuitableModel
 from acclimate.functional.inputs import Normalization, check_batch, check_images
 from acclimate.functional.norm import NORM_LAYERS, batch_norm_layers
+from acclimate.introspect import ModelInfo, check_model, inspect_model, takes
 from acclimate.methods import METHODS
-from acclimate.methods.base import Method
-from acclimate.methods.dense import is_dense as makes_sense_densely
 from acclimate.methods.gradient import GradientMethod
-from acclimate.taps import Anatomy, LogitsAt, find_anatomy, takes
+from acclimate.methods.method import Method
 
 Level = Literal["ok", "note", "problem"]
 
-#: Under this many samples the statistics of a batch are noticeably noisy.
+#: The statistics of smaller batches are noticeably noisy.
 SMALL_BATCH = 16
 
-# Layers that drop whole branches at random; they live in other libraries, so by name.
+# Layers that drop whole branches at random. They are defined in other libraries: matched by name.
 _STOCHASTIC_DEPTH = ("StochasticDepth", "DropPath")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
         level: `"ok"`, `"note"` (worth knowing) or `"problem"` (adapting fails or misleads).
-        topic: What was looked at.
+        topic: What was checked.
         text: What was found.
         remedy: What to do about it; empty if nothing.
     """
@@ -49,7 +48,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All findings, in the order in which they were made."""
+    """All findings, in the order of the checks."""
 
     findings: tuple[Finding, ...]
 
@@ -63,28 +62,32 @@ def diagnose(
     model: nn.Module,
     x: Tensor,
     artifact: Artifact | None = None,
-    normalization: Any = None,
-    *,
-    head: str | None = None,
-    logits_at: LogitsAt = None,
+    info: ModelInfo | None = None,
 ) -> Diagnosis:
-    """Say what adapting this model on batches like this one would find, change and stumble over.
+    """Report what adapting this model on batches like this one would use, change and fail on.
 
-    Nothing is changed, neither in the model nor in the batch.
+    Neither the model nor the batch is changed.
 
     Args:
         model: The source model.
-        x: A batch as it will come.
-        artifact: What was prepared for the model, if anything was.
-        normalization: How `x` is normalised; from the artifact by default.
-        head: Name of the module that makes the logits, if it cannot be found.
-        logits_at: Where the logits are in the model's output, if that cannot be told.
+        x: A batch like those of the stream.
+        artifact: The artifact that was prepared for the model, if there is one.
+        info: Facts about the model that cannot be inferred, such as how `x` is normalised. Taken
+            from the artifact by default.
     """
-    normal = Normalization.of(normalization)
-    if normal is None and artifact is not None:
-        normal = artifact.normalization
-    anatomy, on_head = _head(model, x, artifact, head, logits_at)
-    is_dense = anatomy is not None and anatomy.is_dense
+    model = check_model(model)
+    info = info or ModelInfo()
+    if artifact is not None:
+        known = artifact.info
+        info = replace(
+            info,
+            head=info.head or known.head,
+            logits_at=known.logits_at if info.logits_at is None else info.logits_at,
+            normalization=info.normalization or known.normalization,
+        )
+    normal = info.normalization
+    found, on_head = _head(model, x, info)
+    is_dense = found is not None and found.is_dense
     findings = [
         *_normalisation_layers(model),
         *_random_layers(model),
@@ -102,7 +105,7 @@ def _normalisation_layers(model: nn.Module) -> Iterator[Finding]:
     topic = "normalisation layers"
     kinds = Counter(type(m).__name__ for m in model.modules() if isinstance(m, NORM_LAYERS))
     if not kinds:
-        yield Finding("note", topic, "none", "Use a method that moves other layers: swr_nsp.")
+        yield Finding("note", topic, "none", "Use a method that trains other layers: swr_nsp.")
         return
     yield Finding("ok", topic, ", ".join(f"{n} {kind}" for kind, n in kinds.items()))
     layers = batch_norm_layers(model)
@@ -111,9 +114,9 @@ def _normalisation_layers(model: nn.Module) -> Iterator[Finding]:
         yield Finding(
             "note",
             topic,
-            f"{len(without)} of {len(layers)} BatchNorm layers keep no running statistics, such as "
+            f"{len(without)} of {len(layers)} BatchNorm layers have no running statistics, such as "
             f"{without[0]}: they use those of the batch even without adapting.",
-            'Do not ask for statistics="running" or "source" with this model.',
+            'Do not use statistics="running" or "source" with this model.',
         )
     kept = [layer for layer in layers.values() if layer.running_mean is not None]
     if kept and all(_is_fresh(layer) for layer in kept):
@@ -121,7 +124,7 @@ def _normalisation_layers(model: nn.Module) -> Iterator[Finding]:
             "problem",
             topic,
             "all running statistics are 0 and 1, as in a new model: it looks untrained.",
-            "Load its trained weights first (--weights).",
+            "Load the trained weights first (--weights).",
         )
 
 
@@ -147,10 +150,11 @@ def _parameters(model: nn.Module) -> Iterator[Finding]:
     n = sum(p.numel() for p in free)
     text = f"{len(free)} tensors, {n:,} parameters" + (f"; {n_frozen} frozen" if n_frozen else "")
     if not free:
-        remedy = "Unfreeze what may move: model.requires_grad_(True)."
+        remedy = "Unfreeze the parameters to train: model.requires_grad_(True)."
         yield Finding("problem", "trainable", text, remedy)
     elif n_frozen:
-        yield Finding("note", "trainable", text, "Frozen tensors stay as they are; is that meant?")
+        remedy = "Frozen tensors are not adapted. Unfreeze them if that is not intended."
+        yield Finding("note", "trainable", text, remedy)
     else:
         yield Finding("ok", "trainable", text)
 
@@ -171,13 +175,13 @@ def _input(x: Tensor, normalization: Normalization | None) -> Iterator[Finding]:
     if normalization is not None:
         yield Finding("ok", "input", f"{text}: images in [0, 1], normalised as stated")
     elif high <= 8 / 255:
-        remedy = "They may have been divided by 255 twice; give images in [0, 1]."
+        remedy = "They may have been divided by 255 twice. Pass images in [0, 1]."
         yield Finding("note", "input", f"{text}: nearly black images", remedy)
     else:
         yield Finding(
             "ok",
             "input",
-            f"{text}: images in [0, 1]; the model must normalise inside, or not need it",
+            f"{text}: images in [0, 1]; the model must normalise them itself, or not need it",
         )
 
 
@@ -189,48 +193,45 @@ def _batch_size(model: nn.Module, x: Tensor, is_dense: bool) -> Iterator[Finding
         yield Finding(
             "problem",
             "batch size",
-            "1: the model pools an image into one value somewhere and normalises that, and one "
-            "value has no statistics.",
-            'Send two images or more, or adapt with statistics="running" or "source".',
+            "1: the model pools an image into one value per channel and normalises it, and a "
+            "single value has no statistics.",
+            'Pass at least two images, or adapt with statistics="running" or "source".',
         )
     elif is_dense and n:
-        yield Finding("ok", "batch size", f"{n}: statistics are those of all pixels")
+        yield Finding("ok", "batch size", f"{n}: statistics are computed over all pixels")
     elif n <= 1:
         yield Finding(
             "problem",
             "batch size",
-            f"{n}: BatchNorm statistics of a single image mean nothing.",
-            'Collect larger batches, or adapt with statistics="running" or "source".',
+            f"{n}: BatchNorm statistics of a single image are meaningless.",
+            'Use larger batches, or adapt with statistics="running" or "source".',
         )
     elif n < SMALL_BATCH:
         yield Finding(
             "note",
             "batch size",
             f"{n}: BatchNorm statistics of so few images are noisy.",
-            f'Collect {SMALL_BATCH} or more, or try statistics="running".',
+            f'Use batches of {SMALL_BATCH} or more, or try statistics="running".',
         )
     else:
         yield Finding("ok", "batch size", str(n))
 
 
 def _head(
-    model: nn.Module, x: Tensor, artifact: Artifact | None, head: str | None, logits_at: LogitsAt
-) -> tuple[Anatomy | None, tuple[Finding, ...]]:
-    if artifact is not None:
-        head = artifact.anatomy.head if head is None else head
-        logits_at = artifact.anatomy.logits_at if logits_at is None else logits_at
+    model: nn.Module, x: Tensor, info: ModelInfo
+) -> tuple[ModelInfo | None, tuple[Finding, ...]]:
     if x.dim() == 0 or len(x) == 0:
         return None, ()
     parameter = next(iter(model.parameters()), x)
     try:
-        # Values are of no interest here, and NaN would be reported twice.
-        anatomy = find_anatomy(model, torch.zeros_like(x[:2]).to(parameter), head, logits_at)
+        # The values do not matter here, and NaN would be reported twice.
+        found = inspect_model(model, torch.zeros_like(x[:2]).to(parameter), info)
     except (UnsuitableModel, BadInput) as error:
         return None, (Finding("problem", "head", str(error)),)
-    text = f'"{anatomy.head}": {anatomy.n_features} features, {anatomy.n_classes} classes'
-    if anatomy.is_dense:
-        text += " of every pixel"
-    return anatomy, (Finding("ok", "head", text),)
+    text = f'"{found.head}": {found.n_features} features, {found.n_classes} classes'
+    if found.is_dense:
+        text += " per pixel"
+    return found, (Finding("ok", "head", text),)
 
 
 def _artifact(
@@ -241,7 +242,7 @@ def _artifact(
     is_dense: bool,
 ) -> Iterator[Finding]:
     if artifact is None:
-        remedy = "Prepare one where the source data is: acclimate prepare."
+        remedy = "Prepare one where the source data is available: acclimate prepare."
         yield Finding("note", "artifact", "none given", remedy)
         return
     try:
@@ -252,20 +253,21 @@ def _artifact(
     expected = (artifact.normalization, tuple(artifact.card["input_shape"]))
     found = (normalization, tuple(x.shape[1:]))
     for what, then, now in zip(("normalisation", "input shape"), expected, found, strict=True):
-        # Whoever predicts every pixel takes images of any size.
+        # A model that predicts every pixel accepts images of any size.
         if then != now and not (is_dense and what == "input shape"):
             text = f"prepared with {what} {then}, but the inputs have {now}."
-            yield Finding("problem", "artifact", text, "Do as when preparing, or prepare again.")
+            remedy = "Use the settings of the preparation, or prepare again."
+            yield Finding("problem", "artifact", text, remedy)
             return
     yield Finding("ok", "artifact", f"belongs to this model; parts: {', '.join(artifact.parts)}")
 
 
 def _methods(model: nn.Module, artifact: Artifact | None, is_dense: bool) -> Iterator[Finding]:
     for name, kind in METHODS.items():
-        if kind.is_oracle:  # it is not for deployment
+        if kind.card.is_oracle:  # oracles cannot be deployed
             continue
-        if is_dense and not makes_sense_densely(kind):
-            yield Finding("note", f"method {name}", "made for predictions of whole images")
+        if is_dense and not kind.card.dense:
+            yield Finding("note", f"method {name}", "supports predictions of whole images only")
         else:
             yield _method(name, kind, model, artifact)
 
@@ -275,17 +277,17 @@ def _method(name: str, kind: type[Method], model: nn.Module, artifact: Artifact 
     config = kind.config_class()
     problems = kind.check(model, config)
     if problems:
-        # One method that cannot be used is no fault of the model.
+        # A method that cannot be used is not a problem of the model.
         remedy = " ".join(problem.remedy for problem in problems)
         return Finding("note", topic, "; ".join(problem.what for problem in problems), remedy)
     if issubclass(kind, GradientMethod):
         moved = kind.trainable(model, config).values()
         text = f"moves {len(moved)} tensors, {sum(p.numel() for p in moved):,} parameters"
     else:
-        text = f"moves {kind.moves}"
+        text = f"moves {kind.card.moves}"
     parts = () if artifact is None else tuple(artifact.parts)
-    missing = [part for part in kind.needs if part not in parts]
+    missing = [part for part in kind.needed_parts() if part not in parts]
     if missing:
-        remedy = f"It needs {' and '.join(missing)} from an artifact: acclimate prepare."
+        remedy = f"It needs an artifact with {' and '.join(missing)}: acclimate prepare."
         return Finding("note", topic, text, remedy)
     return Finding("ok", topic, text)

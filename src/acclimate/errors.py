@@ -3,24 +3,25 @@
 AcclimateError
 ├── UnknownMethod (LookupError)        no method of that name
 ├── InvalidConfig (ValueError)         a hyper-parameter that is unknown or out of range
-├── UnsuitableModel (ValueError)       the model cannot be adapted in the way asked for
+├── UnsuitableModel (ValueError)       the model cannot be adapted as requested
 ├── BadInput (ValueError)              a batch, a source set or a path that cannot be used
-├── ArtifactError (ValueError)         a file of ours that cannot be used
-│   ├── CorruptFile                    truncated, altered, or not one of our files
+├── ArtifactError (ValueError)         an acclimate file that cannot be used
+│   ├── CorruptFile                    truncated, altered, or not an acclimate file
 │   ├── ArtifactMissing                a method needs a part that was not prepared
 │   ├── ArtifactMismatch               prepared for, or saved from, something else
-│   └── ArtifactVersion                written by a newer acclimate
+│   └── ArtifactVersion                written by a version with another format
 ├── NotAdapted (RuntimeError)          used after unwrap(), wrapped twice, called in inference mode
-├── DownloadFailed (OSError)           a file could not be had from where it is published
+├── DownloadFailed (OSError)           a published file could not be downloaded
 └── MissingExtra (ImportError)         an optional dependency is not installed
 
-AcclimateWarning (UserWarning)         something was done differently from what one might expect
+AcclimateWarning (UserWarning)         something differs from what a user might expect
 
-Each message says what was expected, what was found, and what to do. The wording may change between
-versions. The `code` of an error and the names of its data do not; programs and tests use those:
+Each message states what was expected, what was found, and what to do. The wording may change
+between versions. The `code` of an error and the names of its data do not; programs and tests use
+those:
 
 >>> try:
-...     raise BadInput("not_found", "there is no file a.png. Check the path.", path="a.png")
+...     raise BadInput("not_found", "There is no file a.png. Check the path.", path="a.png")
 ... except AcclimateError as error:
 ...     print(error.code, error.path)
 not_found a.png
@@ -32,7 +33,7 @@ backticks are the names of its data. docs/errors.md is generated from these decl
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 
@@ -41,8 +42,8 @@ class Coded(Exception):
 
     Args:
         code: One of the codes that the class or a base of it declares.
-        message: The sentence for people.
-        **data: What the sentence is about.
+        message: The message for users.
+        **data: The values that the message mentions.
     """
 
     #: What each code of this class means, with the names of its data in backticks.
@@ -69,7 +70,7 @@ class Coded(Exception):
 
     @classmethod
     def all_codes(cls) -> dict[str, str]:
-        """Return the codes of the class and of its bases, with what they mean."""
+        """Return the codes of the class and of its bases, with their meanings."""
         declared = (vars(base).get("codes", {}) for base in reversed(cls.__mro__))
         return {code: text for codes in declared for code, text in codes.items()}
 
@@ -92,7 +93,7 @@ class AcclimateError(Coded):
         "malformed": "The text `found` cannot be read as a value of `option`.",
         "conflicting_options": "The options `options` exclude one another.",
         "missing_option": "A value for `option` is needed, and none was given.",
-        "not_applicable": "`option` has no meaning here.",
+        "not_applicable": "`option` does not apply here.",
         "duplicate": "`name` occurs more than once.",
         "invalid_options": "Several options may be wrong; `problems` has the reason for each.",
     }
@@ -114,7 +115,7 @@ class InvalidConfig(AcclimateError, ValueError):
         "count_mismatch": "Two lengths must agree: `expected` and `found`.",
         "diverged": "The training loss became infinite or undefined in step `step`.",
         "name_mismatch": "A class registered as `expected` has the name `found`.",
-        "name_taken": "Something with the name `name` is registered already.",
+        "name_taken": "The name `name` is already registered.",
         "no_gradient_steps": "The method `method` has no gradient steps that a term could change.",
         "not_shardable": "`method` cannot share batches between processes; those in `known` can.",
         "views_move_pixels": "The views move pixels, so that labels of pixels would no longer fit.",
@@ -122,21 +123,28 @@ class InvalidConfig(AcclimateError, ValueError):
 
 
 class UnsuitableModel(AcclimateError, ValueError):
-    """The model cannot be adapted in the way asked for."""
+    """The model cannot be adapted as requested."""
 
     codes: ClassVar[Mapping[str, str]] = {
+        "scripted_model": "A model of torch.jit cannot be adapted.",
+        "quantized_model": "The model is quantised; see `layers`.",
+        "probabilities": "The model returns probabilities instead of logits.",
+        "one_logit": "The model has a single logit.",
+        "not_a_module": "A `found` is not a torch.nn.Module.",
+        "no_gradient": "No gradient reaches the loss.",
+        "exported_program": "An ExportedProgram is a fixed graph and cannot be adapted.",
         "ambiguous_head": "Several layers may be the head: `candidates`.",
         "batch_dependent": "The layers `layers` mix the samples of a batch.",
         "changed_in_place": "The input of the layers `layers` is changed in place later on.",
         "dense_unsupported": "`what` is not available for models that predict every pixel.",
-        "head_not_found": "No layer makes the logits; `candidates` lists those that ran.",
+        "head_not_found": "No layer returns the logits; `candidates` lists those that ran.",
         "lazy_layers": "The model has lazy layers that have not seen an input yet.",
         "method_refused": "The methods `methods` cannot adapt this model; see `reasons`.",
         "missing_layers": "The model has none of the layers `layers`.",
         "no_logits": "The output of the model contains no logits.",
         "not_differentiable": "No per-sample gradients of `parameters` can be computed.",
         "not_attached": "The training objective was not attached to a model before its use.",
-        "nothing_to_train": "The method finds no parameter that it may train.",
+        "nothing_to_train": "The method found no parameter that it may train.",
         "random_layers": "The layers `layers` drop activations at random.",
         "unsupported_model": "The model `model` is of a kind that is not supported.",
         "unsupported_output": "The model returns a `found`, which cannot be split and joined.",
@@ -150,6 +158,9 @@ class BadInput(AcclimateError, ValueError):
     """A batch, a source set or a path cannot be used; nothing was changed."""
 
     codes: ClassVar[Mapping[str, str]] = {
+        "inputs_belong_together": "Other inputs belong to `expected` images; a pass has `found`.",
+        "extra_inputs": "The source batches contain `inputs` besides images and labels.",
+        "ambiguous_images": "It is unclear which of the arguments `candidates` is the images.",
         # Batches and labels
         "count_mismatch": "Two lengths must agree: `expected` and `found`.",
         "empty_batch": "The batch has no samples.",
@@ -169,19 +180,19 @@ class BadInput(AcclimateError, ValueError):
         "missing_classes": "No sample of the classes `missing` was found.",
         "no_labelled_pixels": "Every pixel has the label that is ignored.",
         "not_repeatable": "The source or the stream can be read only once.",
-        "oracle_method": "The methods `methods` learn from labels; say so explicitly.",
+        "oracle_method": "The methods `methods` learn from labels and must be allowed explicitly.",
         "refused_elsewhere": "Another process refused its part of the batch; see `refusals`.",
         "too_few_domains": "At least `expected` domains are needed; `found` were given.",
         "too_few_classes": "At least `expected` classes are needed; `found` were given.",
         "too_few_samples": "At least `expected` samples are needed; `found` were given.",
-        # Measures
-        "incompatible_measures": "The measures belong to different numbers or kinds of classes.",
-        "no_samples_measured": "No sample was measured.",
+        # Metrics
+        "incompatible_measures": "The sums belong to different numbers or kinds of classes.",
+        "no_samples_measured": "The sums contain no sample.",
         "not_recorded": "`what` was not recorded for this result.",
         "runs_differ": "The methods were not run with the same seeds and shifts.",
         "wrong_fields": "The fields `missing` are missing, the fields `unknown` are unknown.",
         # Paths
-        "already_exists": "`path` exists already.",
+        "already_exists": "`path` already exists.",
         "inside_input": "The output `path` is inside the folder that is read.",
         "made_differently": "`path` was made from other data or settings; see `differences`.",
         "not_a_file": "`path` is not a file.",
@@ -193,7 +204,7 @@ class BadInput(AcclimateError, ValueError):
         "overwrites_input": "The output `path` would overwrite the input of `option`.",
         "unfinished_run": "An interrupted run left `path`.",
         "unreadable": "`path` cannot be read.",
-        "wrong_suffix": "The ending of the file name `path` does not fit.",
+        "wrong_suffix": "The file name `path` has an unsupported suffix.",
         # Images and data sets
         "ambiguous_layout": "It is unclear which folders in `path` are the classes.",
         "ambiguous_name": "The name `name` may mean any of `candidates`.",
@@ -209,7 +220,7 @@ class BadInput(AcclimateError, ValueError):
         "wrong_layout": "The files in `path` are not arranged as expected.",
         "wrong_loader": "The data set `name` is read by another function.",
         # Models
-        "device_unavailable": "This machine has no device `device`, or fewer than asked for.",
+        "device_unavailable": "This machine has no device `device`, or fewer than requested.",
         "import_failed": "The module `name` cannot be imported.",
         "model_function_failed": "The function `name` does not return a model.",
         "no_weights": "No weights of the model `name` are available.",
@@ -218,12 +229,12 @@ class BadInput(AcclimateError, ValueError):
         "cluster_unreachable": "No Ray cluster can be used at `address`.",
         "insufficient_resources": "No node has the resources `required`.",
         "malformed_file": "`path` is not written in the expected format.",
-        "models_not_trained": "The jobs of `name` depend on models that are trained first.",
+        "models_not_trained": "The jobs of `name` need models that have not been trained yet.",
         "no_default_candidate": "The rule `rule` takes published values; no candidate has them.",
         "no_finished_job": "No job has finished.",
-        "selection_leak": "The selection rule `rule` would look at what it must not see.",
-        "trained_on_images": "The rule `rule` measures a model on images of `domain` it has seen.",
-        "trained_on_test": "The rule `rule` looks at a model trained on the test domain `domain`.",
+        "selection_leak": "The selection rule `rule` would use data that it must not see.",
+        "trained_on_images": "The rule `rule` scores a model on its training images of `domain`.",
+        "trained_on_test": "The rule `rule` uses a model trained on the test domain `domain`.",
         "unfinished_job": "The job in `path` has not finished.",
         "untried_candidate": "The candidate `name` was not tried.",
         "worker_failed": "A worker process could not be started.",
@@ -235,23 +246,23 @@ class ArtifactError(AcclimateError, ValueError):
 
 
 class CorruptFile(ArtifactError):
-    """The file is truncated, altered, or not one of ours."""
+    """The file is truncated, altered, or not an acclimate file."""
 
     codes: ClassVar[Mapping[str, str]] = {
         "altered_file": "The content of `path` is not what was written.",
         "file_missing": "The file `path` is missing.",
         "not_ours": "`path` was not written by acclimate.",
-        "truncated_file": "`path` was cut off.",
+        "truncated_file": "`path` is truncated.",
         "unreadable_file": "`path` cannot be read in its format.",
         "unsafe_file": "`path` contains objects that could execute code, or exhaust memory.",
         "wrong_checksum": "The checksum of `path` is not the expected one.",
-        "wrong_content": "`path` does not contain what its kind of file should.",
+        "wrong_content": "`path` does not contain what a file of its kind must contain.",
         "wrong_length": "`path` has `found` entries, not `expected`.",
     }
 
 
 class ArtifactMissing(ArtifactError):
-    """A method needs a part of the artifact that is not there."""
+    """A method needs a part that the artifact does not contain."""
 
     codes: ClassVar[Mapping[str, str]] = {
         "artifact_needed": "The methods `methods` need an artifact, and none was given.",
@@ -273,10 +284,11 @@ class ArtifactMismatch(ArtifactError):
 
 
 class ArtifactVersion(ArtifactError):
-    """The file was written by a newer major version."""
+    """The file was written by a version whose format cannot be read."""
 
     codes: ClassVar[Mapping[str, str]] = {
-        "newer_format": "`path` has the format `found`, which is newer than this version."
+        "newer_format": "`path` has the format `found`, which is newer than this version.",
+        "older_format": "`path` was written by an older version, with another layout.",
     }
 
 
@@ -284,7 +296,7 @@ class NotAdapted(AcclimateError, RuntimeError):
     """The adapted model was used where it cannot work."""
 
     codes: ClassVar[Mapping[str, str]] = {
-        "already_adapted": "The model is being adapted already.",
+        "already_adapted": "The model is already being adapted.",
         "assign_refused": "Loading with assign=True would replace the borrowed parameters.",
         "inference_mode": "Nothing can be learned inside torch.inference_mode().",
         "labels_needed": "An oracle learns from labels, which only an evaluation can provide.",
@@ -299,7 +311,7 @@ class NotAdapted(AcclimateError, RuntimeError):
 
 
 class DownloadFailed(AcclimateError, OSError):
-    """No place where the file is published gave it."""
+    """A file could not be downloaded from any of its published locations."""
 
     codes: ClassVar[Mapping[str, str]] = {
         "client_missing": "The program `client`, which downloads the file, is not installed.",
@@ -316,19 +328,21 @@ class MissingExtra(AcclimateError, ImportError):
 
 
 class AcclimateWarning(Coded, UserWarning):
-    """Something was done differently from what one might expect."""
+    """Something differs from what a user might expect."""
 
     codes: ClassVar[Mapping[str, str]] = {
-        "cache_full": "The features of the source fit neither in memory nor on the disk.",
+        "nothing_changed": "An update changed no parameter.",
+        "eval_mode": "The adapted model is in eval mode: it predicts, but does not learn.",
+        "cache_full": "The features of the source fit neither in memory nor on disk.",
         "classes_by_position": "The names of the classes differ; they are matched by position.",
         "encoder_only": "The artifact has no projection head; only the encoder is aligned.",
         "few_samples": "The penalty uses `found` samples, fewer than the `expected`.",
         "frost_stand_in": "The frost photographs are missing; a computed texture is used.",
         "job_left_out": "The job `name` was left out of the report.",
         "old_version": "`path` was made by another version of the code that makes it.",
-        "prepared_on_test": "The split `split` is used to prepare, for want of a training split.",
+        "prepared_on_test": "No training split exists; the split `split` is used to prepare.",
         "set_differs": "The files differ from the published data set; see `differences`.",
-        "sorted_source": "The source samples show `found` of `expected` classes.",
+        "sorted_source": "The source samples contain only `found` of `expected` classes.",
         "unknown_fields": "`path` has the unknown fields `fields`.",
         "unlabelled_images": "`n` images have no labelled pixel.",
         "unreadable_images": "The images `paths` cannot be read and are left out.",
@@ -346,3 +360,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1)
     hint = f'Did you mean "{near[0]}"? ' if near else ""
     return f"{hint}Known: {', '.join(names) or 'none'}."
+
+
+def name_some(names: Sequence[str]) -> str:
+    """Return the first three names and the number of others, for a message.
+
+    >>> name_some(["a", "b", "c", "d", "e"])
+    'a, b, c (+ 2 more)'
+    """
+    more = f" (+ {len(names) - 3} more)" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more

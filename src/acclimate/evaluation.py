@@ -1,4 +1,4 @@
-"""Measure an adapted model on a stream: the one place where labels are seen."""
+"""Evaluate an adapted model on a stream. No other module reads the labels of a stream."""
 
 from __future__ import annotations
 
@@ -11,74 +11,77 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from acclimate.errors import BadInput, UnsuitableModel
+from acclimate.forward import get_logits
 from acclimate.functional.entropy import entropy, log_probs
 from acclimate.functional.pixels import IGNORE_LABEL, check_masks, resize_maps, to_rows
-from acclimate.measures import Measures, Metric, Record, Result, Tally, check_labels
-from acclimate.measures.machine import Cost, measure_call
-from acclimate.measures.tally import check_metric, find_rows, to_probs
-from acclimate.methods.base import Method
-from acclimate.methods.state import Counts
+from acclimate.introspect import try_forward
+from acclimate.methods.method import Counts, Method
+from acclimate.metrics import Collector, Metric, Record, Result, Sums, check_labels
+from acclimate.metrics.collector import check_metric, find_rows, to_probs
+from acclimate.metrics.cost import Cost, measure_call
 from acclimate.streams.batch import Batch
-from acclimate.taps import get_logits, try_forward
 
-__all__ = ["Measures", "Metric", "Record", "Result", "Tally", "evaluate", "iter_evaluate"]
+__all__ = ["Collector", "Metric", "Record", "Result", "Sums", "evaluate", "iter_evaluate"]
 
 
 def iter_evaluate(
     adapted: Method,
     stream: Iterable[Batch],
     metrics: Metric | None = None,
-    tally: Tally | None = None,
+    collector: Collector | None = None,
     reveal_labels: bool = False,
     ignore_label: int = IGNORE_LABEL,
 ) -> Iterator[Record]:
     """Yield a record for every batch of a stream.
 
-    The method gets the inputs only, on its own device, predicts and learns; then its prediction
-    meets the labels. On CUDA the peak of memory is measured anew for each call.
+    The method receives only the inputs, on its own device, predicts and learns. Then its prediction
+    is compared with the labels. On CUDA the peak memory is measured separately for each call.
 
-    Where every pixel is predicted, labels are masks of the images' size. The logits are resized to
-    them (bilinearly), and every labelled pixel counts as one prediction.
+    If the model predicts every pixel, labels are masks of the images' size. The logits are resized
+    to them (bilinearly), and every labelled pixel counts as one prediction.
 
     Args:
         adapted: The adapted model.
         stream: Any iterable of batches.
-        metrics: A torchmetrics metric or collection, updated batch by batch with the samples that
-            count (not with probes), so that its `compute()` can be asked at any time.
-        tally: Takes in what records do not hold, and gives the summary: `tally.result(records)`.
-        reveal_labels: Whether an oracle, which learns from labels, is shown them. No other method
-            ever is.
-        ignore_label: What masks hold where there is no label.
+        metrics: A torchmetrics metric or collection. It is updated batch by batch with the samples
+            that count (not with probes), so that its `compute()` can be called at any time.
+        collector: Collects what records do not contain, and returns the summary:
+            `collector.result(records)`.
+        reveal_labels: Whether an oracle, which learns from labels, receives them. No other method
+            ever does.
+        ignore_label: Value of pixels without a label in masks.
 
     Raises:
         BadInput: Labels that do not fit the inputs or the logits.
     """
     if metrics is not None:
         check_metric(metrics)
-    known = _Kind.of(adapted)
+    known = _OutputKind.of(adapted)
     for index, batch in enumerate(stream):
-        # Streams are made on the CPU, whatever the model is on.
+        # Streams are on the CPU, whichever device the model is on.
         x = batch.x.to(next(adapted.model.parameters(), batch.x).device)
         if known is None:
-            known = _Kind.tried(adapted, x, batch.y)
+            known = _OutputKind.tried(adapted, x, batch.y)
         n = _check(batch, index, known, ignore_label)
         if batch.reset:
             adapted.reset()
         before = copy.deepcopy(adapted.counts)
-        if reveal_labels and adapted.is_oracle:
+        if reveal_labels and adapted.card.is_oracle:
             adapted.reveal(batch.y)
         with nullcontext() if batch.learns else adapted.paused(), measure_call(x.device) as cost:
             output = adapted(x)
         logits = get_logits(output, None if isinstance(output, Tensor) else adapted.logits_at)
-        found = _Kind(logits.shape[1], logits.dim() == 4)
-        if found != known:  # which nobody could tell before
+        found = _OutputKind(logits.shape[1], logits.dim() == 4)
+        if found != known:  # the shape of the logits was not known before
             _check(batch, index, found, ignore_label)
             known = found
         judged = _judge(batch, n, logits.detach(), ignore_label)
         record = _record(batch, index, judged, cost, (before, adapted.counts))
         record = dataclasses.replace(record, losses=adapted.losses)
-        if tally is not None:
-            tally.update(*judged.rows, record.epoch, record.is_probe, judged.n_images is not None)
+        if collector is not None:
+            collector.update(
+                *judged.rows, record.epoch, record.is_probe, judged.n_images is not None
+            )
         if metrics is not None and not record.is_probe:
             metrics.update(to_probs(judged.logits), judged.y.cpu())
         yield record
@@ -92,9 +95,9 @@ def evaluate(
     reveal_labels: bool = False,
     ignore_label: int = IGNORE_LABEL,
 ) -> Result:
-    """Run a stream and sum up.
+    """Evaluate an adapted model on a stream and return the summary.
 
-    The plain loop this replaces, with the same number:
+    It gives the same number as this plain loop:
 
     >>> import torch, acclimate
     >>> from acclimate.streams import Domain, reset_each
@@ -110,24 +113,24 @@ def evaluate(
     >>> evaluate(adapted, stream).error == wrong / 20
     True
 
-    Memory does not grow with the samples: a short record a batch is kept, and sums by domain.
+    Memory does not grow with the samples: one short record per batch and sums by domain are kept.
 
     Args:
         adapted: The adapted model.
         stream: Any iterable of batches.
-        metrics: A torchmetrics metric or collection to compute besides, over all samples that
-            count and by domain; it is copied. Some keep every sample they see.
-        keep_predictions: Whether the records keep the predicted classes.
-        reveal_labels: Whether an oracle, which learns from labels, is shown them. No other method
-            ever is.
-        ignore_label: What masks hold where there is no label; see `iter_evaluate`.
+        metrics: An additional torchmetrics metric or collection, computed over all samples that
+            count and by domain. It is copied. Some metrics store every sample.
+        keep_predictions: Whether the records contain the predicted classes.
+        reveal_labels: Whether an oracle, which learns from labels, receives them. No other method
+            ever does.
+        ignore_label: Value of pixels without a label in masks; see `iter_evaluate`.
 
     Raises:
         BadInput: No batch, or labels that do not fit the inputs or the logits.
     """
-    tally = Tally(metrics)
+    collector = Collector(metrics)
     found = iter_evaluate(
-        adapted, stream, tally=tally, reveal_labels=reveal_labels, ignore_label=ignore_label
+        adapted, stream, collector=collector, reveal_labels=reveal_labels, ignore_label=ignore_label
     )
     records = [
         record if keep_predictions else dataclasses.replace(record, predictions=None)
@@ -136,66 +139,66 @@ def evaluate(
     if not records:
         raise BadInput(
             "empty_source",
-            "the stream ended before its first batch: there is nothing to measure.",
+            "Expected a stream with at least one batch, found none. Pass a stream with data.",
         )
     if not any(record.n for record in records):
         raise BadInput(
             "no_labelled_pixels",
-            f"every pixel of the stream has the label {ignore_label}, which is left out: there is "
-            "nothing to measure. Check the masks, and ignore_label.",
+            f"Expected masks with labelled pixels, but every pixel of the stream has the label "
+            f"{ignore_label}, which is ignored. Check the masks and ignore_label.",
         )
-    return tally.result(records)
+    return collector.result(records)
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _OutputKind:
     """What a model predicts.
 
     Attributes:
         n_classes: Number of logits.
-        is_dense: Whether every pixel has them.
+        is_dense: Whether the model predicts every pixel.
     """
 
     n_classes: int
     is_dense: bool
 
     @classmethod
-    def of(cls, adapted: Method) -> _Kind | None:
-        """Return what the artifact says; None if there is none."""
+    def of(cls, adapted: Method) -> _OutputKind | None:
+        """Return what the artifact states; None if there is none."""
         if adapted.artifact is None:
             return None
-        return cls(adapted.artifact.anatomy.n_classes, adapted.artifact.anatomy.is_dense)
+        return cls(adapted.artifact.info.known_classes, adapted.artifact.info.is_dense)
 
     @classmethod
-    def tried(cls, adapted: Method, x: Tensor, y: object) -> _Kind | None:
-        """Return what a forward shows where labels are masks; None if the model takes no such."""
+    def tried(cls, adapted: Method, x: Tensor, y: object) -> _OutputKind | None:
+        """Return what a forward pass shows if labels are masks; None if the model rejects them."""
         if not isinstance(y, Tensor) or y.dim() != 3 or x.dim() != 4 or len(x) == 0:
             return None
         try:
             logits = get_logits(try_forward(adapted.model, x[:2]), adapted.logits_at)
         except (BadInput, UnsuitableModel):
-            return None  # the method itself says what is wrong with the batch
+            return None  # the method itself reports what is wrong with the batch
         return cls(logits.shape[1], logits.dim() == 4)
 
 
-def _check(batch: Batch, index: int, known: _Kind | None, ignore_label: int) -> int:
-    """Return how many samples count, having looked at what is known of their labels.
+def _check(batch: Batch, index: int, known: _OutputKind | None, ignore_label: int) -> int:
+    """Validate the labels of a batch and return how many of its samples count.
 
     Raises:
-        BadInput: They do not fit; batch and domain are named.
+        BadInput: The labels do not fit; the message names batch and domain.
     """
     n_all = len(batch.x)
     n = n_all if batch.n_new is None else batch.n_new
-    where = f"batch {index} ({batch.domain})"
+    where = f"Batch {index} ({batch.domain})"
     if not 1 <= n <= n_all:
-        text = f"{where}: expected 1 to {n_all} samples that count, found {n}."
+        text = f"{where}: Expected 1 to {n_all} samples that count, found {n}."
         if n_all == 0:
             raise BadInput("empty_batch", text)
         raise BadInput("out_of_range", text, option="n_new", found=n)
     if len(batch.domains) not in (0, n_all):
         raise BadInput(
             "count_mismatch",
-            f"{where}: expected the domain of each of {n_all} samples, found {len(batch.domains)}.",
+            f"{where}: Expected {n_all} domain names, one per sample, found {len(batch.domains)}.",
             expected=n_all,
             found=len(batch.domains),
         )
@@ -206,12 +209,14 @@ def _check(batch: Batch, index: int, known: _Kind | None, ignore_label: int) -> 
     return n
 
 
-def _check_labels(batch: Batch, n_all: int, n: int, known: _Kind | None, ignored: int) -> None:
+def _check_labels(
+    batch: Batch, n_all: int, n: int, known: _OutputKind | None, ignored: int
+) -> None:
     are_masks = isinstance(batch.y, Tensor) and batch.y.dim() > 2 and batch.x.dim() == 4
     if are_masks if known is None else known.is_dense:
         check_masks(batch.y, (n_all, *batch.x.shape[2:]))
         if known is not None:
-            # Those that do not count may be unknown.
+            # Labels of samples that do not count may be unknown.
             check_masks(batch.y[-n:], (n, *batch.x.shape[2:]), known.n_classes, ignored)
         return
     check_labels(batch.y, n_all)
@@ -224,11 +229,11 @@ class _Judged:
     """The predictions of a batch that count, and their labels.
 
     Attributes:
-        logits: One a row, (rows, K): of samples, or of labelled pixels.
-        y: Their labels.
-        names: Domains of the rows; one name stands for all of them.
+        logits: Logits (rows, K) of samples or of labelled pixels, one per row.
+        y: Labels of the rows.
+        names: Domains of the rows; a single name applies to all of them.
         predictions: The predicted classes of all samples, or of all pixels as masks.
-        n_images: Images that count, if every pixel was predicted; else None.
+        n_images: Number of images that count, if every pixel was predicted; otherwise None.
     """
 
     logits: Tensor
@@ -244,7 +249,7 @@ class _Judged:
 
 
 def _judge(batch: Batch, n: int, logits: Tensor, ignore_label: int) -> _Judged:
-    """Put the predictions that count beside their labels, which were checked."""
+    """Return the predictions that count with their labels, which are valid."""
     logits, y = logits[-n:], batch.y[-n:]
     names: Sequence[str] = batch.domains[-n:] or (batch.domain,) * n
     if logits.dim() == 2:
@@ -263,7 +268,7 @@ def _judge(batch: Batch, n: int, logits: Tensor, ignore_label: int) -> _Judged:
 def _record(
     batch: Batch, index: int, judged: _Judged, cost: Cost, counts: tuple[Counts, Counts]
 ) -> Record:
-    """Compare predictions with labels, and the method's counts after the call with those before."""
+    """Compare predictions with labels, and the method's counts before and after the call."""
     before, after = counts
     logits, y, names = judged.rows
     log_p = log_probs(logits)
@@ -285,7 +290,7 @@ def _record(
         },
         epoch=batch.epoch,
         learned=batch.learns,
-        # In a window that is not learned from there is a new sample all the same.
+        # A window that is not learned from is not a probe: it contains a new sample.
         is_probe=not batch.learns and batch.n_new is None,
         confidence=_mean(log_p.amax(dim=1).exp()),
         n_forwards=after.forwards - before.forwards,

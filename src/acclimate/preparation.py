@@ -1,49 +1,51 @@
-"""Prepare a model for adaptation: the one place where source data is seen."""
+"""Prepare a model for adaptation. No other module reads source data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from acclimate.artifact import Artifact, versions
-from acclimate.errors import (
-    ArtifactMissing,
-    BadInput,
-    InvalidConfig,
-    UnsuitableModel,
-    did_you_mean,
-)
-from acclimate.functional.inputs import Normalization, check_images
+from acclimate.artifact import Artifact
+from acclimate.errors import ArtifactMissing, BadInput, InvalidConfig, UnsuitableModel
+from acclimate.forward import Call, run_eagerly
+from acclimate.functional.inputs import check_images
 from acclimate.functional.pixels import IGNORE_LABEL
 from acclimate.functional.precision import SpeedName, check_speed, precision_used
-from acclimate.methods import get_method
-from acclimate.methods.dense import check_dense
-from acclimate.parts.cache import RowCache
-from acclimate.parts.contrast import prepare_contrast
-from acclimate.parts.encoder import Encoder
-from acclimate.parts.features import prepare_features
-from acclimate.parts.fisher import prepare_fisher
-from acclimate.parts.options import (
-    ContrastOptions,
-    FisherOptions,
-    PenaltyOptions,
-    PrototypeOptions,
+from acclimate.introspect import (
+    ModelInfo,
+    check_gradients,
+    check_model,
+    count_classes,
+    inspect_model,
 )
-from acclimate.parts.penalty import prepare_penalty
-from acclimate.parts.prototypes import prepare_prototypes
-from acclimate.parts.source import Progress, Source, check_reiterable, split_batch
+from acclimate.methods import METHODS, get_method
+from acclimate.methods.gradient import GradientMethod
+from acclimate.methods.method import check_dense
+from acclimate.parts import (
+    Context,
+    Contrast,
+    Features,
+    FisherInformation,
+    Part,
+    Penalty,
+    Prototypes,
+    get_part,
+)
+from acclimate.parts.contrastive_head import HOW_TO_TRAIN
+from acclimate.parts.encoder import Encoder, RowCache
+from acclimate.parts.part import get_place, make_generator
+from acclimate.parts.source import SourceData, check_reiterable, find_labels, split_batch
+from acclimate.progress import Progress, finish_line, get_progress
 from acclimate.snapshot import fingerprint
-from acclimate.taps import Anatomy, LogitsAt, find_anatomy
-from acclimate.terms.contrastive_head import HOW_TO_TRAIN, read_head
+from acclimate.storage import versions
+from acclimate.terms import TERMS
 
-#: The parts that can be prepared, in the order in which they are.
-PARTS = ("penalty", "prototypes", "features", "fisher", "contrast")
-#: Those that are unless others are asked for.
-DEFAULT_PARTS = ("penalty", "prototypes", "features")
+#: The parts that are prepared by default.
+DEFAULT_PARTS: tuple[type[Part], ...] = (Penalty, Prototypes, Features)
 
 
 def prepare(
@@ -51,132 +53,96 @@ def prepare(
     source: Iterable[Any],
     *,
     method: str | Sequence[str] | None = None,
-    parts: Sequence[str] | None = None,
-    normalization: Any = None,
-    head: str | None = None,
-    logits_at: LogitsAt = None,
-    penalty: PenaltyOptions | None = None,
-    prototypes: PrototypeOptions | None = None,
-    fisher: FisherOptions | None = None,
-    contrast: ContrastOptions | None = None,
-    contrast_head: nn.Module | str | Path | None = None,
+    parts: Sequence[str | Part] | None = None,
+    info: ModelInfo | None = None,
     classes: Sequence[str] | None = None,
     ignore_label: int = IGNORE_LABEL,
     seed: int = 0,
     speed: SpeedName = "exact",
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Artifact:
-    """Compute on source data what a model needs to adapt later without it.
+    """Compute on source data everything that a model needs to adapt later without it.
 
-    The model is frozen and in evaluation mode throughout, and is given back as it was. What it
-    makes of the source's images is kept for the parts and epochs that need it again: up to 512 MB
-    in memory, beyond in a temporary file.
+    The model is frozen and in evaluation mode throughout, and is unchanged afterwards. Features of
+    source images are cached for the parts and epochs that need them again: up to 512 MB in memory,
+    the rest in a temporary file.
 
     Args:
-        model: A trained classifier, of images or of every pixel, on any device.
-        source: Labelled batches `(x, y)`, several times iterable, such as a shuffled DataLoader.
-            Labels are class numbers (N,), or masks of the images' size (N, H, W) for a model that
-            predicts every pixel.
-        method: Prepare what these methods need, and what the guard needs.
-        parts: Or name the parts: `"penalty"` (SWR), `"prototypes"` (NSP), `"features"` (moments of
-            features and predictions; the guard needs them), `"fisher"` (EATA), `"contrast"` (TFA,
-            TTT++). Without either: `DEFAULT_PARTS`; for a model that predicts every pixel without
-            prototypes, which are not the paper's there and need every class.
-        normalization: How the inputs are normalised: None for images in [0, 1] (the model
-            normalises inside, or needs none), or `(mean, std)`.
-        head: Name of the module that makes the logits, if it cannot be found.
-        logits_at: Where the logits are in the model's output, if that cannot be told.
-        penalty: Options of the penalty vector; the paper's by default.
-        prototypes: Options of prototypes and projector; the paper's by default.
-        fisher: Options of the Fisher information; those of EATA's authors by default.
-        contrast: Options of the part contrast; those of TTT++'s authors by default.
-        contrast_head: The projection head the model was trained with jointly, which TTT++ needs: a
-            file of `acclimate train --joint simclr`, or a module (Linear, ReLU, Linear).
-        classes: Names of the classes in the order of the logits, to be kept with the artifact.
-        ignore_label: What masks hold where there is no label.
-        seed: Of all random draws.
-        speed: `"exact"`: in the model's own precision. `"fast"`: in bfloat16 where the device has
-            it, and the same as `"exact"` where it has not; the part fisher is always exact. The
-            artifact's card says what was asked for and what was used.
-        progress: Called with the stage, the count done and the count to do.
+        model: A trained classifier of images or of pixels, on any device.
+        source: Labelled batches `(x, y)` that can be iterated several times, such as a shuffled
+            DataLoader; or dicts with the model's inputs and `labels`, as Hugging Face loaders
+            yield. Labels are class numbers (N,), or masks of the images' size (N, H, W) for a model
+            that predicts every pixel.
+        method: Names of methods and terms. What they and the guard need is prepared.
+        parts: Parts by name (`"penalty"` for SWR, `"prototypes"` for NSP, `"features"` for the
+            guard, `"fisher"` for EATA, `"contrast"` for TFA and TTT++), or with options, such as
+            `Penalty(n_samples=64)`. Together with `method`, they are added to the parts that it
+            needs, or replace their options. If neither is given, `DEFAULT_PARTS` are prepared. For
+            a model that predicts every pixel, these exclude prototypes, which the paper does not
+            use there and which need every class.
+        info: Facts about the model that cannot be inferred: its head, where its logits are, how its
+            inputs are normalised.
+        classes: Class names in the order of the logits, to be stored in the artifact.
+        ignore_label: Value of pixels without a label in masks.
+        seed: Seed of all random numbers.
+        speed: `"exact"`: the model's own precision. `"fast"`: bfloat16 where the device supports
+            it, otherwise the same as `"exact"`; the part fisher is always exact. The artifact's
+            card states the option and the precision that was used.
+        progress: Called with the stage, the count done and the total. By default a bar is shown in
+            terminals and notebooks; False turns it off.
 
     Returns:
         The artifact; `save` it beside the model.
     """
     check_speed(speed)
-    are_default = method is None and parts is None
-    parts = _choose_parts(method, parts)
-    if contrast_head is None:
-        _check_no_head_needed(method)
-    for name in parts:
-        if name not in PARTS:
-            raise InvalidConfig(
-                "unknown_name",
-                f'there is no part "{name}". {did_you_mean(name, PARTS)}',
-                kind="part",
-                name=name,
-                known=PARTS,
-            )
-    if contrast_head is not None and "contrast" not in parts:
-        raise InvalidConfig(
-            "not_applicable",
-            "contrast_head goes into the part contrast, which is not asked for. Say "
-            'method="ttt_pp", or add "contrast" to the parts.',
-            option="contrast_head",
-        )
-    penalty = penalty if penalty is not None else PenaltyOptions()
-    prototypes = prototypes if prototypes is not None else PrototypeOptions()
-    normal = Normalization.of(normalization)
+    model = check_model(model)
+    chosen = choose_parts(method, parts)
     check_reiterable(source)
+    info = info or ModelInfo()
     weights = next((p for p in model.parameters()), torch.empty(0))
-    device, dtype = weights.device, weights.dtype
-    x = _first(source, normal).to(device)
-    anatomy = find_anatomy(model, x[:2], head, logits_at)
-    if anatomy.is_dense:
-        parts = _choose_pixel_parts(method, parts, are_default)
-    if classes is not None and len(classes) != anatomy.n_classes:
+    needs_gradients = _needs_gradients(method, chosen)
+    call, x, y = _first(source, model, info)
+    n_expected = count_classes(model, info)
+    if n_expected is not None and y.dim() == 1:
+        _check_classes(source, chosen, replace(info, n_classes=n_expected))
+    _check_precision(x, weights, needs_gradients)
+    some = x[:2].to(weights.device)
+    info = inspect_model(model, some, info, call)
+    if info.is_dense:
+        chosen = _choose_pixel_parts(method, parts, chosen)
+    if classes is not None and len(classes) != info.n_classes:
         raise BadInput(
             "count_mismatch",
-            f"expected the names of {anatomy.n_classes} classes, as the model has that many "
-            f"logits, found {len(classes)}.",
-            expected=anatomy.n_classes,
+            f"Expected {info.n_classes} class names, one per logit of the model, found "
+            f"{len(classes)}. Pass the names in the order of the logits.",
+            expected=info.n_classes,
             found=len(classes),
         )
-    projection = (
-        None if contrast_head is None else read_head(contrast_head, model, anatomy.n_features)
-    )
-    ignored = ignore_label if anatomy.is_dense else None
-    data = Source(source, anatomy.n_classes, device, normal, progress, ignored)
-
-    reuses = _n_passes(parts, prototypes, anatomy.n_classes) > 1 and not anatomy.is_dense
+    for part in chosen:
+        part.check(model, info)
+    if info.n_classes != n_expected:
+        _check_classes(source, chosen, info)
+    if needs_gradients:
+        check_gradients(model, some, info, call)
+    bar = get_progress(progress)
+    data = SourceData(source, info, weights.device, bar, ignore_label if info.is_dense else None)
     tensors: dict[str, Tensor] = {}
     cards: dict[str, Any] = {}
-    with RowCache() as cache:
-        encoder = Encoder(model, anatomy, speed, cache if reuses else None)
-        makers: dict[str, Callable[[torch.Generator], tuple[dict[str, Tensor], dict[str, Any]]]] = {
-            "penalty": lambda draws: prepare_penalty(model, anatomy, data, penalty, draws, speed),
-            "prototypes": lambda draws: prepare_prototypes(
-                model, anatomy, data, prototypes, draws, encoder
-            ),
-            "features": lambda draws: prepare_features(model, anatomy, data, encoder),
-            "fisher": lambda draws: prepare_fisher(model, anatomy, data, fisher or FisherOptions()),
-            "contrast": lambda draws: prepare_contrast(
-                model, anatomy, data, contrast or ContrastOptions(), projection, draws, encoder
-            ),
-        }
-        for index, name in enumerate(PARTS):
-            if name in parts:
-                # Each part has its own draws, so that leaving one out does not change another.
-                made, found = makers[name](torch.Generator().manual_seed(seed * 1000 + index))
-                tensors |= {key: tensor.detach().cpu() for key, tensor in made.items()}
-                precision = precision_used(dtype, device, speed == "fast" and name != "fisher")
-                cards[name] = {**found, "speed": speed, "precision": precision}
+    reuses = sum(part.n_passes(info) for part in chosen) > 1 and not info.is_dense
+    with run_eagerly(model), RowCache() as cache, finish_line(bar):
+        encoder = Encoder(model, info, call, speed, cache if reuses else None)
+        for part in chosen:
+            generator = make_generator(part.name, seed)
+            made, card = part.compute(Context(model, info, data, encoder, generator, call, speed))
+            tensors |= {key: tensor.detach().cpu() for key, tensor in made.items()}
+            is_fast = speed == "fast" and not part.always_exact
+            precision = precision_used(weights.dtype, weights.device, is_fast)
+            cards[part.name] = {**card, "speed": speed, "precision": precision}
     card = {
         "model": fingerprint(model),
-        "anatomy": _anatomy_card(anatomy),
+        "info": info.to_dict(),
         "classes": None if classes is None else list(classes),
         "input_shape": list(x.shape[1:]),
-        "normalization": None if normal is None else normal.to_dict(),
         "seed": seed,
         "parts": cards,
         "versions": versions(),
@@ -184,76 +150,125 @@ def prepare(
     return Artifact(tensors, card)
 
 
-def _choose_parts(
-    method: str | Sequence[str] | None, parts: Sequence[str] | None
-) -> tuple[str, ...]:
-    if method is None:
-        return DEFAULT_PARTS if parts is None else tuple(parts)
-    if parts is not None:
-        raise InvalidConfig(
-            "conflicting_options",
-            "give either method or parts, not both.",
-            options=("method", "parts"),
-        )
-    names = [method] if isinstance(method, str) else method
-    needed = [part for name in names for part in get_method(name).needs]
-    return tuple(dict.fromkeys([*needed, "features"]))
+def choose_parts(
+    method: str | Sequence[str] | None, parts: Sequence[str | Part] | None
+) -> list[Part]:
+    """Return the parts to prepare, with their options, in the order of preparation."""
+    needed: list[type[Part]] = []
+    names = _names(method)
+    for name in names:
+        needs = TERMS[name].needs if name in TERMS and name not in METHODS else None
+        needed += get_method(name).needs if needs is None else needs
+    if method is None and parts is None:
+        needed = list(DEFAULT_PARTS)
+    elif method is not None:
+        needed.append(Features)
+    chosen = {part.name: part() for part in needed}
+    given = [get_part(part) for part in parts or ()]
+    for part in given:
+        if [other.name for other in given].count(part.name) > 1:
+            raise InvalidConfig(
+                "duplicate",
+                f'The part "{part.name}" was given more than once. Pass it once.',
+                name=part.name,
+            )
+        chosen[part.name] = part
+    contrast = chosen.get("contrast")
+    for name in names:
+        needs_head = getattr(METHODS.get(name), "needs_contrast_head", False)
+        if needs_head and not (isinstance(contrast, Contrast) and contrast.head is not None):
+            raise ArtifactMissing(
+                "projection_head_needed",
+                f'The method "{name}" needs the projection head that was trained jointly with the '
+                f"model. Pass parts=[Contrast(head=FILE)]. {HOW_TO_TRAIN}",
+            )
+    return sorted(chosen.values(), key=get_place)
+
+
+def _names(method: str | Sequence[str] | None) -> list[str]:
+    return [method] if isinstance(method, str) else list(method or ())
 
 
 def _choose_pixel_parts(
-    method: str | Sequence[str] | None, parts: tuple[str, ...], are_default: bool
-) -> tuple[str, ...]:
-    """Return the parts for a model that predicts every pixel; refuse what is not made for it."""
-    for name in [method] if isinstance(method, str) else method or ():
-        check_dense(get_method(name))
-    if are_default:
-        return tuple(part for part in parts if part != "prototypes")
-    if unfit := [part for part in ("fisher", "contrast") if part in parts]:
+    method: str | Sequence[str] | None, given: Sequence[str | Part] | None, parts: list[Part]
+) -> list[Part]:
+    """Return the parts for a model that predicts every pixel; refuse unsupported ones."""
+    for name in _names(method):
+        if name in METHODS:
+            check_dense(get_method(name))
+    if method is None and given is None:
+        return [part for part in parts if part.name != "prototypes"]
+    if unfit := [part.name for part in parts if not part.dense]:
         raise UnsuitableModel(
             "dense_unsupported",
-            f"this model predicts every pixel; {' and '.join(unfit)} can be measured for methods "
-            "that adapt predictions of whole images only. Leave them out of the parts.",
+            f"Expected parts that support models that predict every pixel, found "
+            f"{' and '.join(unfit)}, which only methods for whole images use. Remove them from "
+            "parts.",
             what=", ".join(unfit),
         )
     return parts
 
 
-def _n_passes(parts: Sequence[str], options: PrototypeOptions, n_classes: int) -> int:
-    """Return how often the source's images, as they are, are looked at by the model."""
-    n_passes = int("features" in parts)
-    if "prototypes" in parts and options.source == "embedding":
-        n_passes += options.epochs if options.depth_for(n_classes) else 1
-    return n_passes
-
-
-def _check_no_head_needed(method: str | Sequence[str] | None) -> None:
-    """Refuse early what `adapt` would refuse after a long preparation."""
-    for name in [method] if isinstance(method, str) else method or ():
-        if getattr(get_method(name), "needs_contrast_head", False):
-            raise ArtifactMissing(
-                "projection_head_needed",
-                f"{name} needs the projection head that the model was trained with jointly: "
-                f"contrast_head=FILE. {HOW_TO_TRAIN}",
-            )
-
-
-def _first(source: Iterable[Any], normalization: Normalization | None) -> Tensor:
-    for batch in source:
-        x, _ = split_batch(batch)
-        check_images(x, normalization)
-        return x
-    raise BadInput(
-        "empty_source", "the source has no batch. Give labelled source data: batches (x, y)."
+def _needs_gradients(method: str | Sequence[str] | None, parts: Sequence[Part]) -> bool:
+    """Return whether one of the parts or methods computes gradients of the model."""
+    kinds = [METHODS[name] for name in _names(method) if name in METHODS]
+    return any(isinstance(part, Penalty | FisherInformation) for part in parts) or any(
+        issubclass(kind, GradientMethod) for kind in kinds
     )
 
 
-def _anatomy_card(anatomy: Anatomy) -> dict[str, Any]:
-    at = anatomy.logits_at
-    return {
-        "head": anatomy.head,
-        # A function cannot be written to a file: it must be given again at adapt().
-        "logits_at": at if isinstance(at, str | int) else None,
-        "n_classes": anatomy.n_classes,
-        "n_features": anatomy.n_features,
-        **({"is_dense": True} if anatomy.is_dense else {}),
-    }
+def _first(source: Iterable[Any], model: nn.Module, info: ModelInfo) -> tuple[Call, Tensor, Tensor]:
+    for batch in source:
+        call, y = split_batch(batch, info.images_at)
+        check_images(call.images, info.normalization)
+        return call.fit(model), call.images, y
+    raise BadInput(
+        "empty_source", "The source has no batch. Pass labelled source data: batches (x, y)."
+    )
+
+
+def _check_precision(x: Tensor, weights: Tensor, needs_gradients: bool) -> None:
+    """Refuse images whose precision differs from the model's, before the model fails on them."""
+    if weights.dtype == torch.float16 and needs_gradients:
+        raise BadInput(
+            "wrong_dtype",
+            "Expected a model of float32 or bfloat16, as methods that learn by gradients need, "
+            "found one of float16, in which small updates are lost. Prepare and adapt "
+            "model.bfloat16() or model.float().",
+            found="float16",
+        )
+    if x.dtype == weights.dtype or torch.is_autocast_enabled(weights.device.type):
+        return
+    raise BadInput(
+        "wrong_dtype",
+        f"Expected source images of {weights.dtype}, as the weights of the model are, found "
+        f"{x.dtype}. Convert the model, for example with model.float(), or the images.",
+        found=str(x.dtype).removeprefix("torch."),
+    )
+
+
+def _check_classes(source: Iterable[Any], parts: Sequence[Part], info: ModelInfo) -> None:
+    """Refuse a source that does not contain every class, if every class needs a prototype.
+
+    Only labels that are available without reading images are checked.
+    """
+    wanted = [part for part in parts if isinstance(part, Prototypes)]
+    if info.is_dense or not wanted or wanted[0].source != "embedding":
+        return
+    labels, most = find_labels(source, info.images_at)
+    n_classes = info.known_classes
+    expected = set(range(n_classes))
+    if labels is not None and not (labels and labels <= expected):
+        return  # a source without labels or with wrong ones is refused when it is read
+    missing = () if labels is None else tuple(sorted(expected - labels))
+    if not missing and (most is None or most >= n_classes):
+        return
+    found = f"{n_classes - len(missing)} classes" if missing else f"{most} images"
+    raise BadInput(
+        "missing_classes",
+        f"Expected source images of all {n_classes} classes for the part prototypes, found "
+        f"{found}. Pass more source data, or take prototypes from the classifier's weights: "
+        'parts=[Prototypes(source="classifier"), ...]. For methods without NSP, prepare without '
+        'prototypes: parts=["penalty", "features"].',
+        missing=missing,
+    )

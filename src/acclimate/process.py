@@ -1,7 +1,7 @@
-"""Settings of the whole process that make training on a processor faster.
+"""Process-wide settings that make training on a CPU faster.
 
-They concern everything in the process, so a library must not change them unasked: the command line
-does, and a program of one's own can, by calling `tune_process()` before it imports torch.
+They affect everything in the process, so a library must not change them on its own. The command
+line does; a program can call `tune_process()` before it imports torch.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import ctypes
 import os
 import sys
 
-# Of glibc's <malloc.h>.
+# From glibc's <malloc.h>.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST = 2**31 - 1
 
 
 def tune_process() -> dict[str, str]:
-    """Make large buffers be used again, and waiting threads sleep; return what was set.
+    """Reuse large memory blocks and let waiting threads sleep; return what was set.
 
-    By default glibc asks the kernel for every large block of memory and gives it back at once, and
-    the kernel clears it page by page each time; a training step does so hundreds of times. And the
-    threads of OpenMP spin while they wait, which takes the cores from whoever else could use them.
+    By default glibc requests every large block of memory from the kernel and returns it
+    immediately, and the kernel clears it page by page each time; a training step does so hundreds
+    of times. The threads of OpenMP spin while they wait, which takes cores from other processes.
 
-    What the environment says already is left alone (`OMP_WAIT_POLICY`, `MALLOC_MMAP_THRESHOLD_`).
-    The second setting works only before torch is loaded; the first only with glibc. The price is
-    that memory which was used once is kept by the process.
+    Settings in the environment take precedence (`OMP_WAIT_POLICY`, `MALLOC_MMAP_THRESHOLD_`). The
+    setting of OpenMP works only before torch is loaded, the one of memory only with glibc. The
+    process keeps memory that was used once.
     """
     done = {}
     if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
@@ -35,7 +35,7 @@ def tune_process() -> dict[str, str]:
 
 
 def _keep_memory() -> bool:
-    """Tell glibc's allocator to keep large blocks; say whether there is one that does."""
+    """Make glibc's allocator keep large blocks; return whether that worked."""
     if not sys.platform.startswith("linux"):
         return False
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -1,7 +1,7 @@
-"""Copies of everything a method may touch, as plain trees of tensors.
+"""Copies of everything a method may change, as plain trees of tensors.
 
 A *tree* is a tensor, a number, a string, None, or a list or a string-keyed dict of trees. All state
-in the package is kept, copied, saved and compared in this one shape.
+in the package is stored, copied, saved and compared in this form.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from acclimate.storage import digest
 
 Tree = Any
 
-_LEAF = "$tensor"  # marks the place of a tensor in a tree's JSON form
+_LEAF = "$tensor"  # marks the position of a tensor in a tree's JSON form
 
 
 def map_tree(tree: Tree, function: Callable[[Tensor], Tensor]) -> Tree:
@@ -38,7 +38,7 @@ def copy_tree(tree: Tree) -> Tree:
 
 
 def flatten_tree(tree: Tree, prefix: str = "") -> tuple[dict[str, Tensor], Any]:
-    """Split a tree into named tensors and a JSON skeleton that says where they stand.
+    """Split a tree into named tensors and a JSON skeleton with their positions.
 
     >>> flatten_tree({"a": [torch.tensor(1), None], "b": 2})
     ({'a.0': tensor(1)}, {'a': [{'$tensor': 'a.0'}, None], 'b': 2})
@@ -87,7 +87,8 @@ def fingerprint(model: nn.Module) -> dict[str, Any]:
     if any(is_lazy(tensor) for tensor in tensors.values()):
         raise UnsuitableModel(
             "lazy_layers",
-            "the model has lazy layers that have not seen an input yet. Run it once first.",
+            "Expected an initialised model, found lazy layers that have not seen an input yet. Run "
+            "the model once first.",
         )
     layout = {name: [str(t.dtype).removeprefix("torch."), *t.shape] for name, t in tensors.items()}
     return {

@@ -1,8 +1,8 @@
-"""The one way files are written and read: safetensors with a JSON card, atomically, checked.
+"""Write and read acclimate files: safetensors with a JSON card, written atomically and verified.
 
-A file of ours is a plain safetensors file. Its metadata holds one string, `acclimate`: a JSON card,
-whose field `sha256` is a digest over the rest of the card and all tensors, so that a flipped bit
-anywhere is found. The same content gives the same bytes. Nothing that is loaded can execute code.
+An acclimate file is a plain safetensors file. Its metadata has one string, `acclimate`: a JSON
+card, whose field `sha256` is a digest over the rest of the card and all tensors, so that any
+flipped bit is detected. The same content gives the same bytes. Loading cannot execute code.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import secrets
 import warnings
 from collections.abc import Iterable, Mapping
@@ -17,11 +18,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from acclimate._version import __version__
 from acclimate.errors import (
     AcclimateWarning,
     ArtifactMismatch,
@@ -30,11 +33,11 @@ from acclimate.errors import (
     CorruptFile,
 )
 
-#: major.minor of what is written. A reader takes its own major; newer minors may add fields.
+#: Format version (major, minor). Readers accept their own major; newer minors may add fields.
 FORMAT = (1, 0)
 
 _LARGEST_HEADER = 100_000_000  # the safetensors format's own limit
-_NOT_OURS = "Give a file written by acclimate; a foreign file cannot be converted."
+_NOT_OURS = "Pass a file written by acclimate; other files cannot be converted."
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
@@ -44,7 +47,7 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
 
 
 def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
-    """Return a SHA-256 over names, dtypes, shapes and bytes of tensors, and a text."""
+    """Return the SHA-256 of the names, dtypes, shapes and bytes of tensors, and of a text."""
     state = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -54,21 +57,21 @@ def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
 
 
 def write_atomically(path: str | Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old content or the new, never a part.
+    """Write a file so that a reader sees the old content or the new one, never a part.
 
-    The bytes go to a neighbour first, are forced to the disk, and take the name in one step.
+    The bytes are written to a temporary file beside it and synced to disk; then it is renamed.
     """
     path = Path(path)
     if not path.parent.is_dir():
         raise BadInput(
             "not_found",
-            f"cannot write {path}: the folder {path.parent} does not exist. Create it first.",
+            f"Cannot write {path}: the folder {path.parent} does not exist. Create it first.",
             path=path.parent,
         )
     if path.is_dir():
         raise BadInput(
             "not_a_file",
-            f"cannot write {path}: it is a folder. Give the name of a file.",
+            f"Cannot write {path}: it is a folder. Pass the path of a file.",
             path=path,
         )
     neighbour = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
@@ -90,10 +93,10 @@ def write_file(
     """Write tensors and a JSON card as one file.
 
     Args:
-        path: Where; the folder must exist.
-        kind: What the file is, `"artifact"` or `"state"`; checked on reading.
-        tensors: Any number, any dtype safetensors knows.
-        card: JSON-serialisable.
+        path: Path of the file; the folder must exist.
+        kind: Kind of the file, `"artifact"` or `"state"`; verified on reading.
+        tensors: Any number of tensors of dtypes that safetensors supports.
+        card: JSON-serialisable metadata.
     """
     text = json.dumps({"kind": kind, "format": list(FORMAT), **card}, allow_nan=False)
     # Tied tensors share memory, which safetensors refuses: each gets its own copy.
@@ -104,10 +107,10 @@ def write_file(
 
 
 def read_file(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a file written by `write_file`; refuse anything else with one clear error."""
+    """Read a file written by `write_file`; refuse any other file."""
     path = Path(path)
     if not path.is_file():
-        text = f"{path} is not a file. Give the path that was passed to save()."
+        text = f"Expected a file, but {path} is not one. Pass the path that was passed to save()."
         if not path.exists():
             raise BadInput("not_found", text, path=path)
         raise BadInput("not_a_file", text, path=path)
@@ -120,22 +123,22 @@ def read_file(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str,
         raise CorruptFile(
             "unreadable_file",
             f"{path} has a safetensors header that does not fit its content ({error}). "
-            "The file was damaged after it was written: copy it again or make it anew.",
+            "The file was damaged after it was written. Copy or create it again.",
             path=path,
         ) from error
     if "acclimate" not in metadata:
         raise CorruptFile(
             "not_ours",
-            f"{path} is a safetensors file, but has no acclimate card in its metadata. {_NOT_OURS}",
+            f"{path} is a safetensors file without an acclimate card in its metadata. {_NOT_OURS}",
             path=path,
         )
     card = _open_card(metadata["acclimate"])
     version = card.get("format", [0, 0])
-    if version[0] > FORMAT[0]:  # first: a later format may be signed in another way
+    if version[0] > FORMAT[0]:  # checked first: a later format may be signed differently
         raise ArtifactVersion(
             "newer_format",
-            f"{path} has format {version[0]}.{version[1]}; this acclimate reads up to "
-            f"{FORMAT[0]}.x. Upgrade acclimate, or make the file anew with this version.",
+            f"{path} has format {version[0]}.{version[1]}; this version of acclimate reads formats "
+            f"up to {FORMAT[0]}.x. Upgrade acclimate, or create the file again with this version.",
             path=path,
             found=tuple(version),
         )
@@ -143,14 +146,14 @@ def read_file(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str,
     if digest(tensors, json.dumps(card)) != sha256:
         raise CorruptFile(
             "altered_file",
-            f"{path} does not have the content it was written with (its SHA-256 differs). "
-            "It was altered or damaged: copy it again or make it anew.",
+            f"The SHA-256 of {path} differs from the one in its card. The file was altered or "
+            "damaged. Copy or create it again.",
             path=path,
         )
     if card["kind"] != kind:
         raise ArtifactMismatch(
             "other_kind",
-            f"expected a file of kind {kind!r}, but {path} is of kind {card['kind']!r}. "
+            f"Expected a file of kind {kind!r}, but {path} is of kind {card['kind']!r}. "
             "Artifacts are read by Artifact.load(), states by adapted.load().",
             path=path,
             found=card["kind"],
@@ -166,7 +169,7 @@ def warn_unknown(path: str | Path, fields: Iterable[str], known: Iterable[str]) 
         warnings.warn(
             AcclimateWarning(
                 "unknown_fields",
-                f"{path} has fields this version of acclimate does not know and leaves out: "
+                f"{path} has fields that this version of acclimate does not know and ignores: "
                 f"{', '.join(unknown)}. Upgrade acclimate to use them.",
                 path=path,
                 fields=tuple(unknown),
@@ -176,17 +179,17 @@ def warn_unknown(path: str | Path, fields: Iterable[str], known: Iterable[str]) 
 
 
 def _open_card(text: str) -> dict[str, Any]:
-    """Return a card, or an empty one if the text is not as it was written."""
+    """Return a card, or an empty one if the text was altered."""
     try:
         card = json.loads(text)
     except json.JSONDecodeError:
         return {}
-    # Some altered texts mean the same (1e5 and 1E5); they are damage nevertheless.
+    # Some altered texts have the same meaning (1e5 and 1E5); they count as damaged nevertheless.
     return card if isinstance(card, dict) and json.dumps(card) == text else {}
 
 
 def _check_header(path: Path) -> None:
-    """Refuse what is not safetensors before a library reads it, with the reason."""
+    """Refuse a file that is not safetensors before the library reads it, with the reason."""
     size = path.stat().st_size
     with path.open("rb") as file:
         first = file.read(9)
@@ -194,7 +197,7 @@ def _check_header(path: Path) -> None:
         raise CorruptFile(
             "truncated_file",
             f"{path} has only {size} bytes, too few for a safetensors file. "
-            "It was cut off: copy it again or make it anew.",
+            "It is truncated. Copy or create it again.",
             path=path,
         )
     length = int.from_bytes(first[:8], "little")
@@ -207,14 +210,24 @@ def _check_header(path: Path) -> None:
     if length > _LARGEST_HEADER:
         raise CorruptFile(
             "unsafe_file",
-            f"{path} claims a header of {length} bytes, more than the {_LARGEST_HEADER} the format "
-            "allows. It is damaged, or made to exhaust memory: do not use it.",
+            f"{path} claims a header of {length} bytes, more than the {_LARGEST_HEADER} that the "
+            "format allows. It is damaged, or designed to exhaust memory. Do not use it.",
             path=path,
         )
     if length + 8 > size:
         raise CorruptFile(
             "truncated_file",
             f"{path} ends inside its header ({size} bytes of at least {length + 8}). "
-            "It was cut off: copy it again or make it anew.",
+            "It is truncated. Copy or create it again.",
             path=path,
         )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of acclimate, torch, numpy and Python."""
+    return {
+        "acclimate": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }

@@ -59,6 +59,8 @@ def run_to_failure(spec: JobSpec, folder: Path) -> BaseException:
     (error,) = errors
     told = json.loads((folder / "error.json").read_text())
     assert (told["type"], told["message"]) == (type(error).__name__, str(error))
+    assert told.get("code") == getattr(error, "code", None)
+    assert told.get("data", {}).keys() == getattr(error, "data", {}).keys()
     return error
 
 

@@ -118,7 +118,7 @@ def test_a_job_is_given_up_when_it_has_cost_too_many_workers(tmp_path: Path) -> 
     error = stage.store.folder(stage.names[0]).read("error.json")
     assert error is not None
     assert error["type"] == "WorkerDied"
-    assert "was lost on purpose (try 2)" in error["message"]
+    assert "was lost on purpose (attempt 2)" in error["message"]
 
 
 def test_a_job_that_had_not_begun_costs_nothing(tmp_path: Path) -> None:

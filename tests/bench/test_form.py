@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from acclimate.bench import JobSpec, Suite
 from acclimate.bench.hashes import model_code_sha256
 from acclimate.errors import BadInput
-from acclimate.functional.normalization import NORMALIZATIONS
+from acclimate.functional.inputs import NORMALIZATIONS
 from acclimate.zoo.external import NormalizedModel
 from tests.bench import models
 from tests.bench.jobs import make_spec, read_lines, run_once, run_to_failure, stable
@@ -177,7 +177,7 @@ def test_constants_in_a_suite_are_one_value(tmp_path: Path) -> None:
         '[[rows]]\nmethod = "source"\n'
     )
     (entry,) = Suite.load(file).entries
-    found = entry.spec.get_wrapping().normalization
+    found = entry.spec.get_wrapping().info.normalization
     assert found is not None
     assert found.mean == MEAN
     x = torch.rand(2, 3, 4, 4)
@@ -256,8 +256,8 @@ def test_classes_of_a_folder_may_be_named(tmp_path: Path) -> None:
         ({"size": 0}, "out_of_range", {"option": "size", "found": (0, 0)}),
         ({"domains": "night"}, "wrong_type", {"option": "domains", "found": "night"}),
         ({"domains": {"names": "night"}}, "wrong_type", {"option": "names"}),
-        ({"method": "source", "regularizer": {}}, "no_gradient_steps", {"method": "source"}),
-        ({"method": "swr", "regularizer": {}}, "duplicate", {"name": "regularizer"}),
+        ({"method": "source", "terms": {"swr": {}}}, "no_gradient_steps", {"method": "source"}),
+        ({"method": "swr", "terms": {"swr": {}}}, "duplicate", {"name": "swr"}),
     ],
 )
 def test_values_of_another_kind_are_refused(
@@ -276,8 +276,8 @@ def test_rows_without_a_label_say_what_they_are(tmp_path: Path) -> None:
     file = tmp_path / "suite.toml"
     row = '[[rows]]\nmethod = "tent"\n'
     file.write_text(
-        f'title = "t"\n{row}{row}regularizer = {{ strength = 3 }}\nguard = true\nspeed = "fast"\n'
-        f"{row}options = {{ lr = 0.5 }}\nauxiliary = [true]\n{row}guard = [true]\nlabel = 'mine'"
+        f'title = "t"\n{row}{row}terms.swr = {{ strength = 3 }}\nguard = true\nspeed = "fast"\n'
+        f"{row}options = {{ lr = 0.5 }}\nterms.nsp = [true]\n{row}guard = [true]\nlabel = 'mine'"
     )
     labels = [entry.label for entry in Suite.load(file).entries]
     assert labels == ["tent", "tent + SWR, guarded, fast", "tent + NSP", "mine"]

@@ -61,10 +61,10 @@ def count_errors(spec: JobSpec, artifact: acclimate.Artifact | None, **options) 
         (make_spec("tent", options={"lr": 0.05}), {"lr": 0.05}),
         (make_spec("swr_nsp", seed=3), {}),
         (
-            make_spec("tent", options={"lr": 0.05}, regularizer={"strength": 900.0}),
-            {"lr": 0.05, "regularizer": acclimate.SwrOptions(strength=900.0)},
+            make_spec("tent", options={"lr": 0.05}, terms={"swr": {"strength": 900.0}}),
+            {"lr": 0.05, "terms": [acclimate.Swr(strength=900.0)]},
         ),
-        (make_spec("entropy", auxiliary={}, seed=1), {"auxiliary": "nsp"}),
+        (make_spec("entropy", terms={"nsp": {}}, seed=1), {"terms": ["nsp"]}),
     ],
     ids=["source", "tent", "swr_nsp", "tent+swr", "entropy+nsp"],
 )
@@ -91,8 +91,7 @@ def test_the_artifact_is_that_of_prepare(tmp_path: Path) -> None:
     expected = acclimate.prepare(
         models.tiny(),
         [batch],
-        parts=["penalty"],
-        penalty=acclimate.PenaltyOptions(n_samples=8),
+        parts=[acclimate.Penalty(n_samples=8)],
         seed=2,
     )
     assert made.tensors.keys() == expected.tensors.keys()
@@ -222,6 +221,7 @@ def test_a_failure_is_kept_and_forgotten_when_the_job_goes_on(tmp_path: Path, mo
         assert run_once(spec, tmp_path / "job") == "failed"
     found = read_error(tmp_path / "job")
     assert (found["type"], found["message"]) == ("ZeroDivisionError", "no reason")
+    assert "code" not in found
     assert "break_down" in found["traceback"]
     assert "error.json" in found["remedy"]
     assert JobFolder(tmp_path / "job").state == "failed"
@@ -282,7 +282,7 @@ def test_an_artifact_is_made_once_for_all_that_need_it(tmp_path: Path, monkeypat
     shared = tmp_path / "artifacts"
     for name, spec in {
         "swr": make_spec("swr"),
-        "tent": make_spec("tent", regularizer={}),
+        "tent": make_spec("tent", terms={"swr": {}}),
         "slow": make_spec("swr", options={"lr": 1e-4}),
         "other": make_spec("swr", seed=1),
     }.items():

@@ -48,7 +48,7 @@ protocol = { stream = "continual" }
 method = "swr_nsp"
 [[rows]]
 method = "tent"
-regularizer = true
+terms.swr = true
 """
 
 # Long jobs: with the pause below each takes 45 seconds, so that none is done before the last kill
@@ -126,8 +126,8 @@ def test_the_command_and_its_workers_are_killed_and_interrupted(
     _, said = first.communicate(timeout=300)
     assert first.returncode != 0
     assert said.count("taken up again: ") == 1
-    assert "was ended by SIGKILL" in said
-    assert "say the same again to go on" in said
+    assert "was terminated by SIGKILL" in said
+    assert "Run the same command again to resume." in said
     with pytest.raises(ProcessLookupError):
         os.killpg(first.pid, 0)
     for job in jobs:

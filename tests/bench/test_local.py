@@ -51,7 +51,7 @@ def spread(tmp_path_factory):
         "source": make_spec("source"),
         "bad": make_spec("tent", model="tests.bench.models:nowhere"),
         "swr": make_spec("swr"),
-        "tent+swr": make_spec("tent", regularizer={}),
+        "tent+swr": make_spec("tent", terms={"swr": {}}),
         "tent": make_spec("tent"),
         "doomed": make_spec("tent", model="tests.bench.models:doomed"),
     }
@@ -104,7 +104,7 @@ def test_a_job_that_fails_does_not_stop_the_others(spread) -> None:
     doomed = found["tests.bench.models:doomed"].error
     assert doomed is not None
     assert doomed["type"] == "WorkerDied"
-    assert "was ended by SIGKILL (try 1)" in doomed["message"]
+    assert "was terminated by SIGKILL (attempt 1)" in doomed["message"]
     assert "fewer --workers" in doomed["remedy"]
     kinds = [(event.kind, event.entry.spec.model.partition(":")[2]) for event in events]
     assert kinds.count(("failed", "doomed")) == kinds.count(("failed", "nowhere")) == 1
@@ -157,7 +157,7 @@ def test_the_message_has_what_a_worker_said_that_could_not_start(
     monkeypatch.setattr(sys, "executable", str(program))
     with raises("worker_failed", BadInput) as caught:
         run_suite(make_suite(make_spec("source")), tmp_path / "out", n_workers=1)
-    assert "ended with code 3" in str(caught.value)
+    assert "exited with code 3" in str(caught.value)
     assert "no such thing" in str(caught.value)
 
 
@@ -219,6 +219,6 @@ def test_an_interruption_without_workers_leaves_a_checkpoint(
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=300)
     assert process.returncode != 0
-    assert "say the same again to go on" in said
+    assert "Run the same command again to resume." in said
     place = json.loads((job / "checkpoint.json").read_text())
     assert place["n_batches"] == len(read_lines(job)) >= 3

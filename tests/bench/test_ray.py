@@ -40,7 +40,7 @@ SPECS = {
     "norm": make_spec("norm", **LONG),
     "bad": make_spec("norm", model="tests.bench.models:nowhere"),
     "swr": make_spec("swr"),
-    "tent+swr": make_spec("tent", regularizer={}),
+    "tent+swr": make_spec("tent", terms={"swr": {}}),
 }
 GOOD = [name for name in SPECS if name != "bad"]
 
@@ -188,7 +188,7 @@ def test_ray_is_started_here_and_a_job_that_kills_its_worker_is_given_up(
     assert error is not None
     assert error["type"] == "WorkerDied"
     assert "was lost on" in error["message"]
-    assert "(try 1)" in error["message"]
+    assert "(attempt 1)" in error["message"]
     suite.write_text(shared + good)
     assert len(run_suite(Suite.load(suite), tmp_path / "local", n_workers=0)) == 2
     check_same(tmp_path / "out", tmp_path / "local")

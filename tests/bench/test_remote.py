@@ -124,7 +124,7 @@ def test_a_job_goes_on_on_another_machine(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_an_artifact_is_made_once_and_sent_to_the_others(site: Site, tmp_path: Path) -> None:
-    first, second = make_spec("swr"), make_spec("tent", regularizer={})
+    first, second = make_spec("swr"), make_spec("tent", terms={"swr": {}})
     one, other = site.hire(), site.hire()
     assert site.run(one, first, "swr") == "finished"
     (made,) = (site.root / "artifacts").glob("*.acclimate")
@@ -216,7 +216,8 @@ def test_an_error_there_is_told_here(site: Site) -> None:
     assert site.run(worker, bad, "bad") == "failed"
     error = JobFolder(site.root / "bad").read("error.json")
     assert error is not None
-    assert error["type"] == "BadInput"
+    assert (error["type"], error["code"]) == ("BadInput", "unknown_name")
+    assert (error["data"]["kind"], error["data"]["name"]) == ("function", "nowhere")
     assert "nowhere" in error["message"]
     assert "Traceback" in error["traceback"]
     assert site.run(worker, make_spec("norm"), "good") == "finished"

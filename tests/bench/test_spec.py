@@ -45,8 +45,8 @@ def test_defaults_that_are_spelled_out_change_nothing() -> None:
         {"model": "resnet20-cifar100"},
         {"method": "norm"},
         {"preset": "imagenet"},
-        {"regularizer": {}},
-        {"auxiliary": {}},
+        {"terms": {"swr": {}}},
+        {"terms": {"nsp": {}}},
         {"speed": "fast"},
         {"reveal_labels": True},
     ],
@@ -72,8 +72,8 @@ def test_the_keys_of_artifacts_are_those_of_what_makes_them(tmp_path: Path) -> N
     swr = dataclasses.replace(SPEC, method="swr")
     assert swr.artifact_key is not None
     assert dataclasses.replace(swr, options={"lr": 1e-4}).artifact_key == swr.artifact_key
-    # SWR laid over another method needs the same.
-    assert dataclasses.replace(SPEC, regularizer={}).artifact_key == swr.artifact_key
+    # SWR as a term of another method needs the same.
+    assert dataclasses.replace(SPEC, terms={"swr": {}}).artifact_key == swr.artifact_key
     fixed = Preparing(seed=0)
     assert dataclasses.replace(swr, seed=1).artifact_key != swr.artifact_key
     assert dataclasses.replace(swr, seed=1, prepare=fixed).artifact_key == swr.artifact_key
@@ -164,16 +164,16 @@ def test_plain_values_leave_defaults_out() -> None:
     seed=st.integers(0, 5),
     lr=st.floats(1e-6, 1.0),
     severities=st.lists(st.integers(1, 5), min_size=1, max_size=3, unique=True),
-    regularizer=st.sampled_from([None, {}, {"strength": 3.0}]),
+    terms=st.sampled_from([{}, {"swr": {}}, {"swr": {"strength": 3.0}}]),
     images=st.one_of(st.none(), st.integers(1, 100)),
 )
-def test_a_job_survives_a_file(seed, lr, severities, regularizer, images) -> None:
+def test_a_job_survives_a_file(seed, lr, severities, terms, images) -> None:
     spec = JobSpec(
         method="tent",
         seed=seed,
         options={"lr": lr},
         severities=tuple(severities),
-        regularizer=regularizer,
+        terms=terms,
         images=images,
     )
     again = JobSpec.from_dict(json.loads(json.dumps(spec.to_dict())))

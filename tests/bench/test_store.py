@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from acclimate.bench import Entry, Store, Suite
-from acclimate.bench.folder import JobFolder
+from acclimate.bench.folder import Failure, JobFolder
 from acclimate.bench.sink import FolderSink, Place
 from acclimate.errors import BadInput, CorruptFile
 from acclimate.evaluation import Record
-from acclimate.measures import Measures, pack_measures
-from acclimate.measures.groups import Group
+from acclimate.metrics import Sums, pack_sums
+from acclimate.metrics.groups import Group
 from tests.bench.jobs import make_spec, read_lines, run_once
 from tests.codes import check_coded, raises, warns
 
@@ -25,9 +25,9 @@ def record(index: int) -> Record:
 
 
 def measures(n: int = 4) -> list[dict]:
-    own = Measures(2)
+    own = Sums(2)
     own.n_by_class[0] = n
-    return pack_measures({Group(1, "fog"): own})
+    return pack_sums({Group(1, "fog"): own})
 
 
 def open_sink(path: Path, **changes):
@@ -43,7 +43,7 @@ def write_state(text: str):
 
 def test_records_after_the_last_checkpoint_are_cut_off(tmp_path: Path) -> None:
     sink, known = open_sink(tmp_path)
-    assert (known.records, known.measures, known.place) == ([], {}, None)
+    assert (known.records, known.sums, known.place) == ([], {}, None)
     for index in range(3):
         sink.append("one", record(index))
     sink.close_unit("one", measures())
@@ -55,7 +55,7 @@ def test_records_after_the_last_checkpoint_are_cut_off(tmp_path: Path) -> None:
         file.write(b'{"unit": "two", "ind')
     sink, known = open_sink(tmp_path)
     assert [own.index for own in known.records] == [0, 1, 2, 3]
-    assert list(known.measures) == ["one"]
+    assert list(known.sums) == ["one"]
     assert known.place == Place("two", 1, measures(1))
     assert known.state is not None
     assert known.state.read_text() == "learned"
@@ -146,7 +146,7 @@ def test_a_disk_that_lost_records_makes_the_job_start_anew(tmp_path: Path) -> No
     text = (tmp_path / "records.jsonl").read_bytes()
     (tmp_path / "records.jsonl").write_bytes(text[:-5])
     _, known = open_sink(tmp_path)
-    assert (known.records, known.measures) == ([], {})
+    assert (known.records, known.sums) == ([], {})
 
 
 def test_states_are_read_from_disk(tmp_path: Path) -> None:
@@ -160,12 +160,13 @@ def test_states_are_read_from_disk(tmp_path: Path) -> None:
             assert not also_mine
         FolderSink(folder).begin(SETTING)
     assert folder.state == "cut"
-    folder.fail("WorkerDied", "why")
+    folder.fail(Failure("WorkerDied", "why"))
     assert folder.state == "failed"
     found = folder.read("error.json")
     assert found is not None
     assert (found["type"], found["message"]) == ("WorkerDied", "why")
-    assert "goes on" in found["remedy"]
+    assert "code" not in found
+    assert "last checkpoint" in found["remedy"]
     with folder.hold():
         FolderSink(folder).begin(SETTING)
     assert folder.state == "cut"

@@ -89,27 +89,27 @@ def test_names_of_views_stand_for_several_jobs(tmp_path: Path) -> None:
     assert [entry.axes for entry in suite.entries] == [{"views": "swr"}, {"views": "color"}]
 
 
-def test_parts_of_a_method_are_switched_on_and_off(tmp_path: Path) -> None:
+def test_terms_are_switched_on_and_off(tmp_path: Path) -> None:
     suite = load(
         tmp_path,
         """
         [job]
-        regularizer = true
+        terms.swr = true
         [[rows]]
         method = "tent"
         [[rows]]
         method = "tent"
-        regularizer = false
-        auxiliary = [false, true, { consistency = 0.0 }]
+        terms.swr = false
+        terms.nsp = [false, true, { consistency = 0.0 }]
         """,
     )
-    found = [(entry.spec.regularizer, entry.spec.auxiliary) for entry in suite.entries]
-    assert found == [({}, None), (None, None), (None, {}), (None, {"consistency": 0.0})]
+    found = [entry.spec.terms for entry in suite.entries]
+    assert found == [{"swr": {}}, {}, {"nsp": {}}, {"nsp": {"consistency": 0.0}}]
     assert [entry.label for entry in suite.entries] == [
         "tent + SWR",
-        "tent (no auxiliary)",
-        "tent (auxiliary)",
-        "tent (auxiliary consistency 0.0)",
+        "tent (no nsp)",
+        "tent (nsp)",
+        "tent (nsp consistency 0.0)",
     ]
 
 

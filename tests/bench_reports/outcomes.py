@@ -10,7 +10,7 @@ import numpy as np
 
 from acclimate.bench.outcome import Entry, Outcome
 from acclimate.bench.spec import JobSpec
-from acclimate.measures import Record, Result
+from acclimate.metrics import Record, Result
 
 HOSTILE = '<script>alert("x")</script>&\'é|_*$#~^{}\\[%'
 

@@ -85,7 +85,7 @@ def test_rows_of_a_sweep_are_marked():
 @pytest.mark.parametrize(
     "second",
     [
-        {"options": {}, "regularizer": {}},  # another method: SWR is laid over it
+        {"options": {}, "terms": {"swr": {}}},  # another method: SWR is added to it
         {"options": {"lr": 1e-3}, "protocol": {"batch_size": 64}},  # not compared with the first
         {"options": {"lr": 1e-4}, "speed": "fast"},  # the same setting
     ],
@@ -97,9 +97,9 @@ def test_other_rows_of_a_method_are_no_sweep(second):
     assert not any(row.is_one_of_several for _, row in summary.rows)
 
 
-def test_settings_of_what_is_laid_over_a_method_count():
+def test_settings_of_added_terms_count():
     outcomes = [
-        exact(f"SWR {own}", 5, 6, method="tent", regularizer={"strength": own}) for own in (1, 2)
+        exact(f"SWR {own}", 5, 6, method="tent", terms={"swr": {"strength": own}}) for own in (1, 2)
     ]
     assert "tent + SWR (2 settings)" in selection_line(tabulate(outcomes))
 
@@ -136,7 +136,7 @@ def test_notes_are_split_after_their_first_sentence(notes, first, rest):
 def test_values_that_nobody_published_are_told():
     outcomes = [
         exact("source", 50, method="source"),
-        exact("mine", 20, method="tent", options={"lr": 0.5}, regularizer={"strength": 3.0}),
+        exact("mine", 20, method="tent", options={"lr": 0.5}, terms={"swr": {"strength": 3.0}}),
         exact("theirs", 30, method="swr", prepare=Preparing(parts={"penalty": {"n_samples": 8}})),
     ]
     line = selection_line(tabulate(outcomes))

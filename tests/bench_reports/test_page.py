@@ -24,7 +24,7 @@ MAKERS = [make_suite, make_large, make_severities, make_sweep]
 @pytest.mark.parametrize("make", MAKERS)
 def test_page_is_well_formed_and_loads_nothing(make):
     summary = make()
-    papers = {get_method(row.method).paper for _, row in summary.rows}
+    papers = {get_method(row.method).card.paper for _, row in summary.rows}
     page = render_page(summary)
     walker = walk(page)
     for tag, attributes in walker.tags:

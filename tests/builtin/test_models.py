@@ -21,7 +21,7 @@ from acclimate.errors import BadInput, CorruptFile
 from acclimate.functional.iabn import iabn_layers
 from acclimate.functional.norm import batch_norm_layers
 from acclimate.functional.views import get_views
-from acclimate.terms.contrastive_head import build_contrastive_head
+from acclimate.parts.contrastive_head import build_contrastive_head
 from tests.codes import check_coded, raises
 from tests.paths import BENCHMARKS
 

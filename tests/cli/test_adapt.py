@@ -86,8 +86,8 @@ def test_images_of_a_kind_that_is_not_read_are_listed_as_left_out(
         path.unlink()
     assert "10 in 1 batches" in result.stdout
     assert "2 unreadable image(s) left out" in result.stderr
-    assert f"{others[0]}: .gif is not read, only .bmp, .jpeg" in result.stderr
-    assert f"{others[1]}: .HEIC is not read, only .bmp, .jpeg" in result.stderr
+    assert f"{others[0]}: .gif is not supported, only .bmp, .jpeg" in result.stderr
+    assert f"{others[1]}: .HEIC is not supported, only .bmp, .jpeg" in result.stderr
 
 
 def test_messages_name_remedies_of_the_command_line_too(photos: Path, tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_messages_name_remedies_of_the_command_line_too(photos: Path, tmp_path: 
         run(*line, "--method", "tent", "--guard")
     assert re.search(r"prepare SOURCE_DIR --method tent .*--artifact FILE", str(caught.value))
     with raises("artifact_needed", methods=("tent",)) as caught:
-        run(*line, "--method", "tent", "--regularizer", "swr")
-    expected = r'method=\["tent", "swr"\]\); .* --method tent,swr .*--artifact FILE'
+        run(*line, "--method", "tent", "--terms", "swr")
+    expected = r'method=\["tent", "swr"\]\).* --method tent,swr .*--artifact FILE'
     assert re.search(expected, str(caught.value))
     with raises("single_sample") as caught:
         run(*line, "--method", "tent", "--batch-size", "1")

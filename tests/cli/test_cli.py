@@ -123,7 +123,8 @@ def test_prepare_gives_what_the_library_gives(source: Path, artifact: Path) -> N
     from acclimate.streams.folder import FolderSource
 
     data = FolderSource(source, batch_size=10)
-    expected = acclimate.prepare(tiny_cnn(), data, penalty=acclimate.PenaltyOptions(n_samples=16))
+    parts = [acclimate.Penalty(n_samples=16), "prototypes", "features"]
+    expected = acclimate.prepare(tiny_cnn(), data, parts=parts)
     found = Artifact.load(artifact)
     assert found.tensors.keys() == expected.tensors.keys()
     for name, tensor in expected.tensors.items():
@@ -208,15 +209,14 @@ def test_terms_and_presets_are_those_of_the_library(
 ) -> None:
     state = tmp_path / "learned.state"
     common = ["adapt", photos, *MODEL, "--artifact", artifact, "--out", tmp_path / "out.csv"]
-    options = ["--method", "tent", "--regularizer", "swr", "--auxiliary", "nsp"]
+    options = ["--method", "tent", "--terms", "swr,nsp"]
     run(*common, *options, "--preset", "imagenet", "--set", "lr=0.01", "--state", state)
     adapted = acclimate.adapt(
         tiny_cnn(),
         "tent",
         Artifact.load(artifact),
         preset="imagenet",
-        regularizer="swr",
-        auxiliary="nsp",
+        terms=["swr", "nsp"],
         lr=0.01,
     )
     adapted.load(state)  # refused if anything were different
@@ -272,7 +272,7 @@ def test_an_interrupt_says_how_to_go_on(
     out = tmp_path / "out.csv"
     result = run("adapt", photos, *MODEL, "--method", "tent", "--out", out)
     assert result.exit_code != 0
-    assert "--resume to go on" in result.stderr
+    assert "--resume to continue" in result.stderr
 
 
 def test_settings_are_parsed_by_what_they_look_like() -> None:

@@ -177,7 +177,7 @@ def test_an_interrupt_says_how_to_go_on(
     monkeypatch.setattr("acclimate.comparison.run_job", interrupt)
     result = run("eval", *MODEL, "--data", photos, "--method", "norm", "--out", tmp_path / "out")
     assert result.exit_code != 0
-    assert "--resume to go on" in result.stderr
+    assert "--resume to continue" in result.stderr
 
 
 def test_mistakes_are_refused_before_anything_is_written(

@@ -114,7 +114,7 @@ def test_an_interrupted_run_says_how_to_go_on(
     out = tmp_path / "out.safetensors"
     result = run(*words_of(make_settings(photos)), "--out", str(out), "--device", "cpu")
     assert result.exit_code != 0
-    assert "say the same again with --resume to go on" in result.stderr
+    assert "Run the same command again with --resume to continue." in result.stderr
 
 
 def train_on_two(photos: Path) -> nn.Module:

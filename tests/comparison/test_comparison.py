@@ -19,8 +19,8 @@ from acclimate.comparison import (
 )
 from acclimate.comparison.run import Finished
 from acclimate.errors import BadInput, InvalidConfig
+from acclimate.introspect import ModelInfo, suits_channels_last
 from acclimate.streams import Domain
-from acclimate.taps import suits_channels_last
 from acclimate.testing.models import tiny_model
 from tests.codes import raises
 from tests.comparison.jobs import METHODS, N_CLASSES, make_domains, make_job
@@ -90,7 +90,8 @@ def test_images_are_normalised_and_cast_on_their_way():
     normal = acclimate.Normalization((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
     units = Protocol(batch_size=8).units(make_domains())
     model = tiny_model("batch_norm").double()
-    found = compare(model, ["source"], units, Wrapping(normalization=normal, channels_last=False))
+    wrapping = Wrapping(info=ModelInfo(normalization=normal), channels_last=False)
+    found = compare(model, ["source"], units, wrapping)
     (domain,) = make_domains()["dark"]
     with torch.no_grad():
         logits = model.eval()(normal.normalize(domain.x).double())

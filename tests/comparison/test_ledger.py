@@ -142,7 +142,8 @@ def test_an_artifact_is_prepared_once_and_found_again(tmp_path, monkeypatch):
 
     def prepare(self, model, methods, wrapping, progress=None):
         made.append(tuple(methods))
-        return acclimate.prepare(model, source, penalty=acclimate.PenaltyOptions(n_samples=16))
+        parts = [acclimate.Penalty(n_samples=16), "prototypes", "features"]
+        return acclimate.prepare(model, source, parts=parts)
 
     monkeypatch.setattr(Preparation, "run", prepare)
     options = {

@@ -104,7 +104,7 @@ def test_without_a_checksum_nothing_is_kept_or_continued(server, tmp_path):
         ("wrong", "wrong checksum: md5 "),
         ("longer", "the server has 327,684 bytes, expected 327,680"),
         ("missing", "HTTP 404 Not Found"),
-        ("page", "instead of the file; Google Drive does so"),
+        ("page", "instead of the file; Google Drive does this"),
         ("page-in-disguise", 'a web page titled "Google Drive - Quota exceeded"'),
     ],
 )
@@ -144,7 +144,7 @@ def test_a_server_that_says_nothing_is_given_up(server, tmp_path, monkeypatch):
 
     fetch(remote(server, "stuck", "good"), tmp_path, notify=give_the_next_one_time)
     assert len(notes) == 1
-    assert "cannot be reached" in notes[0] or "no answer" in notes[0]
+    assert "cannot be reached" in notes[0] or "no response" in notes[0]
 
 
 def test_a_redirect_is_followed(server, tmp_path):

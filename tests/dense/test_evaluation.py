@@ -14,7 +14,7 @@ from torch import nn
 
 import acclimate
 from acclimate.errors import AcclimateError
-from acclimate.measures import PixelMeasures, Record, pack_measures, pool, unpack_measures
+from acclimate.metrics import PixelSums, Record, pack_sums, pool, unpack_sums
 from acclimate.streams import (
     Batch,
     Domain,
@@ -107,7 +107,7 @@ def test_logits_are_enlarged_and_domains_told_apart():
         assert result.error_by_domain[domain.name] == pytest.approx(wrong)
         y = torch.as_tensor(domain.y).long()
         expected = F.cross_entropy(maps, y, ignore_index=255)
-        assert result.measures_by_domain[domain.name].nll == pytest.approx(float(expected), 1e-12)
+        assert result.sums_by_domain[domain.name].nll == pytest.approx(float(expected), 1e-12)
     assert result.miou_by_domain.keys() == {"fog", "snow"}
 
 
@@ -116,8 +116,8 @@ def test_mixed_domains_give_the_sums_of_their_own_streams():
     together = acclimate.evaluate(adapted, mixed(doubled(), 5))
     apart = acclimate.evaluate(adapted, continual(doubled(), 5))
     assert together.error_by_domain == pytest.approx(apart.error_by_domain)
-    for name, own in together.measures_by_domain.items():
-        assert (own.confusion == apart.measures_by_domain[name].confusion).all()
+    for name, own in together.sums_by_domain.items():
+        assert (own.confusion == apart.sums_by_domain[name].confusion).all()
 
 
 def test_streams_that_do_not_look_at_labels_run():
@@ -184,7 +184,7 @@ def test_the_message_names_the_batch_and_its_domain(y, has_artifact):
         tiny_model("dense"), "source", tiny_artifact("dense") if has_artifact else None
     )
     for good in ([], [Batch(X, Y, "fog")]):
-        with pytest.raises(AcclimateError, match=rf"^batch {len(good)} \(snow\): "):
+        with pytest.raises(AcclimateError, match=rf"^Batch {len(good)} \(snow\): "):
             acclimate.evaluate(adapted, [*good, Batch(X, y, "snow")])
 
 
@@ -211,10 +211,10 @@ def test_images_without_labels_are_predicted_and_count_nothing():
 def test_files_hold_everything():
     adapted = acclimate.adapt(tiny_model("dense"), "tent")
     result = acclimate.evaluate(adapted, reset_each(domains(), 6))
-    packed = json.loads(json.dumps(pack_measures(result.measures)))
-    for group, own in unpack_measures(packed).items():
-        assert isinstance(own, PixelMeasures)
-        assert own.to_dict() == result.measures[group].to_dict()
+    packed = json.loads(json.dumps(pack_sums(result.sums)))
+    for group, own in unpack_sums(packed).items():
+        assert isinstance(own, PixelSums)
+        assert own.to_dict() == result.sums[group].to_dict()
     lines = [json.loads(json.dumps(record.to_dict())) for record in result.records]
     assert [Record.from_dict(line).n_images for line in lines] == [6, 6, 4, 6, 6, 4]
     summary = result.to_dict()

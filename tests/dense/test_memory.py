@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import acclimate
-from acclimate import PrototypeOptions, Speed
+from acclimate import Prototypes, Speed
 from acclimate.functional.norm import use_statistics
 from acclimate.testing.cases import Case
 from acclimate.testing.dense_models import tiny_masks
@@ -48,8 +48,7 @@ def test_parts_of_a_batch_with_features():
     artifact = acclimate.prepare(
         model,
         tiny_masks(2, dtype=torch.float64),
-        parts=["prototypes"],
-        prototypes=PrototypeOptions(depth=0),
+        parts=[Prototypes(depth=0)],
     )
     plain = acclimate.adapt(model, "nsp", artifact, **options)
     expected = [plain(x) for x in XS]

@@ -13,10 +13,10 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 import acclimate
+from acclimate import ModelInfo
 from acclimate.functional.augmentations import CottaAugmentation
+from acclimate.introspect import looks_dense
 from acclimate.methods import METHODS
-from acclimate.methods.dense import is_dense
-from acclimate.taps import looks_dense
 from acclimate.testing import yield_checks
 from acclimate.testing.cases import Case, tiny_artifact
 from acclimate.testing.contract import refuses_with_a_reason
@@ -25,7 +25,7 @@ from acclimate.testing.models import tiny_model
 from tests.codes import raises
 
 XS = [x for x, _ in tiny_masks(3, seed=5)]
-DENSE = [name for name, kind in METHODS.items() if is_dense(kind)]
+DENSE = [name for name, kind in METHODS.items() if kind.card.dense]
 #: Checks that say nothing more about a model that predicts every pixel.
 ELSEWHERE = {
     "dense-describes_itself",
@@ -35,7 +35,7 @@ ELSEWHERE = {
     "dense-keeps_memory_bounded",
     "dense-copies_are_independent",
     "dense-restores_snapshots",
-    "dense-ignores_train_and_eval",
+    "dense-stops_learning_in_eval_mode",
 }
 #: Checks that take long, and these methods they are made on: the others run the same code.
 LONG = {"dense-takes_any_statistics", "dense-composes_with_swr_and_nsp"}
@@ -65,13 +65,13 @@ def test_the_methods_of_the_requirement_are_there():
     assert set(DENSE) == {*asked, "bn_ema", "nsp", "swr_nsp", "supervised"}
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if not is_dense(METHODS[name])])
+@pytest.mark.parametrize("method", [name for name in METHODS if not METHODS[name].card.dense])
 def test_the_others_refuse_at_once_if_the_artifact_tells(method):
     with raises("dense_unsupported", what=method):
         acclimate.adapt(tiny_model("dense"), method, tiny_artifact("dense"))
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if not is_dense(METHODS[name])])
+@pytest.mark.parametrize("method", [name for name in METHODS if not METHODS[name].card.dense])
 def test_the_others_ask_for_neither_artifact_nor_head(method):
     """Both would be refused in the end: an artifact has no such part, a head is no linear layer."""
     with raises("dense_unsupported", what=method):
@@ -106,7 +106,7 @@ def test_a_method_is_not_dense_by_inheritance():
 
 
 def test_the_suite_sees_a_method_that_does_not_refuse(monkeypatch):
-    for where in ("methods.base", "adaptation"):
+    for where in ("methods.method", "adaptation"):
         monkeypatch.setattr(f"acclimate.{where}.check_dense", lambda *_: None)
     with pytest.raises(AssertionError, match="accepts the model"):
         refuses_with_a_reason(Case("eta", "dense"))
@@ -118,7 +118,7 @@ def test_the_source_s_own_size_is_not_the_only_one(method):
     adapted = Case(method, "dense").wrap(tiny_model("dense"), guard=True)
     wide = torch.rand(4, 3, 12, 16)
     for x in (XS[0], wide):
-        if adapted.is_oracle:
+        if adapted.card.is_oracle:
             adapted.reveal(torch.zeros(len(x), *x.shape[2:], dtype=torch.long))
         assert adapted(x).shape == (len(x), 4, x.shape[2] // 2, x.shape[3] // 2)
 
@@ -156,7 +156,7 @@ def test_outputs_around_the_logits_are_kept():
             return {"out": self.net(x), "mean": x.mean()}
 
     torch.manual_seed(0)
-    adapted = acclimate.adapt(Wrapped().eval(), "source", logits_at="out")
+    adapted = acclimate.adapt(Wrapped().eval(), "source", info=ModelInfo(logits_at="out"))
     found = adapted(XS[0])
     expected = adapted.model(XS[0])
     assert torch.equal(found["out"], expected["out"])
@@ -184,9 +184,9 @@ def test_the_preset_is_the_paper_s_setting():
     )
 
 
-def test_swr_can_be_laid_over_any_of_them():
+def test_swr_can_be_added_to_any_of_them():
     for method in ("tent", "entropy", "cotta"):
-        adapted = Case(method, "dense").build(regularizer="swr")
+        adapted = Case(method, "dense").build(terms=["swr"])
         adapted(XS[0])
         assert adapted.counts.updates == 1
 

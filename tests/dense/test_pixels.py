@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from acclimate.forward import run
 from acclimate.functional.pixels import (
     Grid,
     check_masks,
@@ -20,7 +21,7 @@ from acclimate.functional.pixels import (
     to_rows,
 )
 from acclimate.functional.views import get_views
-from acclimate.taps import find_anatomy, get_head, run
+from acclimate.introspect import ModelInfo, get_head, inspect_model
 from acclimate.testing.dense_models import tiny_masks
 from acclimate.testing.models import tiny_model
 from tests.codes import raises
@@ -117,9 +118,9 @@ def test_views_say_whether_they_move_pixels(name, moves):
 @pytest.mark.parametrize("name", ["dense", "dense_pooling"])
 def test_the_head_is_the_convolution_that_makes_the_logits(name):
     model, x = tiny_model(name).double(), X.double()
-    anatomy = find_anatomy(model, x[:2])
-    assert (anatomy.head, anatomy.n_classes, anatomy.n_features) == ("head", 4, 8)
-    assert anatomy.is_dense
+    info = inspect_model(model, x[:2])
+    assert (info.head, info.n_classes, info.n_features) == ("head", 4, 8)
+    assert info.is_dense
     found = run(model, x, get_head(model, "head"))
     with torch.no_grad():
         expected = model(x)
@@ -135,17 +136,17 @@ def test_the_head_is_the_convolution_that_makes_the_logits(name):
 def test_a_head_that_cannot_be_told():
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), nn.Upsample(scale_factor=2))
     with raises("ambiguous_head", candidates=("0", "1")):
-        find_anatomy(model, X[:2])
-    assert find_anatomy(model, X[:2], head="1").n_features == 4
+        inspect_model(model, X[:2])
+    assert inspect_model(model, X[:2], ModelInfo(head="1")).n_features == 4
     plain = nn.Upsample(scale_factor=2)
     with raises("head_not_found", candidates=()):
-        find_anatomy(nn.Sequential(plain), X[:2])
+        inspect_model(nn.Sequential(plain), X[:2])
 
 
 def test_logits_of_a_sequence_are_neither_images_nor_pixels():
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(2))
     with raises("wrong_logits", found=(2, 4, 64)):
-        find_anatomy(model, X[:2])
+        inspect_model(model, X[:2])
 
 
 def test_masks_of_arrays_and_tensors_are_taken_alike():

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 import acclimate
-from acclimate import PenaltyOptions, PrototypeOptions
-from acclimate.functional.gradients import gradient_cosines
+from acclimate import Penalty, Prototypes
+from acclimate.functional.per_sample import gradient_cosines
 from acclimate.functional.pixels import image_losses
 from acclimate.functional.views import apply_views, get_views
 from acclimate.testing.dense_models import tiny_masks
@@ -75,7 +75,7 @@ def test_prepare_gives_the_penalties_of_the_loop(name):
     model = tiny_model(name).double()
     batches = tiny_masks(3, batch_size=4, dtype=torch.float64)
     artifact = acclimate.prepare(
-        model, batches, method="swr", penalty=PenaltyOptions(n_samples=10), seed=4
+        model, batches, method="swr", parts=[Penalty(n_samples=10)], seed=4
     )
     x, y = (torch.cat(parts)[:10] for parts in zip(*batches, strict=True))
     draws = torch.Generator().manual_seed(4 * 1000)
@@ -84,21 +84,26 @@ def test_prepare_gives_the_penalties_of_the_loop(name):
     low, high = min(cosines.values()), max(cosines.values())
     for key, value in artifact.part("penalty").items():
         assert abs(float(value) - ((cosines[key] - low) / (high - low)) ** 2) < 1e-10
-    assert artifact.anatomy.is_dense
+    assert artifact.info.is_dense
     assert artifact.parts["penalty"]["n_samples"] == 10
     assert artifact.parts["penalty"]["n_unlabelled"] == 0
     assert list(artifact.parts) == ["penalty", "features"]
 
 
+def test_prototypes_are_left_out_unless_asked_for():
+    with warns("few_samples"):
+        artifact = acclimate.prepare(tiny_model("dense"), tiny_masks(2))
+    assert list(artifact.parts) == ["penalty", "features"]
+
+
 def test_an_artifact_survives_its_file(tmp_path):
     model = tiny_model("dense")
-    options = PenaltyOptions(n_samples=8)
-    artifact = acclimate.prepare(model, tiny_masks(2), penalty=options)
-    assert list(artifact.parts) == ["penalty", "features"]
+    parts = [Penalty(n_samples=8), "features"]
+    artifact = acclimate.prepare(model, tiny_masks(2), parts=parts)
     artifact.save(tmp_path / "a.acclimate")
     loaded = acclimate.Artifact.load(tmp_path / "a.acclimate")
-    assert loaded.anatomy == artifact.anatomy
-    assert loaded.anatomy.is_dense
+    assert loaded.info == artifact.info
+    assert loaded.info.is_dense
     adapted = acclimate.adapt(model, "swr", loaded, guard=True)
     assert adapted(tiny_masks(1)[0][0]).shape == (8, 4, 4, 4)
 
@@ -117,9 +122,8 @@ def test_images_without_a_label_are_left_out_and_counted():
     model = tiny_model("dense").double()
     batches = tiny_masks(2, batch_size=4, dtype=torch.float64)
     batches[0][1][2] = 255
-    options = PenaltyOptions(n_samples=8)
     with warns("unlabelled_images", n=1):
-        found = acclimate.prepare(model, batches, parts=["penalty"], penalty=options)
+        found = acclimate.prepare(model, batches, parts=[Penalty(n_samples=8)])
     card = found.parts["penalty"]
     assert (card["n_samples"], card["n_unlabelled"]) == (7, 1)
     x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
@@ -154,19 +158,16 @@ def test_masks_that_do_not_fit(change, code, data):
 
 def test_another_label_can_be_ignored():
     changed = [(x, y.masked_fill(y == 255, 77)) for x, y in tiny_masks(2)]
-    options = PenaltyOptions(n_samples=16)
-    first = acclimate.prepare(tiny_model("dense"), tiny_masks(2), penalty=options)
-    second = acclimate.prepare(tiny_model("dense"), changed, penalty=options, ignore_label=77)
+    parts = [Penalty(n_samples=16), "features"]
+    first = acclimate.prepare(tiny_model("dense"), tiny_masks(2), parts=parts)
+    second = acclimate.prepare(tiny_model("dense"), changed, parts=parts, ignore_label=77)
     assert all(torch.equal(first.tensors[key], second.tensors[key]) for key in first.tensors)
 
 
 def test_views_that_move_pixels_are_refused():
-    for part, options in (
-        ("penalty", {"penalty": PenaltyOptions(views="projector")}),
-        ("prototypes", {"prototypes": PrototypeOptions(depth=2)}),
-    ):
+    for part in (Penalty(views="projector"), Prototypes(depth=2)):
         with raises("views_move_pixels"):
-            acclimate.prepare(tiny_model("dense"), tiny_masks(1), parts=[part], **options)
+            acclimate.prepare(tiny_model("dense"), tiny_masks(1), parts=[part])
 
 
 def test_what_is_for_whole_images_is_refused():
@@ -205,8 +206,7 @@ def test_prototypes_are_moving_means_of_pixels():
     """With all pixels drawn, one after the other; an image's together weigh as a sample does."""
     model = tiny_model("dense").double()
     batches = tiny_masks(2, batch_size=3, dtype=torch.float64)
-    options = PrototypeOptions(depth=0, pixels=16)
-    artifact = acclimate.prepare(model, batches, parts=["prototypes"], prototypes=options)
+    artifact = acclimate.prepare(model, batches, parts=[Prototypes(depth=0, pixels=16)])
     momentum = 0.99 ** (1 / 16)
     expected = {}
     for x, y in batches:
@@ -222,12 +222,8 @@ def test_prototypes_are_moving_means_of_pixels():
 
 
 def test_a_projector_is_trained_on_drawn_pixels():
-    options = PrototypeOptions(
-        depth=2, width=6, hidden=8, epochs=4, views="test", pixels=3, lr=1e-2
-    )
-    artifact = acclimate.prepare(
-        tiny_model("dense"), tiny_masks(4), method="nsp", prototypes=options
-    )
+    part = Prototypes(depth=2, width=6, hidden=8, epochs=4, views="test", pixels=3, lr=1e-2)
+    artifact = acclimate.prepare(tiny_model("dense"), tiny_masks(4), method="nsp", parts=[part])
     assert artifact.part("prototypes")["embedding"].shape == (4, 6)
     losses = artifact.parts["prototypes"]["loss"]
     assert losses[-1] < losses[0]

@@ -244,10 +244,11 @@ def test_what_is_wrong_with_a_published_set_is_said(
 
 
 def find_faults(name: str, root: Path) -> list[list[str]]:
-    """Return what the faults of a set are about."""
+    """Return what the faults of a set are about, without the name of the set."""
     with raises("faulty_data") as caught:
         load_domains(name, root)
-    return [names_and_numbers(fault) for fault in caught.value.faults]
+    found = [names_and_numbers(fault) for fault in caught.value.faults]
+    return [[word for word in words if word != name] for words in found]
 
 
 @pytest.mark.parametrize(
@@ -315,6 +316,13 @@ def test_names_in_any_writing_are_told_apart(tmp_path: Path) -> None:
     assert found.find("CAM2") == "cam 2"
     with raises("ambiguous_name", name="Cam_1", candidates=("cam-1", "cam1")):
         found.find("Cam_1")
+
+
+@pytest.mark.parametrize("load", [data.load, data.load_folder])
+def test_the_message_of_another_loader_names_the_right_function(load, tmp_path: Path) -> None:
+    with raises("wrong_loader", name="pacs") as caught:
+        load("pacs", root=tmp_path)
+    assert 'acclimate.data.domains.load_domains("pacs")' in str(caught.value)
 
 
 def test_the_message_of_plain_training_names_the_options_for_domains(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from acclimate.functional import processes as processes_module
+from acclimate.functional import across
 from acclimate.functional.across import (
+    Processes,
+    active,
     average,
     batch_logsumexp,
     batch_mean,
@@ -22,8 +24,7 @@ from acclimate.functional.across import (
 )
 from acclimate.functional.entropy import entropy_of_mean, information_maximization
 from acclimate.functional.norm import use_statistics
-from acclimate.functional.processes import Processes, active
-from acclimate.functional.view_base import draw_uniforms
+from acclimate.functional.views import draw_uniforms
 from tests.codes import raises
 from tests.processes import run_on_processes
 
@@ -126,7 +127,7 @@ def found(request, tmp_path_factory):
         return run_on_processes(2, derivatives, tmp_path_factory.mktemp("across"))
     group = Threads()
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(SIZES)) as pool:
-        patch.setattr(processes_module, "_all_reduce", lambda x, group: group.all_reduce(x))
+        patch.setattr(across, "_all_reduce", lambda x, group: group.all_reduce(x))
         return list(pool.map(derivatives, range(len(SIZES)), [group] * len(SIZES)))
 
 

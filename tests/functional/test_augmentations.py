@@ -15,8 +15,8 @@ from acclimate.errors import InvalidConfig
 from acclimate.functional import augmix
 from acclimate.functional.augmentations import CottaAugmentation, augment, change_colours
 from acclimate.functional.augmix import AugMix, apply_chains
-from acclimate.functional.normalization import Normalization
-from acclimate.functional.warp import turn_and_scale, warp
+from acclimate.functional.image_ops import turn_and_scale, warp
+from acclimate.functional.inputs import Normalization
 from tests.codes import raises
 from tests.functional.test_colour import hue_oracle
 from tests.torchvision_door import v2

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from acclimate.functional.colour import OPERATIONS, apply_color, grayscale, hue_, invert
+from acclimate.functional.image_ops import OPERATIONS, apply_color, grayscale, hue_, invert
 from acclimate.functional.views import ColorJitter
 from tests.torchvision_door import v2
 

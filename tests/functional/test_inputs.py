@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from acclimate.errors import BadInput
-from acclimate.functional.inputs import Normalization, check_batch, check_image_shape, check_images
-from acclimate.functional.normalization import NORMALIZATIONS
+from acclimate.functional.inputs import (
+    NORMALIZATIONS,
+    Normalization,
+    check_batch,
+    check_image_shape,
+    check_images,
+)
 from tests.codes import raises
 
 FLOAT_TYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -166,8 +171,8 @@ RANGES = {
     (0, 1.0625): "x.clamp(0, 1)",
     (-0.0625, 1): "x.clamp(0, 1)",
     (0, 1.25): "x.clamp(0, 1)",
-    (-100, 100): "check what prepares the batch",
-    (0, 4096): "check what prepares the batch",
+    (-100, 100): "the code that prepares the batch",
+    (0, 4096): "the code that prepares the batch",
 }
 
 
@@ -188,14 +193,18 @@ def test_other_ranges_are_refused(low: float, high: float, dtype: torch.dtype) -
     ("x", "normalization", "advice"),
     [
         ([[0.5]], None, "torch.as_tensor"),
-        ((torch.rand(2, 3, 4, 4), torch.zeros(2)), None, "its tensor of inputs alone"),
+        ((torch.rand(2, 3, 4, 4), torch.zeros(2)), None, "only its tensor of inputs"),
         (torch.zeros(2, 3, 4, 4, dtype=torch.uint8), None, "x.float() / 255"),
         (torch.zeros(2, 3, 4, 4, dtype=torch.bool), None, "for example float32"),
         (torch.rand(3, 8, 8), None, "x.unsqueeze(0)"),
         (torch.rand(2, 8, 8, 3), None, "x.permute(0, 3, 1, 2)"),
         *((in_range(*ends), None, advice) for ends, advice in RANGES.items()),
         (255 * torch.rand(2, 3, 4, 4), "imagenet", "divide by 255, then normalise"),
-        (-30 * torch.rand(2, 3, 4, 4), "imagenet", "the mean and std that made these tensors"),
+        (
+            -30 * torch.rand(2, 3, 4, 4),
+            "imagenet",
+            "the mean and std that these images were normalised with",
+        ),
     ],
 )
 def test_the_message_says_what_to_do(x: Tensor, normalization: str | None, advice: str) -> None:

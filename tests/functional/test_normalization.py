@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.errors import InvalidConfig
-from acclimate.functional.normalization import NORMALIZATIONS, Normalization
+from acclimate.functional.inputs import NORMALIZATIONS, Normalization
 from tests.codes import raises
 from tests.functional.test_inputs import FLOAT_TYPES, constants, image_shapes, random
 

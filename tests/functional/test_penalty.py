@@ -1,4 +1,4 @@
-"""Penalties against NumPy, the regulariser's closed form against autograd."""
+"""Penalties against NumPy, the closed form of SWR against autograd."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.functional import add_penalty_gradient, penalties, penalty_term
-from acclimate.terms import Swr
+from acclimate.terms.swr import ActiveSwr
 
 
 @settings(deadline=None)
@@ -64,9 +64,10 @@ def test_closed_form_is_the_autograd_gradient(kind):
         parameter.requires_grad_(True)
     expected = torch.autograd.grad(penalty_term(parameters, anchors, weights, 250.0), parameters)
     names = ["a", "b", "c"]
-    swr = Swr(dict(zip(names, weights, strict=True)), 250.0, "previous")
+    swr = ActiveSwr(dict(zip(names, weights, strict=True)), 250.0, "previous")
+    swr.after_update(dict(zip(names, anchors, strict=True)))
     found = [torch.ones_like(p) for p in parameters]
-    found = swr.add_gradient(names, found, parameters, dict(zip(names, anchors, strict=True)))
+    found = swr.add_gradients(names, found, parameters)
     for left, right in zip(expected, found, strict=True):
         assert torch.allclose(left + 1, right, rtol=1e-13, atol=1e-13)
 
@@ -84,8 +85,9 @@ def test_value_is_the_weighted_squared_distance():
 def test_without_anchor_or_penalty_nothing_is_added():
     parameters = tensors(0)
     found = [torch.zeros_like(p) for p in parameters]
-    swr = Swr({"a": torch.tensor(1.0)}, 250.0, "previous")
-    result = swr.add_gradient(["a", "b", "c"], found, parameters, {"b": parameters[1] + 1})
+    swr = ActiveSwr({"a": torch.tensor(1.0)}, 250.0, "previous")
+    swr.after_update({"b": parameters[1] + 1})
+    result = swr.add_gradients(["a", "b", "c"], found, parameters)
     assert all((g == 0).all() for g in result)
 
 

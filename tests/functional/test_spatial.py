@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from acclimate.functional.spatial import crop_boxes, gaussian_blur, resized_crop
+from acclimate.functional.image_ops import crop_boxes, gaussian_blur, resized_crop
 from acclimate.functional.views import Crop
 from tests.codes import raises
 from tests.torchvision_door import v2

@@ -13,7 +13,7 @@ from torch import nn
 import acclimate
 from acclimate import Guard
 from acclimate.methods import METHODS
-from acclimate.methods.state import Counts
+from acclimate.methods.method import Counts
 from acclimate.testing.models import N_CLASSES, tiny_batches, tiny_model
 from tests.codes import raises
 

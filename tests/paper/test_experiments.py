@@ -12,7 +12,7 @@ from acclimate.methods.swr_nsp import SwrNspConfig
 from acclimate.paper import EXPERIMENTS, SCALES, Experiment, Settings, find_experiments
 from acclimate.paper.catalog import ALIASES, WHOLES
 from acclimate.paper.published import load_settings
-from acclimate.parts.options import PenaltyOptions, PrototypeOptions
+from acclimate.parts import Penalty, Prototypes
 from acclimate.zoo import list_models
 from tests.codes import raises
 
@@ -83,10 +83,10 @@ def test_the_full_scale_has_the_papers_settings() -> None:
             assert getattr(config, option) == PUBLISHED[option]
         assert (config.optimizer, config.statistics, config.anchor) == ("adam", "batch", "previous")
         parts = spec.prepare.options()
-        penalty = parts.get("penalty", PenaltyOptions())
+        penalty = parts.get("penalty", Penalty())
         assert penalty.n_samples == PUBLISHED["penalty_samples"]
         assert penalty.exponent == PUBLISHED["penalty_exponent"]
-        prototypes = parts.get("prototypes", PrototypeOptions())
+        prototypes = parts.get("prototypes", Prototypes())
         assert prototypes.epochs == PUBLISHED["projector_epochs"]
         assert prototypes.width == PUBLISHED["projector_width"]
         assert prototypes.momentum == PUBLISHED["prototype_momentum"]

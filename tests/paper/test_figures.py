@@ -14,7 +14,7 @@ import torch
 
 from acclimate.artifact import Artifact
 from acclimate.bench import Entry, Outcome
-from acclimate.functional.penalty import penalties
+from acclimate.functional.swr_nsp import penalties
 from acclimate.paper import EXPERIMENTS, embedding
 from acclimate.paper.embedding import Features, separation_by_class
 from acclimate.paper.experiment import Scene
@@ -33,7 +33,7 @@ def save_artifact(path: Path) -> None:
     tensors = {f"cosine/{name}": value for name, value in cosines.items()}
     tensors |= {f"penalty/{name}": value for name, value in penalties(cosines).items()}
     layout = {name: ["float32", 1] for name in COSINES}
-    card = {"model": {"layout": layout}, "parts": {"penalty": {}}}
+    card = {"info": {}, "model": {"layout": layout}, "parts": {"penalty": {}}}
     Artifact(tensors, card).save(path)
 
 
@@ -175,7 +175,8 @@ def test_features_before_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_features_are_those_of_the_last_images(tmp_path: Path) -> None:
     """Those of the source method are the model's own on the same images."""
     from acclimate.bench.materials import Materials
-    from acclimate.taps import find_anatomy, get_head, run
+    from acclimate.forward import run
+    from acclimate.introspect import get_head, inspect_model
 
     scene = make_scene("fig-6", tmp_path)
     outcome = scene.outcomes[0]
@@ -185,9 +186,9 @@ def test_features_are_those_of_the_last_images(tmp_path: Path) -> None:
     data = materials.load_data(outcome.entry.spec)
     model = materials.load_model(outcome.entry.spec, len(data.classes)).eval()
     x, y = data.domains[0].take(torch.arange(len(data.domains[0])))
-    anatomy = find_anatomy(model, x[:2], None, None)
+    info = inspect_model(model, x[:2])
     with torch.no_grad():
-        features = run(model, x, get_head(model, anatomy.head)).features
+        features = run(model, x, get_head(model, info.known_head)).features
     assert features is not None
     np.testing.assert_allclose(found.values, features.numpy(), atol=1e-5)
     np.testing.assert_array_equal(found.labels, y.numpy())

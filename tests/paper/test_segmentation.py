@@ -13,7 +13,7 @@ from PIL import Image
 from acclimate.bench import Entry, Outcome
 from acclimate.builtin.scene_model import load_scene_model
 from acclimate.data.masks import load_masks
-from acclimate.evaluation import Result, Tally
+from acclimate.evaluation import Collector, Result
 from acclimate.methods.swr import SwrConfig
 from acclimate.paper import EXPERIMENTS, Settings, reproduce
 from acclimate.paper.cells import Cell, Grid, read_grids
@@ -25,13 +25,13 @@ from tests.paper.outcomes import make_outcome, make_record
 DOMAINS = ("noise", "blur", "fog", "snow", "frost", "jpeg")
 
 
-def make_pixels(domain: str, n_right: int) -> tuple[Tally, float]:
+def make_pixels(domain: str, n_right: int) -> tuple[Collector, float]:
     """Ten pixels of class 0, of which some are taken for class 1; their mean IoU by hand."""
-    tally = Tally()
+    collector = Collector()
     predicted = [0] * n_right + [1] * (10 - n_right)
     logits = torch.eye(2)[predicted]
-    tally.update(logits, torch.zeros(10, dtype=torch.int64), (domain,), are_pixels=True)
-    return tally, (n_right / 10 + 0) / (2 if n_right < 10 else 1)
+    collector.update(logits, torch.zeros(10, dtype=torch.int64), (domain,), are_pixels=True)
+    return collector, (n_right / 10 + 0) / (2 if n_right < 10 else 1)
 
 
 def fill(name: str, n_right: dict[str, int]) -> tuple[list[Outcome], dict[str, float]]:
@@ -41,7 +41,7 @@ def fill(name: str, n_right: dict[str, int]) -> tuple[list[Outcome], dict[str, f
     for entry in entries:
         row = str(entry.axes["row"])
         if row in n_right:
-            tally, expected[row] = make_pixels("snow", n_right[row])
+            collector, expected[row] = make_pixels("snow", n_right[row])
             record = make_record("snow", 0.0)
             wrong = 10 - n_right[row]
             record = type(record)(
@@ -53,7 +53,7 @@ def fill(name: str, n_right: dict[str, int]) -> tuple[list[Outcome], dict[str, f
                     "n_pixel_images": 1,
                 }
             )
-            found.append(Outcome(entry, tally.result([record]), {}))
+            found.append(Outcome(entry, collector.result([record]), {}))
     return found, expected
 
 

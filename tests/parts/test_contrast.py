@@ -29,14 +29,14 @@ from acclimate.functional.views import (
 from acclimate.methods import METHODS
 from acclimate.methods.tfa import Tfa
 from acclimate.methods.ttt_pp import TttPp
-from acclimate.parts.options import ContrastOptions
-from acclimate.terms.contrastive_head import (
+from acclimate.parts import Contrast
+from acclimate.parts.contrastive_head import (
     build_contrastive_head,
     head_from_weights,
     read_head,
     write_head,
 )
-from acclimate.testing.models import TINY_MODELS, tiny_batches, tiny_model
+from acclimate.testing.models import MODEL_INFO, TINY_MODELS, tiny_batches, tiny_model
 from tests.codes import raises
 from tests.reference import oracles_alignment as oracles
 
@@ -55,13 +55,8 @@ def randn(*shape, seed=0):
 
 
 def prepare(model, batches, head=None, **options):
-    return acclimate.prepare(
-        model,
-        batches,
-        parts=["contrast"],
-        contrast=ContrastOptions(**{"batch_size": 8, **options}),
-        contrast_head=head,
-    )
+    part = Contrast(head=head, **{"batch_size": 8, **options})
+    return acclimate.prepare(model, batches, parts=[part])
 
 
 # Functions ----------------------------------------------------------------------------------------
@@ -219,8 +214,8 @@ def test_a_source_of_one_image_again_and_again_is_refused():
 
 @pytest.mark.parametrize("name", TINY_MODELS)
 def test_every_tiny_model_can_have_the_part(name):
-    options = {"head": "fine"} if name == "two_heads" else {}
-    artifact = acclimate.prepare(tiny_model(name), tiny_batches(4), method="tfa", **options)
+    info = MODEL_INFO.get(name)
+    artifact = acclimate.prepare(tiny_model(name), tiny_batches(4), method="tfa", info=info)
     assert all(bool(value.isfinite().all()) for value in artifact.part("contrast").values())
 
 
@@ -238,17 +233,25 @@ def test_model_and_global_random_state_are_given_back():
 
 def test_wrong_options_are_refused():
     for option, value in (("n_samples", 0), ("batch_size", 1), ("batch_size", 0.5)):
-        with raises("out_of_range", option=option, found=value):
-            ContrastOptions(**{option: value})
+        with raises(
+            "invalid_options", problems=lambda found, option=option: set(found) == {option}
+        ):
+            Contrast(**{option: value})
     with raises("unknown_name", name="crops", known=tuple(VIEW_SETS)):
-        ContrastOptions(views="crops")
-    with raises("not_applicable", option="contrast_head"):
+        Contrast(views="crops")
+
+
+def test_a_head_of_another_model_is_refused_before_anything_is_measured():
+    parts = ["penalty", Contrast(head=build_contrastive_head(7))]
+    told = []
+    with raises("other_model", differences={"n_features": (7, 8)}):
         acclimate.prepare(
             tiny_model("batch_norm"),
             tiny_batches(4),
-            parts=["features"],
-            contrast_head=build_contrastive_head(8),
+            parts=parts,
+            progress=lambda *facts: told.append(facts),
         )
+    assert told == []
 
 
 def test_an_artifact_with_a_head_is_saved_and_adapts_as_before(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import acclimate
-from acclimate.parts.options import FisherOptions
+from acclimate.parts import FisherInformation
 from acclimate.testing.models import tiny_batches, tiny_model
 from tests.codes import raises
 from tests.reference import oracles_selective as oracles
@@ -19,8 +19,8 @@ def is_norm(key):
 
 
 def prepare(model, batches, n_samples=2000, batch_size=8, **options):
-    fisher = FisherOptions(n_samples=n_samples, batch_size=batch_size)
-    return acclimate.prepare(model, batches, parts=["fisher"], fisher=fisher, **options)
+    part = FisherInformation(n_samples=n_samples, batch_size=batch_size)
+    return acclimate.prepare(model, batches, parts=[part], **options)
 
 
 def split(sizes, dtype=torch.float64):
@@ -144,8 +144,8 @@ def test_a_model_without_normalisation_is_refused():
     ("option", "value"), [("n_samples", 0), ("batch_size", 0), ("batch_size", 2.5)]
 )
 def test_bad_options_are_refused(option, value):
-    with raises("out_of_range", option=option, found=value):
-        FisherOptions(**{option: value})
+    with raises("invalid_options", problems=lambda found: set(found) == {option}):
+        FisherInformation(**{option: value})
 
 
 def test_it_is_saved_with_the_artifact(tmp_path):

@@ -63,14 +63,20 @@ def batch_mode(model):
     return model
 
 
-def tent(model, xs, is_norm_parameter, lr=1e-3):
-    """Entropy minimisation over scale and shift; yields the logits before each update."""
+def tent(model, xs, is_norm_parameter, lr=1e-3, extra=None):
+    """Entropy minimisation over scale and shift; yields the logits before each update.
+
+    Args:
+        extra: (model, x) -> what is added to the loss, called once an update.
+    """
     model = batch_mode(model)
     chosen = [p for name, p in model.named_parameters() if is_norm_parameter(name)]
     adam = PlainAdam(chosen, lr)
     for x in xs:
         logits = model(x)
         loss = plain_entropy(logits.softmax(dim=1)).mean()
+        if extra is not None:
+            loss = loss + extra(model, x)
         yield logits.detach()
         adam.step(torch.autograd.grad(loss, chosen))
 

@@ -48,10 +48,12 @@ def eata(
     sgd=False,
     lr=1e-3,
     log=None,
+    extra=None,
 ):
     """ETA, EATA (with a Fisher), RDumb (with resets); yields the logits before each update.
 
     Args:
+        extra: (model, x) -> what is added to the loss, called once an update.
         log: A list that takes, for every batch: chosen, too unsure, too alike, whether it reset.
     """
     model = batch_mode(model)
@@ -82,6 +84,8 @@ def eata(
             for name, p in named.items():
                 if fisher is not None:
                     loss = loss + fisher_weight * (fisher[name] * (p - source[name]) ** 2).sum()
+            if extra is not None:
+                loss = loss + extra(model, x)
             optimizer.step(torch.autograd.grad(loss, chosen_parameters))
             n_updates += 1
             if reset_every and n_updates % reset_every == 0:

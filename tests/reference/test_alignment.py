@@ -10,14 +10,15 @@ import torch
 from torch import nn
 
 import acclimate
+from acclimate import ModelInfo
 from acclimate.errors import ArtifactMissing
-from acclimate.functional.normalization import Normalization
+from acclimate.functional.inputs import Normalization
 from acclimate.functional.views import apply_views, get_views
 from acclimate.methods import METHODS
 from acclimate.methods.tfa import Tfa
 from acclimate.methods.ttt_pp import TttPp
-from acclimate.parts.options import ContrastOptions
-from acclimate.terms.contrastive_head import build_contrastive_head
+from acclimate.parts import Contrast
+from acclimate.parts.contrastive_head import build_contrastive_head
 from acclimate.testing.models import tiny_batches, tiny_model
 from tests.codes import raises, warns
 from tests.reference import oracles_alignment as oracles
@@ -45,13 +46,11 @@ def encode(model, x):
 
 def prepared(model, with_head=True):
     parameter = next(model.parameters())
-    width = model.head.in_features
+    head = build_contrastive_head(model.head.in_features, 10, 6) if with_head else None
     return acclimate.prepare(
         model,
         tiny_batches(6, dtype=parameter.dtype),
-        parts=["contrast"],
-        contrast=ContrastOptions(batch_size=8),
-        contrast_head=build_contrastive_head(width, 10, 6) if with_head else None,
+        parts=[Contrast(batch_size=8, head=head)],
     )
 
 
@@ -286,8 +285,8 @@ def test_presets_and_costs():
         adapted = acclimate.adapt(model, kind.name, artifact)
         adapted(stream()[0])
         assert (adapted.counts.forwards, adapted.counts.backwards) == (
-            kind.forwards,
-            kind.backwards,
+            kind.card.forwards,
+            kind.card.backwards,
         )
 
 
@@ -312,12 +311,11 @@ def test_normalised_inputs_see_the_same_views():
     inside = Inside(copy.deepcopy(inner))
     given = {
         "method": "ttt_pp",
-        "contrast": ContrastOptions(batch_size=8),
-        "contrast_head": build_contrastive_head(8, 10, 6),
+        "parts": [Contrast(batch_size=8, head=build_contrastive_head(8, 10, 6))],
     }
     plain = acclimate.prepare(inside, batches, **given)
     normalised = [(normal.normalize(x), y) for x, y in batches]
-    other = acclimate.prepare(inner, normalised, normalization=normal, **given)
+    other = acclimate.prepare(inner, normalised, info=ModelInfo(normalization=normal), **given)
     left = acclimate.adapt(inside, "ttt_pp", plain, lr=LR)
     right = acclimate.adapt(inner, "ttt_pp", other, lr=LR)
     found = [left(x) for x in stream()]

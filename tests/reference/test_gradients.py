@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from acclimate.functional.gradient_conv import conv_map, conv_weight
-from acclimate.functional.gradient_linear import linear_map
-from acclimate.functional.gradients import CosineSum, GradientCosines, gradient_cosines
+from acclimate.functional.per_sample import CosineSum, GradientCosines, gradient_cosines
+from acclimate.functional.per_sample_rules import costs, gram_products, layer_gradients
 from tests.reference.gradient_models import (
     MODELS,
     N_CLASSES,
@@ -26,11 +25,20 @@ from tests.reference.gradient_models import (
 from tests.torchvision_door import import_torchvision
 
 GRANULARITIES = ("tensor", "module", "channel", "parameter")
-#: Models with parameters that neither a layer's rule nor a copy for every row can do.
+#: Models with parameters that no layer's rule can do.
 GENERAL = (
+    "depthwise, layer norm",
+    "vit",
+    "vit, torch's attention",
+    "vit, attention by sequence",
     "vit, crossing attention",
     "vit, packed attention",
+    "scales",
+    "encoder layer",
     "tied",
+    "applied twice",
+    "two names",
+    "words",
     "words, by frequency",
     "sequence first",
     "sequence first, of three",
@@ -178,9 +186,8 @@ def test_batches_add_up_and_the_model_is_looked_into_once() -> None:
     for start in range(0, N_SAMPLES, 2):
         found.add(*(tensor[start : start + 2] for tensor in samples))
     assert difference(found.result(), gradient_cosines(model, model, *samples)) < 1e-12
-    # After the trials, one pass a batch.
-    assert rows[-3:] == [4, 4, 2]
-    assert set(rows[:-3]) == {3}
+    # One trial, then one pass a batch, and one by `torch.func` (rows of one).
+    assert rows == [3, 4, 1, 4, 1, 2, 1]
 
 
 def test_progress_counts_samples() -> None:
@@ -322,8 +329,7 @@ def test_rules_spare_the_general_way(name: str) -> None:
     gradient_cosines(forward, model, *make_samples())
     assert rows.count(2 * N_SAMPLES) == 1
     assert (1 in rows) == (name in GENERAL)
-    if name in ("batch norm", "conv3d", "mlp"):
-        assert rows == [3, 2 * N_SAMPLES]
+    assert [n for n in rows if n != 1] == [3, 2 * N_SAMPLES]
 
 
 def test_other_hooks_of_the_model_take_part() -> None:
@@ -389,15 +395,16 @@ def test_convolution_rules_hold_for_any_window(data: st.DataObject, axes: int) -
         ]
     )
     with torch.no_grad():
-        gradients = conv_weight(conv, x, delta)
-        found = [conv_map(conv, x, delta).gram_products(slice(0, 2), by) for by in (True, False)]
+        gradients = layer_gradients(conv, "weight", x, delta)
+        # Grouped and 1-D convolutions always go through their gradients.
+        ways = (True, False) if groups == 1 and axes == 2 else ()
+        found = [gram_products(conv, x, delta, by_channel) for by_channel in ways]
     torch.testing.assert_close(gradients, wanted, rtol=1e-10, atol=1e-10)
     between = (wanted[0::2] * wanted[1::2]).flatten(2).sum(2)
     squares = (wanted**2).flatten(2).sum(2)
     sums = [(between, squares), (between.sum(1, keepdim=True), squares.sum(1, keepdim=True))]
-    for products, (pairs, rows) in zip(found, sums, strict=True):
-        torch.testing.assert_close(products.between, pairs, rtol=1e-10, atol=1e-10)
-        torch.testing.assert_close(products.squares, rows, rtol=1e-10, atol=1e-10)
+    for products, expected in zip(found, sums, strict=bool(found)):
+        torch.testing.assert_close(products, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_the_cheaper_way_is_taken() -> None:
@@ -405,8 +412,8 @@ def test_the_cheaper_way_is_taken() -> None:
     for width, size, by_gram in ((16, 32, False), (64, 16, False), (128, 8, True), (512, 4, True)):
         conv = nn.Conv2d(width, width, 3, padding=1)
         x = torch.empty(2, width, size, size)
-        found = conv_map(conv, x, x)
-        assert (found.gram_cost() < found.direct_cost()) == by_gram
+        gram, direct, _ = costs(conv, x)
+        assert (gram < direct) == by_gram
     x = torch.empty(2, 512)
-    found = linear_map(nn.Linear(512, 512), x, x)
-    assert found.gram_cost() < found.direct_cost() / 100
+    gram, direct, _ = costs(nn.Linear(512, 512), x)
+    assert gram < direct / 100

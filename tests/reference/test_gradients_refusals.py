@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from acclimate.functional.gradients import gradient_cosines
+from acclimate.functional.per_sample import gradient_cosines
 from tests.codes import raises
 from tests.reference.gradient_models import N_CLASSES, make_model, make_samples
 

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 import acclimate
-from acclimate import PenaltyOptions, PrototypeOptions
+from acclimate import ModelInfo, Penalty, Prototypes
 from acclimate.functional.views import apply_views, get_views
 from acclimate.testing.models import tiny_batches, tiny_model
+from tests.codes import warns
 from tests.reference import oracles
 
 MODELS = ["batch_norm", "group_norm", "vit", "tied"]
@@ -54,13 +55,24 @@ def test_tent(name, dtype, n, tolerance):
     assert close(run(acclimate.adapt(model, "tent"), xs), expected, tolerance)
 
 
-def test_tent_uses_batch_statistics_after_eval():
+def test_tent_uses_batch_statistics_whatever_the_mode_of_the_model():
     model = tiny_model("batch_norm").double()
     xs = stream(torch.float64)
     expected = list(oracles.tent(model, xs, lambda key: "norm" in key))
-    adapted = acclimate.adapt(model, "tent").eval()
+    adapted = acclimate.adapt(model, "tent")
     adapted.model.eval()
     assert close(run(adapted, xs), expected, 1e-8)
+
+
+def test_tent_uses_batch_statistics_after_eval():
+    model = tiny_model("batch_norm").double()
+    xs = stream(torch.float64)
+    plain = oracles.batch_mode(model)
+    expected = [plain(x).detach() for x in xs]  # of the source: it does not learn any more
+    adapted = acclimate.adapt(model, "tent").eval()
+    with warns("eval_mode"):
+        found = run(adapted, xs)
+    assert close(found, expected, 1e-8)
 
 
 def test_norm_is_the_training_mode_of_batch_norm():
@@ -86,8 +98,11 @@ def prepared(name, dtype="float64", depth=0, **penalty):
     return acclimate.prepare(
         tiny_model(name).to(dtype),
         tiny_batches(6, dtype=dtype),
-        penalty=PenaltyOptions(n_samples=32, **penalty),
-        prototypes=PrototypeOptions(depth=depth, width=6, hidden=10, epochs=2),
+        parts=[
+            Penalty(n_samples=32, **penalty),
+            Prototypes(depth=depth, width=6, hidden=10, epochs=2),
+            "features",
+        ],
     )
 
 
@@ -187,14 +202,14 @@ def first_moves(strength):
     return moves
 
 
-def test_the_regulariser_is_zero_on_the_first_step_and_not_on_the_second():
+def test_swr_is_zero_on_the_first_step_and_not_on_the_second():
     """θ* lags one update behind; copied too late, the term would always be zero."""
     free, damped = first_moves(0.0), first_moves(10.0)
     assert all(torch.equal(a, b) for a, b in zip(free[0], damped[0], strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(free[1], damped[1], strict=True))
 
 
-def test_the_auxiliary_loss_does_not_reach_the_head():
+def test_nsp_does_not_reach_the_head():
     model = tiny_model("batch_norm").double()
     artifact = prepared("batch_norm")
     head = model.head.weight.detach().clone()
@@ -212,12 +227,12 @@ def test_the_projector_is_frozen_unless_asked(trains):
     model = tiny_model("batch_norm").double()
     artifact = prepared("batch_norm", depth=2)
     adapted = acclimate.adapt(model, "swr_nsp", artifact, train_projector=trains)
-    before = copy.deepcopy(adapted.nsp.projector.state_dict())
+    before = copy.deepcopy(adapted.terms["nsp"].projector.state_dict())
     run(adapted, stream(torch.float64, 2))
-    weight = adapted.nsp.projector.state_dict()["0.weight"]
+    weight = adapted.terms["nsp"].projector.state_dict()["0.weight"]
     assert torch.equal(weight, before["0.weight"]) != trains
     adapted.reset()
-    assert torch.equal(adapted.nsp.projector.state_dict()["0.weight"], before["0.weight"])
+    assert torch.equal(adapted.terms["nsp"].projector.state_dict()["0.weight"], before["0.weight"])
 
 
 def test_normalised_inputs_see_the_same_views():
@@ -238,10 +253,13 @@ def test_normalised_inputs_see_the_same_views():
         return (x - mean.view(3, 1, 1)) / std.view(3, 1, 1)
 
     batches = tiny_batches(6, dtype=torch.float64)
-    options = {"penalty": PenaltyOptions(n_samples=16)}
-    plain = acclimate.prepare(Inside(), batches, **options)
+    parts = [Penalty(n_samples=16), "prototypes", "features"]
+    plain = acclimate.prepare(Inside(), batches, parts=parts)
     given = acclimate.prepare(
-        inner, [(outside(x), y) for x, y in batches], normalization=normal, **options
+        inner,
+        [(outside(x), y) for x, y in batches],
+        parts=parts,
+        info=ModelInfo(normalization=normal),
     )
     xs = stream(torch.float64)
     left = run(acclimate.adapt(Inside(), "swr_nsp", plain), xs)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import acclimate
+from acclimate import ModelInfo
 from acclimate.methods import METHODS
 from acclimate.methods.heads import find_head
 from acclimate.methods.lame import Lame, affinities, corrected_log_probs
@@ -124,7 +125,7 @@ def test_t3a_stands_a_class_without_supports_in_half_precision(dtype):
 
 def test_t3a_refuses_a_head_that_is_not_linear():
     with raises("wrong_head", head="block"):
-        acclimate.adapt(tiny_model("batch_norm"), "t3a", head="block")
+        acclimate.adapt(tiny_model("batch_norm"), "t3a", info=ModelInfo(head="block"))
 
 
 # LAME -------------------------------------------------------------------------------------------
@@ -322,7 +323,7 @@ def test_a_wrong_guess_is_noticed_and_a_name_helps(method):
     adapted = acclimate.adapt(Backwards(), method)
     with raises("wrong_head", head="body"):
         adapted(x)
-    assert acclimate.adapt(Backwards(), method, head="head")(x).shape == (5, 4)
+    assert acclimate.adapt(Backwards(), method, info=ModelInfo(head="head"))(x).shape == (5, 4)
     assert acclimate.adapt(Asked(), method)(x).shape == (5, 4)
 
 

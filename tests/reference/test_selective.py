@@ -170,6 +170,8 @@ def test_rpl(name, dtype, n, tolerance, exponent):
 
 # All ---------------------------------------------------------------------------------------------
 
+#: Where all predictions are certain, or even, updates may change nothing.
+WHERE_GRADIENTS_VANISH = "ignore:An update of:acclimate.errors.AcclimateWarning"
 CHOOSY = ["eta", "eata", "rdumb", "sar", "deyo"]
 
 
@@ -192,6 +194,7 @@ def test_nothing_chosen_nothing_changed(method, name):
     assert not adapted.optimizer.state
 
 
+@pytest.mark.filterwarnings(WHERE_GRADIENTS_VANISH)
 @pytest.mark.parametrize("kind", ["equal", "certain", "even"])
 @pytest.mark.parametrize("method", [*CHOOSY, "rpl"])
 def test_degenerate_predictions_stay_finite(method, kind):
@@ -223,7 +226,9 @@ def test_a_model_without_normalisation_is_refused(method):
     with raises(
         "method_refused",
         methods=(method,),
-        reasons=lambda reasons: [reason.where for reason in reasons] == ["normalisation"],
+        reasons=lambda reasons: (
+            [reason.partition(":")[0] for reason in reasons[method]] == ["normalisation"]
+        ),
     ):
         acclimate.adapt(model, method)
 

@@ -44,8 +44,10 @@ def about(paths: Sequence[Path], *facts: str) -> Callable[[Sequence[str]], bool]
 
     def ask(faults: Sequence[str]) -> bool:
         return len(faults) == len(paths) and all(
-            fault.startswith(str(path))
-            and all(re.search(rf"(?<!\w){fact}(?!\w)", fault[len(str(path)) :]) for fact in facts)
+            str(path) in fault
+            and all(
+                re.search(rf"(?<!\w){fact}(?!\w)", fault.replace(str(path), "")) for fact in facts
+            )
             for path, fault in zip(paths, faults, strict=True)
         )
 

@@ -15,7 +15,7 @@ from acclimate.artifact import Artifact
 from acclimate.cli.main import app
 from acclimate.comparison.masks import MaskSource
 from acclimate.data.masks import load_masks
-from acclimate.methods.base import Method
+from acclimate.methods.method import Method
 from acclimate.streams.folder import FolderStream
 from acclimate.streams.predictions import PredictionFile, PredictionFolder, predict_folder
 from acclimate.testing.dense_models import TinyDeepLab
@@ -66,7 +66,7 @@ def test_prepare_takes_masks_where_there_are_some(pairs: Path, tmp_path: Path) -
     expected = acclimate.prepare(
         tiny_net(),
         source,
-        penalty=acclimate.PenaltyOptions(n_samples=5),
+        parts=[acclimate.Penalty(n_samples=5), "features"],
         classes=FOUR.split(),
         seed=3,
     )
@@ -141,7 +141,7 @@ def test_classes_of_trained_weights_are_compared_with_the_data(pairs: Path, tmp_
     trained = tuple(FOUR.split())
     assert find_classes(out) == trained
     measure = ("eval", *common, "--weights", out, "--method", "source", "--batch-size", "2")
-    assert "taken for the same" not in run(*measure, "--out", tmp_path / "1").output
+    assert "matched by position" not in run(*measure, "--out", tmp_path / "1").output
     (pairs / "classes.txt").write_text("two\none\nthree\nfour\n")
     swapped = ("two", "one", "three", "four")
     with raises("class_mismatch", found=swapped, expected=trained):
@@ -151,7 +151,7 @@ def test_classes_of_trained_weights_are_compared_with_the_data(pairs: Path, tmp_
     with raises("class_mismatch", found=swapped, expected=trained):
         run(*predict, "--classes", pairs / "classes.txt")
     (pairs / "classes.txt").write_text("one\ntwo\nthree\ncar\n")
-    assert "taken for the same" in run(*measure, "--out", tmp_path / "3").output
+    assert "matched by position" in run(*measure, "--out", tmp_path / "3").output
 
 
 def test_methods_that_are_not_for_pixels_are_refused_before_anything_is_prepared(

@@ -155,7 +155,7 @@ def test_all_faults_of_the_files_are_listed(tmp_path: Path) -> None:
     foreign, broken, empty = ([fault] for fault in caught.value.faults)
     assert about(paths[:1], "2 pixels", "77, 200", "0–11")(foreign)
     assert about(paths[1:2], "cannot be read")(broken)
-    assert about(paths[2:], "no pixel of any class")(empty)
+    assert about(paths[2:], "all pixels are ignored")(empty)
     # An image without a class can be measured on; the others cannot be read as labels.
     with raises("faulty_data", faults=(*foreign, *broken)):
         images.to_domain()

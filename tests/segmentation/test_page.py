@@ -12,7 +12,6 @@ import pytest
 from acclimate.bench import JobSpec
 from acclimate.cli.main import main
 from acclimate.methods import METHODS
-from acclimate.methods.dense import is_dense
 from tests.paths import ROOT
 
 PAGE = (ROOT / "docs" / "segmentation.md").read_text(encoding="utf-8")
@@ -57,4 +56,4 @@ def test_its_job_can_be_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_it_names_all_methods_that_work_on_pixels() -> None:
     listed = PAGE.partition("marks what works on pixels:")[2].partition(";")[0]
     named = set(re.findall(r"[a-z_]+", re.sub(r"\band\b", "", listed)))
-    assert named == {name for name, kind in METHODS.items() if is_dense(kind)}
+    assert named == {name for name, kind in METHODS.items() if kind.card.dense}

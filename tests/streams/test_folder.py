@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from acclimate.functional.normalization import Normalization
+from acclimate.functional.inputs import Normalization
 from acclimate.streams import images as images_module
 from acclimate.streams.folder import FolderSource, FolderStream, list_images, read_classes
 from acclimate.streams.images import common_size, read_image

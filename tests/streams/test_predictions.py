@@ -17,10 +17,10 @@ import torch
 from PIL import Image
 
 import acclimate
-from acclimate.methods.base import Method
+from acclimate.methods.method import Method
 from acclimate.storage import read_file
 from acclimate.streams.folder import FolderStream
-from acclimate.streams.predictions import PredictionFile, Summary, predict_folder
+from acclimate.streams.predictions import PredictionFile, PredictionSummary, predict_folder
 from tests.cli_models import CLASSES, tiny_cnn
 from tests.codes import raises
 
@@ -60,7 +60,7 @@ def own_photos(photos: Path, tmp_path: Path) -> Path:
 
 def predict(
     photos: Path, out: Path, model: torch.nn.Module | None = None, **options: object
-) -> tuple[Summary, FolderStream, Method]:
+) -> tuple[PredictionSummary, FolderStream, Method]:
     """Predict with a model that moves a lot, so that any lost step would be seen."""
     adapted = acclimate.adapt(model or tiny_cnn(), "tent", lr=0.05)
     stream = FolderStream(photos, batch_size=5)

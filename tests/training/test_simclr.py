@@ -21,7 +21,7 @@ from acclimate.functional.views import get_views
 from acclimate.methods import METHODS
 from acclimate.methods.tfa import Tfa
 from acclimate.methods.ttt_pp import TttPp
-from acclimate.parts.options import ContrastOptions
+from acclimate.parts import Contrast
 from acclimate.storage import read_file
 from acclimate.training import CrossEntropy, TrainSettings, train
 from acclimate.training.augment import shift_and_flip
@@ -110,8 +110,7 @@ def test_from_joint_training_to_ttt_pp(photos: Path, tmp_path: Path) -> None:
         model,
         source,
         method="ttt_pp",
-        contrast=ContrastOptions(batch_size=8),
-        contrast_head=head_path(out),
+        parts=[Contrast(batch_size=8, head=head_path(out))],
     )
     head, _ = read_file(head_path(out), "contrast_head")
     assert all(torch.equal(head[name], t) for name, t in artifact.part("contrast_head").items())
@@ -124,7 +123,7 @@ def test_from_joint_training_to_ttt_pp(photos: Path, tmp_path: Path) -> None:
     train(make_settings(photos, epochs=1, seed=1), tmp_path / "other.safetensors", **CPU)
     stranger = zoo.load("tests.cli_models:tiny_cnn", tmp_path / "other.safetensors")
     with raises("other_model", differences=lambda found: list(found) == ["weights_sha256"]):
-        acclimate.prepare(stranger, source, method="ttt_pp", contrast_head=head_path(out))
+        acclimate.prepare(stranger, source, method="ttt_pp", parts=[Contrast(head=head_path(out))])
 
 
 class Cut(Exception):

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from acclimate.bench.attempt import LOOK_EVERY, Setup, describe_error
 from acclimate.bench.events import Event, OnEvent
-from acclimate.bench.folder import JobFolder
+from acclimate.bench.folder import Failure, JobFolder
 from acclimate.bench.spec import JobSpec
 from acclimate.bench.store import Store
 from acclimate.errors import BadInput
@@ -22,8 +22,8 @@ PATIENCE = 20.0
 _MOST_STILLBORN = 3
 
 _MEMORY = (
-    "If memory ran short, take fewer --workers or smaller batches. Run the suite again: the job "
-    "goes on from its last checkpoint."
+    "If the machine ran out of memory, use fewer --workers or smaller batches. Run the suite "
+    "again to resume the job from its last checkpoint."
 )
 
 
@@ -191,7 +191,8 @@ class Crew:
             if self._n_stillborn >= _MOST_STILLBORN:
                 said = worker.last_words()
                 raise BadInput(
-                    "worker_failed", f"no worker could be started: it {how}. It said:\n{said}"
+                    "worker_failed",
+                    f"No worker process could be started: it {how}. Its output:\n{said}",
                 )
         elif name is not None and worker.has_begun:
             self._deaths[name] += 1
@@ -204,10 +205,10 @@ class Crew:
             self._left.insert(0, name)
             self._tell("retried", name, text=f"its process {how}")
         else:
-            message = f"the process that ran the job {how} (try {self._deaths[name]})"
+            message = f"The process that ran the job {how} (attempt {self._deaths[name]})"
             with folder.hold() as is_mine:
                 if is_mine:  # else another process has taken it up
-                    folder.fail("WorkerDied", f"{message}.", _MEMORY)
+                    folder.fail(Failure("WorkerDied", f"{message}."), _MEMORY)
             self._tell("failed", name, text=f"WorkerDied: {message}.")
 
     def _tell(self, kind: Any, name: str, done: int = 0, total: int = 0, text: str = "") -> None:

@@ -87,9 +87,10 @@ class Goods:
             if not isinstance(batches, ArraySource):
                 raise BadInput(
                     "not_found",
-                    f"the machine that was to prepare an artifact has no folder "
-                    f"{spec.prepare.source}, and folders of source images are not shipped. Put it "
-                    "there at the same path, or run the suite here first: --engine local.",
+                    "The machine that should prepare an artifact does not have the folder "
+                    f"{spec.prepare.source}, and folders of source images are not transferred. "
+                    "Copy it there to the same path, or run the suite on this machine first: "
+                    "--engine local.",
                     path=spec.prepare.source or spec.data,
                 )
             return batches, classes
@@ -182,7 +183,7 @@ class Desk:
             case "end":
                 self._end(**content)
             case _:
-                raise ValueError(f"nobody knows what is meant by {kind}")
+                raise ValueError(f"Unknown message type {kind}.")
 
     def _give_artifact(self, key: str) -> Any:
         """Return an artifact; None if the job must make it, which nobody else does meanwhile."""

@@ -74,7 +74,7 @@ def run_suite(
     if engine not in ENGINES:
         raise BadInput(
             "unknown_name",
-            f'there is no engine "{engine}". {did_you_mean(engine, ENGINES)}',
+            f'Unknown engine "{engine}". {did_you_mean(engine, ENGINES)}',
             kind="engine",
             name=engine,
             known=tuple(ENGINES),
@@ -84,21 +84,21 @@ def run_suite(
             hint = did_you_mean(name, _OPTIONS[engine])
             raise BadInput(
                 "unknown_option",
-                f'the engine {engine} has no option "{name}". {hint}',
+                f'The engine {engine} has no option "{name}". {hint}',
                 option=name,
                 known=_OPTIONS[engine],
             )
     if checkpoint_every is not None and checkpoint_every < 1:
         raise BadInput(
             "out_of_range",
-            f"expected at least 1 batch a checkpoint, found {checkpoint_every}.",
+            f"Expected checkpoint_every to be at least 1 batch, found {checkpoint_every}.",
             option="checkpoint_every",
             found=checkpoint_every,
         )
     if retries < 0:
         raise BadInput(
             "out_of_range",
-            f"expected at least 0 retries, found {retries}.",
+            f"Expected retries to be at least 0, found {retries}.",
             option="retries",
             found=retries,
         )

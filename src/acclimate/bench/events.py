@@ -44,8 +44,8 @@ OnEvent = Callable[[Event], None]
 def weigh(spec: JobSpec) -> float:
     """Return about how much work a batch of a job is, in forwards, for guessing the time left."""
     kind = get_method(spec.method)
-    passes = kind.forwards + 2 * kind.backwards + (3 if spec.auxiliary is not None else 0)
-    return passes * (spec.get_protocol().batch_size if kind.counts_by_image else 1)
+    passes = kind.card.forwards + 2 * kind.card.backwards + (3 if "nsp" in spec.terms else 0)
+    return passes * (spec.get_protocol().batch_size if kind.card.per_image else 1)
 
 
 class Meter:

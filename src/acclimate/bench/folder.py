@@ -6,7 +6,7 @@
 - `measures.jsonl`: one line a finished unit: sums over its samples, and where its records end.
 - `checkpoint.json`, `<number>.state`: a place within a unit, and what the method had learned there.
 - `result.json`: the summary and where it comes from, written last: where it is, the job is done.
-- `error.json`: why the last try failed.
+- `error.json`: why the last attempt failed; with `code` and `data` if the error is one of ours.
 - `lock`: held by whoever works on the job; the operating system lets go of it if that one dies.
 """
 
@@ -26,8 +26,9 @@ from acclimate.bench.outcome import Entry, Outcome
 from acclimate.bench.spec import JobSpec
 from acclimate.errors import AcclimateError, BadInput, CorruptFile
 from acclimate.evaluation import Record, Result
-from acclimate.measures import unpack_measures
-from acclimate.measures.groups import merge
+from acclimate.metrics import unpack_sums
+from acclimate.metrics.groups import merge
+from acclimate.metrics.plain import to_plain
 from acclimate.storage import write_atomically
 from acclimate.zoo.readers import sha256_of
 
@@ -37,8 +38,8 @@ CHECKPOINT, RESULT, ERROR, LOCK = "checkpoint.json", "result.json", "error.json"
 State = Literal["waiting", "running", "cut", "failed", "done"]
 STATES: tuple[State, ...] = ("waiting", "running", "cut", "failed", "done")
 
-_AGAIN = "Run the suite again: the job goes on from its last checkpoint."
-_ANEW = "Nothing was measured yet. Mend it and run the suite again."
+_AGAIN = "Run the suite again to resume the job from its last checkpoint."
+_ANEW = "No batch was recorded. Correct the problem and run the suite again."
 
 #: In `result.json`: checksums of the files that belong to it.
 FILES = "sha256"
@@ -52,18 +53,31 @@ class Failure(Exception):
         kind: Name of the error's class.
         message: What it said.
         trace: Its traceback.
-        is_ours: Whether it was raised on purpose, so that the message says what to do.
+        code: Of an error of this package, whose message says what to do; None for any other.
+        data: Of an error of this package, as JSON types.
     """
 
-    def __init__(self, kind: str, message: str, trace: str, is_ours: bool) -> None:
-        super().__init__(kind, message, trace, is_ours)
-        self.kind, self.message, self.trace, self.is_ours = kind, message, trace, is_ours
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        trace: str = "",
+        code: str | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(kind, message, trace, code, data)
+        self.kind, self.message, self.trace = kind, message, trace
+        self.code, self.data = code, data
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """Return what there is to tell of an error."""
-        trace = "".join(traceback.format_exception(error))
-        return cls(type(error).__name__, str(error), trace, isinstance(error, AcclimateError))
+        """Return the description of an error."""
+        kind, trace = type(error).__name__, "".join(traceback.format_exception(error))
+        if not isinstance(error, AcclimateError):
+            return cls(kind, str(error), trace)
+        # What JSON has no type for, such as a path, becomes text.
+        data = json.loads(json.dumps(to_plain(error.data), default=str))
+        return cls(kind, str(error), trace, error.code, data)
 
 
 class JobFolder:
@@ -119,7 +133,7 @@ class JobFolder:
         except OSError as error:
             raise BadInput(
                 "not_writable",
-                f"cannot make {self.path} ({error.strerror}). Give another folder by --out.",
+                f"Cannot create {self.path} ({error.strerror}). Pass another folder with --out.",
                 path=self.path,
             ) from error
 
@@ -154,16 +168,18 @@ class JobFolder:
             )
         return value
 
-    def fail(self, kind: str, message: str, remedy: str = _AGAIN, trace: str = "") -> None:
-        """Write down why the job could not be brought to its end."""
+    def fail(self, why: Failure, remedy: str = _AGAIN) -> None:
+        """Record why the job could not be finished."""
+        ours = {} if why.code is None else {"code": why.code, "data": why.data}
         self.write(
             ERROR,
             {
-                "type": kind,
-                "message": message,
+                "type": why.kind,
+                **ours,
+                "message": why.message,
                 "remedy": remedy,
                 "when": datetime.now(UTC).isoformat(timespec="seconds"),
-                "traceback": trace,
+                "traceback": why.trace,
             },
         )
 
@@ -172,9 +188,9 @@ class JobFolder:
         why = error if isinstance(error, Failure) else Failure.of(error)
         has_checkpoint = any((self.path / name).is_file() for name in (CHECKPOINT, MEASURES))
         remedy = _AGAIN if has_checkpoint else _ANEW
-        if not why.is_ours:
+        if why.code is None:
             remedy = f"The traceback is in {self.path / ERROR}. {remedy}"
-        self.fail(why.kind, why.message, remedy, why.trace)
+        self.fail(why, remedy)
 
     @property
     def progress(self) -> tuple[int, int | None]:
@@ -219,18 +235,18 @@ class JobFolder:
             self._read_record(number, line)
             for number, line in enumerate(self.read_lines(RECORDS)[0], start=1)
         ]
-        measures = [unpack_measures(line["measures"]) for line in self.read_lines(MEASURES)[0]]
+        sums = [unpack_sums(line["measures"]) for line in self.read_lines(MEASURES)[0]]
         if len(records) != written["n_batches"]:
             raise CorruptFile(
                 "wrong_length",
                 self._altered(
-                    RECORDS, f"{len(records)} lines instead of {written['n_batches']} were found"
+                    RECORDS, f"expected {written['n_batches']} lines, found {len(records)}"
                 ),
                 path=self.path / RECORDS,
                 found=len(records),
                 expected=written["n_batches"],
             )
-        merged = merge(pair for own in measures for pair in own.items())
+        merged = merge(pair for own in sums for pair in own.items())
         return Outcome(entry, Result(tuple(records), merged), written["provenance"], name)
 
     def read_result(self) -> dict[str, Any]:
@@ -243,20 +259,20 @@ class JobFolder:
         if written is None:
             raise BadInput(
                 "unfinished_job",
-                f"the job in {self.path} is not done yet. {_AGAIN}",
+                f"The job in {self.path} has not finished. {_AGAIN}",
                 path=self.path,
             )
         if missing := [name for name in _OF_RESULT if name not in written]:
             raise CorruptFile(
                 "wrong_content",
-                self._altered(RESULT, f"it has no {' and no '.join(missing)}"),
+                self._altered(RESULT, f"{' and '.join(missing)} missing"),
                 path=self.path / RESULT,
             )
         for name, sha256 in written.get(FILES, {}).items():
             path = self.path / name
             if not path.is_file() or sha256_of(path) != sha256:
                 raise CorruptFile(
-                    "wrong_checksum", self._altered(name, "its checksum is another"), path=path
+                    "wrong_checksum", self._altered(name, "its checksum differs"), path=path
                 )
         return written
 
@@ -272,7 +288,7 @@ class JobFolder:
 
     def _altered(self, name: str, why: str) -> str:
         return (
-            f"{self.path / name} is not as it was written ({why}). Remove the folder {self.path} "
+            f"{self.path / name} was modified or damaged ({why}). Remove the folder {self.path} "
             "and run the suite again."
         )
 

@@ -30,14 +30,14 @@ def file_sha256(path: str) -> str:
     except OSError as error:
         raise BadInput(
             "unreadable",
-            f"expected a file of weights at {path}, but it cannot be read ({error.strerror}). Give "
-            "the right path, or put the file there.",
+            f"Expected a file of weights at {path}, which cannot be read ({error.strerror}). "
+            "Correct the path, or copy the file there.",
             path=path,
         ) from error
     if not Path(path).is_file():
         raise BadInput(
             "not_a_file",
-            f"expected a file of weights at {path}, found a folder. Give a file in it.",
+            f"Expected a file of weights at {path}, found a folder. Pass a file in it.",
             path=path,
         )
     return _known_sha256(str(Path(path).resolve()), found.st_size, found.st_mtime_ns)

@@ -21,11 +21,11 @@ from acclimate.bench.spec import JobSpec
 from acclimate.comparison import Job, Unit, check_job
 from acclimate.comparison.run import feed, wrap
 from acclimate.errors import AcclimateWarning, ArtifactError, BadInput, CorruptFile
-from acclimate.evaluation import Record, Result, Tally, iter_evaluate
+from acclimate.evaluation import Collector, Record, Result, iter_evaluate
 from acclimate.functional.pixels import IGNORE_LABEL
-from acclimate.measures import pack_measures, unpack_measures
-from acclimate.measures.groups import merge
-from acclimate.methods.base import Method
+from acclimate.methods.method import Method
+from acclimate.metrics import pack_sums, unpack_sums
+from acclimate.metrics.groups import merge
 from acclimate.streams import Batch
 from acclimate.zoo.named import find_classes
 
@@ -105,8 +105,9 @@ def _run(
     if on_batch is not None:
         on_batch(len(known.records), n_batches)
     with _use_threads(known.n_threads):
-        added = {"regularizer": spec.get_regularizer(), "auxiliary": spec.get_auxiliary()}
-        adapted = wrap(job.model, spec.method, config, job.wrapping, spec.seed, **added)
+        adapted = wrap(
+            job.model, spec.method, config, job.wrapping, spec.seed, terms=spec.get_terms()
+        )
         first = next(feed(units[0].batches, job.model, job.wrapping))
         _warm_up(adapted, first, spec.reveal_labels)
         spent.note("wrapping")
@@ -118,7 +119,7 @@ def _run(
             if should_stop is not None and should_stop():
                 course.checkpoint()
                 raise Stopped
-        result = Result(tuple(course.records), merge(course.measures))
+        result = Result(tuple(course.records), merge(course.sums))
         origin = describe_origin(spec, job, adapted, clean, how.command, materials.path_of(spec))
         origin |= {N_THREADS: known.n_threads, "n_batches": len(course.records)}
         origin["seconds"] = spent.sum_up(result)
@@ -137,28 +138,28 @@ class _Course:
         self, job: Job, adapted: Method, known: Known, sink: Sink, how: Manner, spent: Spent
     ) -> None:
         self.records: list[Record] = known.records
-        packed = known.measures.values()
-        self.measures = [pair for own in packed for pair in unpack_measures(own).items()]
+        packed = known.sums.values()
+        self.sums = [pair for own in packed for pair in unpack_sums(own).items()]
         self._job, self._adapted, self._known = job, adapted, known
         self._sink, self._how, self._spent = sink, how, spent
-        self._unit, self._n_done, self._tally = "", 0, Tally()
+        self._unit, self._n_done, self._collector = "", 0, Collector()
         self._due = time.monotonic() + how.checkpoint_seconds
 
     def run(self, units: Sequence[Unit]) -> Iterator[Record]:
         """Yield every record once it is with the sink."""
         offset = 0
         for unit in units:
-            if unit.name not in self._known.measures:
+            if unit.name not in self._known.sums:
                 self._enter(unit.name)
                 yield from self._run_unit(unit, offset)
-                self._sink.close_unit(unit.name, pack_measures(self._tally.measures))
-                self.measures += self._tally.measures.items()
+                self._sink.close_unit(unit.name, pack_sums(self._collector.sums))
+                self.sums += self._collector.sums.items()
             offset += unit.n_batches
 
     def checkpoint(self) -> None:
         """Keep the place and what was learned up to it."""
         start = time.monotonic()
-        place = Place(self._unit, self._n_done, pack_measures(self._tally.measures))
+        place = Place(self._unit, self._n_done, pack_sums(self._collector.sums))
         self._sink.checkpoint(place, self._adapted.save)
         took = time.monotonic() - start
         self._spent.checkpoints += took
@@ -166,7 +167,7 @@ class _Course:
         self._due = time.monotonic() + wait
 
     def _enter(self, name: str) -> None:
-        self._unit, self._n_done, self._tally = name, 0, Tally()
+        self._unit, self._n_done, self._collector = name, 0, Collector()
         place, state = self._known.place, self._known.state
         if place is None or place.unit != name or state is None:
             return
@@ -175,11 +176,11 @@ class _Course:
         except ArtifactError as error:
             raise CorruptFile(
                 "wrong_content",
-                f"the checkpoint cannot be used ({error}). Remove the folder {state.parent} and "
+                f"The checkpoint cannot be loaded ({error}). Remove the folder {state.parent} and "
                 "run the suite again.",
                 path=state,
             ) from error
-        self._n_done, self._tally.measures = place.n_batches, unpack_measures(place.measures)
+        self._n_done, self._collector.sums = place.n_batches, unpack_sums(place.sums)
 
     def _run_unit(self, unit: Unit, offset: int) -> Iterator[Record]:
         skipped = self._n_done
@@ -187,7 +188,7 @@ class _Course:
         for record in iter_evaluate(
             self._adapted,
             feed(batches, self._job.model, self._job.wrapping),
-            tally=self._tally,
+            collector=self._collector,
             reveal_labels=self._job.reveal_labels,
         ):
             kept = replace(record, index=offset + skipped + record.index, predictions=None)
@@ -212,13 +213,15 @@ def load_job(spec: JobSpec, materials: Materials, spent: Spent) -> Job:
     if spec.size is not None and not data.is_folder:
         raise BadInput(
             "not_applicable",
-            f"size is for folders of images; those of {data.name} have one size.",
+            f"The option size applies only to folders of images; the images of {data.name} have a "
+            "fixed size. Remove it.",
             option="size",
         )
     if spec.ignore_label != IGNORE_LABEL and not data.palette:
         raise BadInput(
             "not_applicable",
-            f"ignore_label is for masks, and {data.name} has none. Leave it out.",
+            f"The option ignore_label applies only to data with masks; {data.name} has none. "
+            "Remove it.",
             option="ignore_label",
         )
     model = materials.load_model(spec, len(data.classes))
@@ -243,7 +246,7 @@ def load_job(spec: JobSpec, materials: Materials, spent: Spent) -> Job:
 def _warm_up(adapted: Method, batch: Batch, reveal_labels: bool) -> None:
     """Make the first call of all, which is slow, before the clock runs, and undo it."""
     n = max(_WARM_UP, len(batch.x) // 8)
-    if adapted.is_oracle and reveal_labels:
+    if adapted.card.is_oracle and reveal_labels:
         adapted.reveal(batch.y[:n])
     with nullcontext() if batch.learns else adapted.paused():
         adapted(batch.x[:n])

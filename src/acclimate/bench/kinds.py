@@ -22,11 +22,11 @@ def _is_list_of(is_kind: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 _Kind = tuple[Callable[[Any], bool], str]
 
-_TEXT: _Kind = _is_text, "a text"
+_TEXT: _Kind = _is_text, "a string"
 _TABLE: _Kind = lambda value: isinstance(value, Mapping), "a table, such as { lr = 1e-3 }"
-_COUNT: _Kind = _is_count, "a whole number"
+_COUNT: _Kind = _is_count, "an integer"
 _SWITCH: _Kind = lambda value: isinstance(value, bool), "true or false"
-_SEED: _Kind = lambda value: _is_count(value) and value >= 0, "a whole number of at least 0"
+_SEED: _Kind = lambda value: _is_count(value) and value >= 0, "an integer of at least 0"
 
 _KINDS: dict[str, _Kind] = {
     "model": _TEXT,
@@ -48,14 +48,16 @@ _KINDS: dict[str, _Kind] = {
     "head": _TEXT,
     "logits_at": (
         lambda value: _is_count(value) or _is_text(value),
-        "a name, or a place counted from 0",
+        "a name, or a position counted from 0",
     ),
     "protocol": _TABLE,
     "method": _TEXT,
     "options": _TABLE,
     "preset": _TEXT,
-    "regularizer": _TABLE,
-    "auxiliary": _TABLE,
+    "terms": (
+        lambda value: isinstance(value, Mapping) and all(map(_TABLE[0], value.values())),
+        "a table of tables, such as {swr = {}}",
+    ),
     "speed": _TEXT,
     "guard": _SWITCH,
     "reveal_labels": _SWITCH,
@@ -80,13 +82,13 @@ def check_kinds(values: Mapping[str, Any], where: str = "") -> None:
     >>> check_kinds({"corruptions": ["fog"], "seed": 3, "images": None})
     >>> check_kinds({"corruptions": "fog"})
     Traceback (most recent call last):
-    acclimate.errors.InvalidConfig: expected a list, such as ["fog"], for corruptions, found 'fog'.
+    acclimate.errors.InvalidConfig: Expected a list, such as ["fog"], for corruptions, found 'fog'.
     """
     for name, value in values.items():
         is_kind, expected = _KINDS.get(name, (None, ""))
         if is_kind is not None and value is not None and not is_kind(value):
             comma = "," if " such as " in expected else ""
-            message = f"expected {expected}{comma} for {where}{name}, found {value!r}."
+            message = f"Expected {expected}{comma} for {where}{name}, found {value!r}."
             option = f"{where}{name}"
             if name == "seed" and _is_count(value):
                 raise InvalidConfig("out_of_range", message, option=option, found=value)

@@ -35,7 +35,7 @@ def run_local(
     if n < 1:
         raise BadInput(
             "out_of_range",
-            f"expected at least 1 worker, found {n}.",
+            f"Expected at least 1 worker, found {n}.",
             option="n_workers",
             found=n,
         )

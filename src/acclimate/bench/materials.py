@@ -15,8 +15,8 @@ from acclimate.artifact import Artifact
 from acclimate.bench.spec import JobSpec
 from acclimate.comparison import Data, Preparation, load_data
 from acclimate.errors import ArtifactMissing, BadInput
-from acclimate.parts.source import Progress
 from acclimate.preparation import prepare
+from acclimate.progress import Progress
 from acclimate.zoo.named import get_device, load_named
 
 #: Inputs and class numbers, in batches, as often as needed.
@@ -106,10 +106,10 @@ class Materials:
         if source is None:
             raise ArtifactMissing(
                 "artifact_needed",
-                f"{spec.method} needs an artifact, and nobody knows what to prepare it from: "
-                f"{data.name} says nothing of the training images. Name them: prepare = {{ source "
-                '= "cifar10" }, or a folder; of several domains, those that were trained on: '
-                'prepare = { domains = { names = ["photo"], part = "train" } }.',
+                f"{spec.method} needs an artifact, but {data.name} does not define the training "
+                f'images to prepare it from. Pass them: prepare = {{ source = "cifar10" }}, or a '
+                "folder; for data with several domains, the domains that the model was trained "
+                f'on: prepare = {{ domains = {{ names = ["photo"], part = "train" }} }}.',
                 methods=(spec.method,),
             )
         preparation = Preparation(
@@ -121,25 +121,22 @@ class Materials:
             domains=how.domains,
             ignore_label=spec.ignore_label,
         )
-        return preparation.open(spec.get_wrapping().normalization)
+        return preparation.open(spec.get_wrapping().info.normalization)
 
     def _prepare(self, spec: JobSpec, model: nn.Module, data: Data) -> Artifact:
         how = spec.prepare
         batches, classes = self.open_source(spec, data)
-        wrapping = spec.get_wrapping()
-        options: dict[str, Any] = {**how.options(), "speed": how.speed}
+        options = how.options()
+        pace: Any = how.speed
         return prepare(
             model,
             batches,
-            parts=spec.get_needs(),
-            normalization=wrapping.normalization,
-            head=wrapping.head,
-            logits_at=wrapping.logits_at,
-            contrast_head=how.contrast_head,
+            parts=[options.get(name, name) for name in spec.get_needs()],
+            info=spec.get_wrapping().info,
             classes=classes,
             seed=_seed(spec),
-            progress=self.progress,
-            **options,
+            speed=pace,
+            progress=self.progress or False,
         )
 
     def _tell(self, stage: str) -> None:
@@ -160,7 +157,7 @@ def claim(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     except OSError as error:
         raise BadInput(
             "not_writable",
-            f"cannot make {path.parent} ({error.strerror}). Give another folder by --out or "
+            f"Cannot create {path.parent} ({error.strerror}). Pass another folder with --out or "
             "--artifacts.",
             path=path.parent,
         ) from error

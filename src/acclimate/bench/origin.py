@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from acclimate.artifact import Artifact, versions
+from acclimate.artifact import Artifact
 from acclimate.bench.hashes import code_sha256
 from acclimate.bench.spec import JobSpec
 from acclimate.comparison import OWN_ORDERS, Job, Protocol
 from acclimate.evaluation import Result
-from acclimate.methods.base import Method
+from acclimate.methods.method import Method
 from acclimate.snapshot import fingerprint
-from acclimate.storage import digest
+from acclimate.storage import digest, versions
 from acclimate.streams import Domain
 from acclimate.zoo.readers import sha256_of
 
@@ -80,7 +80,7 @@ def describe_origin(
         "protocol_line": protocol.describe(data.groups, clean, spec.seed),
         "order": describe_order(protocol),
         "reset": describe_resets(protocol),
-        "predicts": f"{adapted.predicts} the update",
+        "predicts": f"{adapted.card.predicts} the update",
         "n_images": sum(len(domain) for domain in data.domains),
         "n_unreadable": len(data.unreadable),
         "data_source": data.origin,
@@ -152,11 +152,11 @@ def _describe_method(adapted: Method) -> dict[str, Any]:
     return {
         "name": adapted.name,
         "config": adapted.config.to_dict(),
-        **adapted.composition.to_dict(),
-        "moves": adapted.moves,
-        "predicts": adapted.predicts,
-        "is_oracle": adapted.is_oracle,
-        "reconstruction": adapted.reconstruction,
+        **{term.name: term.to_dict() for term in adapted.added_terms},
+        "moves": adapted.card.moves,
+        "predicts": adapted.card.predicts,
+        "is_oracle": adapted.card.is_oracle,
+        "reconstruction": adapted.card.reconstruction,
     }
 
 

@@ -77,7 +77,7 @@ def run_ray(
         if value is not None and value < lowest:
             raise BadInput(
                 "out_of_range",
-                f"expected at least {lowest} {what}, found {value}.",
+                f"Expected at least {lowest} {what}, found {value}.",
                 option=option,
                 found=value,
             )
@@ -126,8 +126,8 @@ def import_ray() -> Any:
             raise
         raise MissingExtra(
             "missing_extra",
-            "Ray is not installed, and the engine ray needs it. "
-            "Install it: pip install 'acclimate[ray]'.",
+            "The engine ray requires Ray, which is not installed. Run: pip install "
+            "'acclimate[ray]'",
             package="ray",
         ) from error
 
@@ -150,8 +150,8 @@ def connect(
     if address is not None and address.startswith("ray://"):
         raise BadInput(
             "cluster_unreachable",
-            f"expected the address of a cluster that this machine is part of, found {address}. "
-            "Run the command on a node, with --address auto, or by ray job submit.",
+            f"Expected the address of a cluster that this machine is part of, found {address}. "
+            "Run the command on a node with --address auto, or with ray job submit.",
             address=address,
         )
     _check_there(address)
@@ -195,8 +195,8 @@ class Slots:
             told = " and ".join(f"{n:g} {name}" for name, n in self._needs.items())
             raise BadInput(
                 "insufficient_resources",
-                f"no node of the cluster has {told}. Ask for less by --cpus and --gpus, or add a "
-                "node, and run the suite again: what is done stays done.",
+                f"No node of the cluster has {told}. Request less with --cpus and --gpus, or add "
+                "a node, and run the suite again. Finished jobs are kept.",
                 required=dict(self._needs),
             )
         return self._n
@@ -219,8 +219,8 @@ def _check_there(address: str | None) -> None:
 def _explain(address: str | None, error: Exception) -> BadInput:
     return BadInput(
         "cluster_unreachable",
-        f"cannot connect to Ray at {address or 'this machine'} ({error}). Start a cluster by ray "
-        "start --head, or leave --address out to use this machine alone.",
+        f"Cannot connect to Ray at {address or 'this machine'} ({error}). Start a cluster with "
+        "ray start --head, or remove --address to use only this machine.",
         address=address,
     )
 

@@ -1,6 +1,6 @@
 """A job on a machine that has neither its folder nor, maybe, its files.
 
-It tells whoever gave it the job everything it measures, and asks for what it has not. See
+It tells whoever gave it the job everything it sums, and asks for what it has not. See
 `acclimate.bench.desk` for the other end of the line.
 """
 
@@ -31,8 +31,8 @@ from acclimate.comparison import Data
 from acclimate.data import SETS
 from acclimate.errors import AcclimateError, BadInput
 from acclimate.evaluation import Record
-from acclimate.parts.source import Progress
 from acclimate.process import tune_process
+from acclimate.progress import Progress
 from acclimate.storage import write_atomically
 from acclimate.zoo.readers import sha256_of
 
@@ -98,9 +98,9 @@ class RemoteSink:
         """Tell a record."""
         self._line.say("append", unit=unit, record=record)
 
-    def close_unit(self, unit: str, measures: Sequence[Mapping[str, Any]]) -> None:
+    def close_unit(self, unit: str, sums: Sequence[Mapping[str, Any]]) -> None:
         """Tell that the end of a unit was reached."""
-        self._line.say("close_unit", unit=unit, measures=list(measures))
+        self._line.say("close_unit", unit=unit, sums=list(sums))
 
     def checkpoint(self, place: Place, save: Callable[[Path], None]) -> None:
         """Tell a place to go on from, with what the method has learned."""
@@ -142,7 +142,9 @@ class RemoteMaterials(Materials):
         found = own if sent is None else sent
         if found is None:
             raise BadInput(
-                "not_fetched", f"{spec.data} is not here, and none was sent.", name=spec.data
+                "not_fetched",
+                f'The data set "{spec.data}" is not on this machine and was not sent to it.',
+                name=spec.data,
             )
         return found
 

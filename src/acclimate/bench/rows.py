@@ -23,7 +23,6 @@ _LISTS = ("corruptions", "severities", "names", "mean", "std")
 _FILES = (("weights",), ("classes",), ("prepare", "contrast_head"))
 # A name of a set, or a folder: one beside the suite if there is one.
 _FOLDERS = (("data",), ("prepare", "source"))
-_SWITCHES = ("regularizer", "auxiliary")
 # What rows are compared under rather than by: it goes to the group, not to the label.
 _GROUPS = (("model",), ("weights",), ("data",))
 
@@ -48,7 +47,7 @@ def expand_rows(
         if "method" not in merged:
             raise BadInput(
                 "missing_option",
-                f'{where}: expected a method, found none. Say method = "tent", for example.',
+                f'{where}: expected a method, found none. Add one, for example method = "tent".',
                 option="method",
             )
         made += [(row, *pair) for pair in _expand(merged, where)]
@@ -65,8 +64,8 @@ def expand_rows(
         if spec.key in keys:
             raise BadInput(
                 "duplicate",
-                f'{file}: "{keys[spec.key]}" and "{label}" are the same job. Leave one out, or '
-                "change what is to differ.",
+                f'{file}: "{keys[spec.key]}" and "{label}" are the same job. Remove one of them, '
+                "or change its settings.",
                 name=label,
             )
         keys[spec.key] = label
@@ -78,7 +77,7 @@ def _check(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
         if name not in known:
             raise BadInput(
                 "unknown_option",
-                f'{where} has no "{name}". {did_you_mean(name, known)}',
+                f'{where} has no option "{name}". {did_you_mean(name, known)}',
                 option=name,
                 known=tuple(known),
             )
@@ -86,7 +85,7 @@ def _check(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
         if not isinstance(table.get(name, ""), str):
             raise BadInput(
                 "wrong_type",
-                f"{where}: expected a text for {name}, found {table[name]!r}.",
+                f"{where}: expected a string for {name}, found {table[name]!r}.",
                 option=name,
                 found=table[name],
             )
@@ -112,14 +111,14 @@ def _expand(merged: Mapping[str, Any], where: str) -> Iterator[tuple[Flat, Flat]
         if not values:
             raise BadInput(
                 "out_of_range",
-                f"{where}: the list {'.'.join(key)} is empty, so that there would be no job. Give "
-                "it a value, or leave it out.",
+                f"{where}: the list {'.'.join(key)} is empty, which would give no job. Add a "
+                "value, or remove the list.",
                 option=".".join(key),
                 found=values,
             )
     for chosen in product(*lists.values()):
         varying = dict(zip(lists, chosen, strict=True))
-        # A table in a list, such as regularizer = [false, {strength = 10}], has values itself.
+        # A table in a list, such as terms.swr = [false, {strength = 10}], has values itself.
         yield (
             _flatten_all({**flat, **varying}),
             {k: v for k, v in varying.items() if _many(k, flat)},
@@ -159,9 +158,8 @@ def _build(values: Flat, file: Path) -> JobSpec:
         for name in path:
             place = place.setdefault(name, {})
         place[last] = value
-    for name in _SWITCHES:
-        if isinstance(nested.get(name), bool):
-            nested[name] = {} if nested[name] else None
+    if isinstance(terms := nested.get("terms"), dict):  # true: with its defaults, false: without
+        nested["terms"] = {k: {} if v is True else v for k, v in terms.items() if v is not False}
     for key in (*_FILES, *_FOLDERS):
         *path, last = key
         place = nested
@@ -180,7 +178,7 @@ def _build(values: Flat, file: Path) -> JobSpec:
     except TypeError as error:
         raise BadInput(
             "invalid_options",
-            f"{file}, {nested['method']}: a value is of the wrong kind ({error}).",
+            f"{file}, {nested['method']}: a value has the wrong type ({error}).",
             problems=(str(error),),
         ) from error
 
@@ -219,10 +217,11 @@ def _label(
 def _name(values: Flat, varying: Flat) -> str:
     """Return the method, with what else makes it another; what varies is told elsewhere."""
     told = str(values["method",])
-    for field, term in {"regularizer": "SWR", "auxiliary": "NSP"}.items():
-        own = [value for key, value in values.items() if key[0] == field]
-        if own and own != [False] and not any(key[0] == field for key in varying):
-            told += f" + {term}"
+    terms = dict.fromkeys(key[1] for key in values if key[0] == "terms" and key[1:])
+    for term in terms:
+        own = [value for key, value in values.items() if key[:2] == ("terms", term)]
+        if own != [False] and not any(key[:2] == ("terms", term) for key in varying):
+            told += f" + {term.upper()}"
     if values.get(("guard",)) and ("guard",) not in varying:
         told += ", guarded"
     if values.get(("speed",), "exact") != "exact" and ("speed",) not in varying:

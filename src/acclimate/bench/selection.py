@@ -72,7 +72,7 @@ class Rule:
         if not candidates:
             raise BadInput(
                 "missing_option",
-                "expected candidates to choose from, found none.",
+                "Expected candidates to choose from, found none.",
                 option="candidates",
             )
         if self.make_trial is None:
@@ -84,9 +84,9 @@ class Rule:
             if told not in trials:
                 raise BadInput(
                     "selection_leak",
-                    f'the rule "{self.name}" may look at trials only, and "{outcome.entry.label}" '
-                    f"on {outcome.entry.spec.data} is none. Run what make_trials(candidates) "
-                    "gives.",
+                    f'The rule "{self.name}" may only use trials, and "{outcome.entry.label}" on '
+                    f"{outcome.entry.spec.data} is not a trial. Run the jobs that "
+                    "make_trials(candidates) returns.",
                     rule=self.name,
                 )
             errors[trials.index(told)].append(outcome.error)
@@ -94,7 +94,8 @@ class Rule:
             if not own:
                 raise BadInput(
                     "untried_candidate",
-                    f'the candidate "{entry.label}" was not tried. Run make_trials(candidates).',
+                    f'The candidate "{entry.label}" was not tried. Run the jobs that '
+                    "make_trials(candidates) returns.",
                     name=entry.label,
                 )
         means = [statistics.fmean(own) for own in errors]
@@ -107,8 +108,8 @@ class Rule:
         if not self.is_oracle and _without_seed(trial) == _without_seed(spec):
             raise BadInput(
                 "selection_leak",
-                f'the rule "{self.name}" would try {spec.method} on what it is tested on. Test on '
-                "something else, or take the rule oracle, which is marked.",
+                f'The rule "{self.name}" would tune {spec.method} on its test data. Test on other '
+                "data, or use the rule oracle, whose results are marked.",
                 rule=self.name,
             )
         return trial
@@ -117,7 +118,7 @@ class Rule:
         if outcomes:
             raise BadInput(
                 "not_applicable",
-                f'the rule "{self.name}" looks at no outcome. Give none.',
+                f'The rule "{self.name}" does not use outcomes. Remove them.',
                 option="outcomes",
             )
         for entry in candidates:
@@ -126,8 +127,8 @@ class Rule:
                 return entry
         raise BadInput(
             "no_default_candidate",
-            f'the rule "{self.name}" takes published values, and no candidate has them. Add one '
-            "without options.",
+            f'The rule "{self.name}" selects the published values, which no candidate has. Add a '
+            "candidate without options.",
             rule=self.name,
         )
 
@@ -141,7 +142,7 @@ def get_rule(name: str) -> Rule:
     if name not in RULES:
         raise BadInput(
             "unknown_name",
-            f'there is no selection rule "{name}". {did_you_mean(name, RULES)}',
+            f'Unknown selection rule "{name}". {did_you_mean(name, RULES)}',
             kind="selection rule",
             name=name,
             known=tuple(RULES),
@@ -159,8 +160,8 @@ def _hold_out(spec: JobSpec) -> JobSpec:
     if both:
         raise BadInput(
             "selection_leak",
-            f"held-out corruptions must not be tested on, found {', '.join(both)} in the test of "
-            f"{spec.method}. Leave them out of its corruptions.",
+            f"Held-out corruptions must not be used for testing, found {', '.join(both)} in the "
+            f"test of {spec.method}. Remove them from its corruptions.",
             rule="held-out",
         )
     return replace(spec, corruptions=HELD_OUT)
@@ -171,8 +172,8 @@ def _stay_at_home(spec: JobSpec) -> JobSpec:
     if known is None or known.kind == "folder":
         raise BadInput(
             "no_clean_images",
-            f"nobody knows clean images of the training domain for {spec.data}. Take another rule, "
-            "or data of the catalog.",
+            f"No clean images of the training domain are known for {spec.data}. Use another rule, "
+            "or a data set of the catalog.",
             name=spec.data,
         )
     return replace(spec, data=known.clean or spec.data, corruptions=None, severities=(5,))
@@ -181,8 +182,9 @@ def _stay_at_home(spec: JobSpec) -> JobSpec:
 def _leave_out(spec: JobSpec) -> JobSpec:
     raise BadInput(
         "not_applicable",
-        f"leave-one-domain-out needs models that were trained without two domains of {spec.data}, "
-        "which nobody has told of. acclimate reproduce table-6 trains them, and tries on them.",
+        "The rule leave-one-domain-out needs models that were trained without two domains of "
+        f"{spec.data}, and none are defined. acclimate reproduce table-6 trains such models and "
+        "uses them.",
         option="selection",
     )
 

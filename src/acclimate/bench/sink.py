@@ -35,12 +35,12 @@ class Place:
     Attributes:
         unit: Its name.
         n_batches: Batches of the unit that are done.
-        measures: Sums over their samples, packed.
+        sums: Sums over their samples, packed.
     """
 
     unit: str
     n_batches: int
-    measures: list[dict[str, Any]]
+    sums: list[dict[str, Any]]
 
 
 @dataclass
@@ -50,14 +50,14 @@ class Known:
     Attributes:
         n_threads: That it must go on with, as another number would change the rounding.
         records: Of all batches up to the place it goes on from.
-        measures: Of each finished unit, packed.
+        sums: Of each finished unit, packed.
         place: Where in a unit it goes on; None for the beginning of the first that is not finished.
         state: File with what the method had learned there.
     """
 
     n_threads: int
     records: list[Record] = field(default_factory=list)
-    measures: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    sums: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     place: Place | None = None
     state: Path | None = None
 
@@ -71,7 +71,7 @@ class Sink(Protocol):
     def append(self, unit: str, record: Record) -> None:
         """Add a record; it will survive the death of this process when this returns."""
 
-    def close_unit(self, unit: str, measures: Sequence[Mapping[str, Any]]) -> None:
+    def close_unit(self, unit: str, sums: Sequence[Mapping[str, Any]]) -> None:
         """Note that the end of a unit was reached."""
 
     def checkpoint(self, place: Place, save: Callable[[Path], None]) -> None:
@@ -105,7 +105,7 @@ class FolderSink:
             self._folder.write(BEGUN, now)
             begun = now
         known = self._read(begun[N_THREADS])
-        for name, n_bytes in ((RECORDS, self._n_records), (MEASURES, self._n_measures)):
+        for name, n_bytes in ((RECORDS, self._n_records), (MEASURES, self._n_sums)):
             file = (path / name).open("ab")
             file.truncate(n_bytes)
             self._files[name] = file
@@ -115,10 +115,10 @@ class FolderSink:
         """Add a line; it is with the operating system when this returns."""
         self._append(RECORDS, {"unit": unit, **record.to_dict()})
 
-    def close_unit(self, unit: str, measures: Sequence[Mapping[str, Any]]) -> None:
+    def close_unit(self, unit: str, sums: Sequence[Mapping[str, Any]]) -> None:
         """Note that the end of a unit was reached, and where its records end."""
         n_bytes = self._sync()
-        self._append(MEASURES, {"unit": unit, "bytes": n_bytes, "measures": list(measures)})
+        self._append(MEASURES, {"unit": unit, "bytes": n_bytes, "measures": list(sums)})
 
     def checkpoint(self, place: Place, save: Callable[[Path], None]) -> None:
         """Keep a place to go on from; the one before is there until this one is complete."""
@@ -133,7 +133,7 @@ class FolderSink:
                 "n_batches": place.n_batches,
                 "bytes": n_bytes,
                 "state": name,
-                "measures": place.measures,
+                "measures": place.sums,
             },
         )
         self._drop_states(but=name)
@@ -158,23 +158,23 @@ class FolderSink:
         """Return what is on disk, and note up to where it is of use."""
         known = Known(n_threads)
         folder, self._n_records = self._folder, 0
-        lines, self._n_measures = folder.read_lines(MEASURES)
+        lines, self._n_sums = folder.read_lines(MEASURES)
         for line in lines:
-            known.measures[line["unit"]] = line["measures"]
+            known.sums[line["unit"]] = line["measures"]
             self._n_records = line["bytes"]
         found = folder.read(CHECKPOINT)
         if found is not None:
             # Also of a unit that is finished by now: the next one must not take its number.
             self._n_checkpoints = int(str(found["state"]).partition(".")[0])
             state = folder.path / found["state"]
-            if found["unit"] not in known.measures and state.is_file():
+            if found["unit"] not in known.sums and state.is_file():
                 known.place = Place(found["unit"], found["n_batches"], found["measures"])
                 known.state, self._n_records = state, found["bytes"]
         lines, n_bytes = folder.read_lines(RECORDS, self._n_records)
         if n_bytes != self._n_records:
             # The disk has lost what it had confirmed: nothing here can be relied on.
             self._clear()
-            self._n_records = self._n_measures = 0
+            self._n_records = self._n_sums = 0
             return Known(n_threads)
         known.records = [read_record(line) for line in lines]
         return known

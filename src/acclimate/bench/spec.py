@@ -5,42 +5,34 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, get_args
 
-from acclimate.adaptation import compose
+from acclimate.adaptation import check_terms
 from acclimate.bench.hashes import file_sha256, model_code_sha256, tell_folder
 from acclimate.bench.kinds import check_kinds
 from acclimate.comparison import OWN_ORDERS, Protocol, Request, Wrapping, find_needs
 from acclimate.data import SETS
 from acclimate.data.domain_pool import DomainChoice
 from acclimate.errors import BadInput, InvalidConfig, did_you_mean
-from acclimate.functional.normalization import Normalization
 from acclimate.functional.pixels import IGNORE_LABEL
 from acclimate.functional.precision import SpeedName
+from acclimate.introspect import ModelInfo
 from acclimate.methods import get_method
-from acclimate.methods.composition import NspOptions, SwrOptions
+from acclimate.methods.compute import Speed
 from acclimate.methods.config import Config
-from acclimate.methods.speed import Speed
-from acclimate.parts.options import (
-    ContrastOptions,
-    FisherOptions,
-    PenaltyOptions,
-    PrototypeOptions,
-)
+from acclimate.parts import Contrast, FisherInformation, Part, Penalty, Prototypes
 from acclimate.streams.folder import read_classes
 from acclimate.streams.images import Size, as_size, parse_size
+from acclimate.terms import Term, get_term_class
 
 #: Characters of a key: enough for a hundred thousand jobs in a folder, short enough for a path.
 _KEY_LENGTH = 12
 
-_PARTS: dict[str, type] = {
-    "penalty": PenaltyOptions,
-    "prototypes": PrototypeOptions,
-    "fisher": FisherOptions,
-    "contrast": ContrastOptions,
+_PARTS: dict[str, type[Part]] = {
+    kind.name: kind for kind in (Penalty, Prototypes, FisherInformation, Contrast)
 }
 
 
@@ -75,7 +67,7 @@ class Preparing:
             hint = did_you_mean(self.speed, get_args(SpeedName))
             raise InvalidConfig(
                 "unknown_name",
-                f'there is no speed of preparation "{self.speed}". {hint}',
+                f'Unknown speed of preparation "{self.speed}". {hint}',
                 kind="speed of preparation",
                 name=self.speed,
                 known=get_args(SpeedName),
@@ -84,16 +76,22 @@ class Preparing:
             if name not in _PARTS:
                 raise InvalidConfig(
                     "unknown_name",
-                    f'the part "{name}" has no options. {did_you_mean(name, _PARTS)}',
+                    f'There is no part "{name}" with options. {did_you_mean(name, _PARTS)}',
                     kind="part",
                     name=name,
                     known=tuple(_PARTS),
                 )
         self.options()
 
-    def options(self) -> dict[str, Any]:
-        """Return the options of those parts that any are given for, as `prepare` takes them."""
-        return {name: _build(_PARTS[name], given, name) for name, given in self.parts.items()}
+    def options(self) -> dict[str, Part]:
+        """Return the parts that options are given for, by name."""
+        found: dict[str, Part] = {
+            name: _build(_PARTS[name], given, name) for name, given in self.parts.items()
+        }
+        if self.contrast_head is not None:
+            contrast = found.get("contrast", Contrast())
+            found["contrast"] = dataclasses.replace(contrast, head=self.contrast_head)  # type: ignore[call-arg]
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +123,8 @@ class JobSpec:
         method: Name of the method.
         options: Its hyper-parameters other than the defaults.
         preset: Take the values published for a benchmark instead of the defaults.
-        regularizer: Options of SWR laid over the method; None for no such thing, {} for defaults.
-        auxiliary: Options of NSP added to the method; None for no such thing, {} for defaults.
+        terms: Terms that are added to the method, by name, with their options:
+            `{"swr": {"strength": 100}, "nsp": {}}`.
         prepare: How the artifact is prepared, where one is needed.
         guard: Whether the last good state is restored when predictions collapse.
         speed: Of adaptation: `"exact"`, `"fast"` or `"fastest"`.
@@ -154,8 +152,7 @@ class JobSpec:
     method: str = "source"
     options: Mapping[str, Any] = field(default_factory=dict)
     preset: str | None = None
-    regularizer: Mapping[str, Any] | None = None
-    auxiliary: Mapping[str, Any] | None = None
+    terms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     prepare: Preparing = field(default_factory=Preparing)
     guard: bool = False
     speed: str = "exact"
@@ -164,15 +161,14 @@ class JobSpec:
 
     def __post_init__(self) -> None:
         check_kinds(vars(self))
-        if get_method(self.method).is_oracle and not self.reveal_labels:
+        if get_method(self.method).card.is_oracle and not self.reveal_labels:
             raise BadInput(
                 "oracle_method",
-                f"{self.method} learns from labels: it is an upper bound, not a method to deploy. "
-                "If that is what you want, say reveal_labels = true.",
+                f"{self.method} learns from the test labels, which makes it an upper bound and "
+                "not a method to deploy. To run it anyway, set reveal_labels = true.",
                 methods=(self.method,),
             )
-        added = (self.get_regularizer(), self.get_auxiliary())
-        compose(get_method(self.method), self.get_config(), *added)
+        check_terms(get_method(self.method), self.get_config(), self.get_terms())
         self.get_protocol()
         self.get_wrapping()
         self._ask()
@@ -191,7 +187,8 @@ class JobSpec:
         if "order" in self.protocol and self.protocol.get("stream") in OWN_ORDERS:
             raise BadInput(
                 "not_applicable",
-                f"the stream {self.protocol['stream']} has an order of its own: leave order out.",
+                f"The stream {self.protocol['stream']} defines its own order. Remove the option "
+                "order.",
                 option="order",
             )
         protocol: Protocol = _build(Protocol, {**usual, **self.protocol}, "protocol")
@@ -225,27 +222,20 @@ class JobSpec:
         """Return how the model is wrapped, but for the artifact."""
         return Wrapping(
             speed=Speed.of(self.speed),
-            normalization=Normalization.of(self.normalization),
-            head=self.head,
-            logits_at=self.logits_at,
+            info=ModelInfo(
+                head=self.head, logits_at=self.logits_at, normalization=self.normalization
+            ),
             guard=self.guard,
         )
 
-    def get_regularizer(self) -> SwrOptions | None:
-        """Return the options of SWR, if it is laid over the method."""
-        return None if self.regularizer is None else SwrOptions.from_dict(self.regularizer)
-
-    def get_auxiliary(self) -> NspOptions | None:
-        """Return the options of NSP, if it is added to the method."""
-        return None if self.auxiliary is None else NspOptions.from_dict(self.auxiliary)
+    def get_terms(self) -> tuple[Term, ...]:
+        """Return the terms that are added to the method, with their options."""
+        return tuple(get_term_class(name).from_dict(given) for name, given in self.terms.items())
 
     def get_needs(self) -> tuple[str, ...]:
         """Return the parts of an artifact that the job needs."""
         needs = dict.fromkeys(find_needs([self.method], self.guard))
-        if self.regularizer is not None:
-            needs["penalty"] = None
-        if self.auxiliary is not None:
-            needs["prototypes"] = None
+        needs |= {part.name: None for term in self.get_terms() for part in term.needs}
         return tuple(needs)
 
     @property
@@ -267,7 +257,7 @@ class JobSpec:
             return None
         how = self.prepare
         given = how.options()
-        parts = {name: dataclasses.asdict(given.get(name, _PARTS[name]())) for name in _PARTS}
+        parts = {name: _part_values(given.get(name, kind())) for name, kind in _PARTS.items()}
         head = {} if how.contrast_head is None else {"head": file_sha256(how.contrast_head)}
         return _hash(
             {
@@ -305,7 +295,7 @@ class JobSpec:
             if name not in known:
                 raise InvalidConfig(
                     "unknown_option",
-                    f'a job has no "{name}". {did_you_mean(name, known)}',
+                    f'A job has no option "{name}". {did_you_mean(name, known)}',
                     option=name,
                     known=tuple(known),
                 )
@@ -330,8 +320,7 @@ class JobSpec:
             "protocol": dataclasses.asdict(self.get_protocol()),
             "method": self.method,
             "config": self.get_config().to_dict(),
-            "regularizer": _to_dict(self.get_regularizer()),
-            "auxiliary": _to_dict(self.get_auxiliary()),
+            **_identify_terms(self.get_terms()),
             "artifact": self.artifact_key,
             "speed": how.to_dict(),
             **({"guard": True} if self.guard else {}),
@@ -343,8 +332,8 @@ class JobSpec:
         how = self.get_wrapping()
         told: dict[str, Any] = {"head": self.head, "logits_at": self.logits_at}
         told["code"] = model_code_sha256(self.model)
-        if how.normalization is not None:
-            told["normalization"] = how.normalization.to_dict()
+        if how.info.normalization is not None:
+            told["normalization"] = how.info.normalization.to_dict()
         return {
             "model": self.model,
             "weights": None if self.weights is None else file_sha256(self.weights),
@@ -373,8 +362,21 @@ def _identify(data: str) -> str:
     return f"{Path(data).name} {tell_folder(data)}" if Path(data).is_dir() else Path(data).name
 
 
-def _to_dict(values: Any) -> dict[str, Any] | None:
-    return None if values is None else dataclasses.asdict(values)
+def _identify_terms(terms: Sequence[Term]) -> dict[str, Any]:
+    """Return what tells terms apart, in the form that the names of earlier jobs were made of."""
+    values = {term.name: term.to_dict() for term in terms}
+    for name, usual in {"weight": 1.0, "predictor": "head"}.items():
+        if values.get("nsp", {}).get(name) == usual:
+            del values["nsp"][name]
+    known = {"regularizer": values.pop("swr", None), "auxiliary": values.pop("nsp", None)}
+    return {**known, "terms": values} if values else known
+
+
+def _part_values(part: Part) -> dict[str, Any]:
+    """Return the options of a part; a head is told apart by its file."""
+    values = {spec.name: getattr(part, spec.name) for spec in dataclasses.fields(part)}
+    values.pop("head", None)
+    return values
 
 
 def _describe_domains(choice: DomainChoice | None) -> dict[str, Any]:
@@ -389,7 +391,7 @@ def _with_domains(values: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise InvalidConfig(
             "wrong_type",
-            f'expected a table for domains, such as {{ names = ["photo"] }}, found {given!r}.',
+            f'Expected a table for domains, such as {{ names = ["photo"] }}, found {given!r}.',
             option="domains",
             found=given,
         )
@@ -407,7 +409,7 @@ def _build(kind: type, values: Mapping[str, Any], where: str) -> Any:
         if name not in known:
             raise InvalidConfig(
                 "unknown_option",
-                f'{where} has no "{name}". {did_you_mean(name, known)}',
+                f'{where} has no option "{name}". {did_you_mean(name, known)}',
                 option=name,
                 known=tuple(known),
             )

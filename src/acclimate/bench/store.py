@@ -67,7 +67,7 @@ class Store:
         if not path.is_file():
             raise BadInput(
                 "not_found",
-                f"{root} is not the folder of a suite: it has no {SUITE}. Make one: acclimate "
+                f"{root} is not the folder of a suite: it has no {SUITE}. Create one: acclimate "
                 f"bench run SUITE.toml --out {root}",
                 path=path,
             )
@@ -80,8 +80,8 @@ class Store:
                 raise
             raise CorruptFile(
                 "altered_file",
-                f"{path} is not as it was written ({error}). Run the suite again: it is written "
-                "anew, and jobs that are done stay so.",
+                f"{path} was modified or damaged ({error}). Run the suite again to write it "
+                "again; finished jobs are kept.",
                 path=path,
             ) from error
 
@@ -97,7 +97,7 @@ class Store:
         except OSError as error:
             raise BadInput(
                 "not_writable",
-                f"cannot make {place} ({error.strerror}). Give another folder by --out.",
+                f"Cannot create {place} ({error.strerror}). Pass another folder with --out.",
                 path=place,
             ) from error
         store = cls(place, suite)
@@ -136,7 +136,7 @@ class Store:
             try:
                 found.append(folder.read_outcome(entry, name))
             except CorruptFile as error:
-                message = f'left out "{entry.label}": {error}'
+                message = f'The job "{entry.label}" is left out: {error}'
                 warning = AcclimateWarning("job_left_out", message, name=entry.label)
                 warnings.warn(warning, stacklevel=2)
         return found

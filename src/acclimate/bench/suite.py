@@ -42,7 +42,7 @@ class Suite:
         if not self.entries:
             raise BadInput(
                 "missing_option",
-                f'the suite "{self.title}" has no job. Give it at least one row.',
+                f'The suite "{self.title}" has no jobs. Add at least one row.',
                 option="entries",
             )
         seen: list[tuple[str, str, dict[str, Any]]] = []
@@ -51,8 +51,8 @@ class Suite:
             if told in seen:
                 raise BadInput(
                     "duplicate",
-                    f'the suite "{self.title}" has the job "{entry.label}" (seed '
-                    f"{entry.spec.seed}) twice. Leave one out, or change what differs.",
+                    f'The suite "{self.title}" contains the job "{entry.label}" (seed '
+                    f"{entry.spec.seed}) twice. Remove one of them, or change its settings.",
                     name=entry.label,
                 )
             seen.append(told)
@@ -70,7 +70,7 @@ class Suite:
         `JobSpec`, a row also `label` and `group`. A list stands for several jobs, one for each of
         its values (and for the product, if there are several lists); but `corruptions` and
         `severities` are lists themselves, and a list of lists stands for several jobs.
-        `regularizer = true` is SWR with its defaults, `auxiliary = true` NSP; `false` is none.
+        `terms.swr = true` adds SWR with its defaults, `terms.nsp = true` NSP; `false` adds none.
         Files are looked for beside the suite.
 
         Raises:
@@ -83,20 +83,20 @@ class Suite:
         except OSError as error:
             raise BadInput(
                 "unreadable",
-                f"cannot read the suite {file} ({error.strerror}). Give a TOML file.",
+                f"Cannot read the suite {file} ({error.strerror}). Pass a TOML file.",
                 path=file,
             ) from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise BadInput(
                 "malformed_file",
-                f"{file} is not a TOML file ({error}). Correct it there.",
+                f"{file} is not a valid TOML file ({error}). Correct it.",
                 path=file,
             ) from error
         for name in content:
             if name not in _FIELDS:
                 raise BadInput(
                     "unknown_option",
-                    f'{file}: a suite has no "{name}". {did_you_mean(name, _FIELDS)}',
+                    f'{file}: a suite has no option "{name}". {did_you_mean(name, _FIELDS)}',
                     option=name,
                     known=_FIELDS,
                 )
@@ -105,7 +105,7 @@ class Suite:
             if not isinstance(text, str):
                 raise BadInput(
                     "wrong_type",
-                    f"{file}: expected a text for {name}, found {text!r}.",
+                    f"{file}: expected a string for {name}, found {text!r}.",
                     option=name,
                     found=text,
                 )

@@ -120,8 +120,8 @@ class WorkerProcess:
         """Return how it ended."""
         code = self.process.wait()
         if code < 0:
-            return f"was ended by {signal.Signals(-code).name}"
-        return f"ended with code {code}"
+            return f"was terminated by {signal.Signals(-code).name}"
+        return f"exited with code {code}"
 
     def last_words(self) -> str:
         """Return the end of the log."""

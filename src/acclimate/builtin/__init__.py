@@ -18,7 +18,7 @@ from acclimate.builtin.render import CLASSES, SIZE, render
 from acclimate.builtin.weights import open_weights
 from acclimate.errors import BadInput, did_you_mean
 from acclimate.functional.iabn import convert
-from acclimate.terms.contrastive_head import read_head
+from acclimate.parts.contrastive_head import read_head
 
 __all__ = [
     "CLASSES",
@@ -58,7 +58,7 @@ def load_split(split: str, n: int, start: int = 0) -> tuple[Tensor, Tensor]:
     if split not in SPLITS:
         raise BadInput(
             "unknown_name",
-            f'no split "{split}". {did_you_mean(split, SPLITS)}',
+            f'Unknown split "{split}". {did_you_mean(split, SPLITS)}',
             kind="split",
             name=split,
             known=tuple(SPLITS),
@@ -114,7 +114,7 @@ def _open(kind: str, suffix: str = "") -> Iterator[Path]:
     if kind not in KINDS:
         raise BadInput(
             "unknown_name",
-            f'no source model "{kind}". {did_you_mean(kind, KINDS)}',
+            f'Unknown source model "{kind}". {did_you_mean(kind, KINDS)}',
             kind="source model",
             name=kind,
             known=KINDS,

@@ -102,7 +102,7 @@ def write_domains(root: str | Path, n: int, seed: int = 0) -> Path:
     if n < 1:
         raise BadInput(
             "out_of_range",
-            f"expected at least 1 image of each style, found {n}.",
+            f"Expected at least 1 image per style, found {n}.",
             option="n",
             found=n,
         )

@@ -73,7 +73,8 @@ class WideResNet(nn.Module):
         if depth < 10 or depth % 6 != 4:
             raise UnsuitableModel(
                 "out_of_range",
-                f"the depth of a wide residual network is 10, 16, 22, … (6·k + 4), got {depth}.",
+                "Expected a depth of 10, 16, 22, … (6·k + 4) for a wide residual network, found "
+                f"{depth}.",
                 option="depth",
                 found=depth,
             )

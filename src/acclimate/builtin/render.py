@@ -48,7 +48,7 @@ def render(
     if n < 0 or start < 0:
         raise BadInput(
             "out_of_range",
-            f"n and start must not be negative, got n={n}, start={start}.",
+            f"Expected n and start to be at least 0, found n={n} and start={start}.",
             option="n" if n < 0 else "start",
             found=n if n < 0 else start,
         )

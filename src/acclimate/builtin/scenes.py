@@ -57,7 +57,7 @@ def render_scenes(n: int, seed: int, start: int = 0) -> tuple[Pixels, Labels]:
     if n < 1 or start < 0:
         raise BadInput(
             "out_of_range",
-            f"expected n of at least 1 and start of at least 0, found {n} and {start}.",
+            f"Expected n to be at least 1 and start to be at least 0, found {n} and {start}.",
             option="n" if n < 1 else "start",
             found=n if n < 1 else start,
         )

@@ -28,8 +28,8 @@ def open_weights(file: Traversable) -> Iterator[Path]:
             yield path
         except _UNUSABLE as error:
             message = (
-                f"the weights of the built-in model at {path} cannot be used: {error}. "
-                "Install acclimate again."
+                f"The weights of the built-in model at {path} cannot be loaded: {error}. Install "
+                "acclimate again."
             )
             if not path.is_file():
                 raise CorruptFile("file_missing", message, path=path) from error

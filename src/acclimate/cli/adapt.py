@@ -10,7 +10,6 @@ import typer
 from acclimate.cli.adapt_inputs import check_names, find_images_folder, list_beside
 from acclimate.cli.models import load_model
 from acclimate.cli.options import (
-    AuxiliaryOption,
     DeviceOption,
     HeadOption,
     LogitsAtOption,
@@ -18,10 +17,10 @@ from acclimate.cli.options import (
     ModelOption,
     NormalizationOption,
     PresetOption,
-    RegularizerOption,
     SizeOption,
     SpeedOption,
     StdOption,
+    TermsOption,
     WeightsOption,
     get_logits_at,
     get_normalization,
@@ -40,8 +39,8 @@ from acclimate.cli.terminal import (
 from acclimate.errors import InvalidConfig
 
 if TYPE_CHECKING:
-    from acclimate.methods.base import Counts
-    from acclimate.streams.predictions import Summary
+    from acclimate.methods.method import Counts
+    from acclimate.streams.predictions import PredictionSummary
 
 _SHOWN_LABELS = 8
 
@@ -74,8 +73,7 @@ def adapt(
         typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter; may be repeated."),
     ] = None,
     preset: PresetOption = None,
-    regularizer: RegularizerOption = None,
-    auxiliary: AuxiliaryOption = None,
+    terms: TermsOption = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Images a batch; default: 200, for masks 2.")
     ] = None,
@@ -120,6 +118,7 @@ def adapt(
     from acclimate.adaptation import adapt as adapt_model
     from acclimate.artifact import Artifact
     from acclimate.functional.inputs import Normalization
+    from acclimate.introspect import ModelInfo
     from acclimate.methods import get_method
     from acclimate.streams.folder import FolderStream, read_classes
     from acclimate.streams.predictions import open_predictions, predict_folder
@@ -139,7 +138,7 @@ def adapt(
         if prepared is not None:
             normal = normal or prepared.normalization
             if names is not None and classes is not None:
-                whose = "the artifact was prepared with"
+                whose = "The artifact was prepared with"
                 check_names(names, classes, prepared.classes, whose)
             names = names or prepared.classes
         net = load_model(model, weights, device)
@@ -150,11 +149,8 @@ def adapt(
             method,
             prepared,
             config=config,
-            regularizer=regularizer,
-            auxiliary=auxiliary,
-            head=head,
-            logits_at=get_logits_at(logits_at),
-            normalization=normal,
+            terms=[] if terms is None else [name.strip() for name in terms.split(",")],
+            info=ModelInfo(head=head, logits_at=get_logits_at(logits_at), normalization=normal),
             seed=seed,
             guard=guard,
             speed=speed,
@@ -168,7 +164,9 @@ def adapt(
                 adapted, stream, file, classes=names, save_every=save_every, progress=progress
             )
         except KeyboardInterrupt:
-            get_console(stderr=True).print("interrupted; say the same again with --resume to go on")
+            get_console(stderr=True).print(
+                "Interrupted. Run the same command again with --resume to continue."
+            )
             raise
     show_unreadable(stream.unreadable)
     console = get_console()
@@ -183,7 +181,7 @@ def parse_settings(texts: list[str]) -> dict[str, Any]:
         if not (name and equals):
             raise InvalidConfig(
                 "malformed",
-                f'expected --set NAME=VALUE, such as lr=1e-4; found "{text}".',
+                f'Expected --set NAME=VALUE, such as lr=1e-4, found "{text}".',
                 option="settings",
                 found=text,
             )
@@ -202,7 +200,9 @@ def _parse(value: str) -> Any:
     return value
 
 
-def _facts(summary: Summary, counts: Counts, out: Path, state: Path | None) -> dict[str, str]:
+def _facts(
+    summary: PredictionSummary, counts: Counts, out: Path, state: Path | None
+) -> dict[str, str]:
     skipped = ", ".join(f"{n} {reason}" for reason, n in counts.skipped.items())
     taken = f", {summary.n_resumed} of them taken over" if summary.n_resumed else ""
     top = list(summary.labels.items())[:_SHOWN_LABELS]

@@ -38,8 +38,8 @@ def find_images_folder(folder: Path) -> Path:
     named = f": {' or '.join(map(str, paths))}" if paths else " alone"
     raise BadInput(
         "wrong_layout",
-        f"expected a folder of images only, but {folder} has masks, too, which would be predicted "
-        f"as images. Name the folder of the images{named}.",
+        f"Expected a folder with only images; {folder} also contains masks, which would be "
+        f"predicted as images. Pass the folder of the images{named}.",
         path=folder,
     )
 
@@ -47,7 +47,7 @@ def find_images_folder(folder: Path) -> Path:
 def list_beside(file: PredictionFile) -> dict[str, Path]:
     """Return the files that lie beside the output while the work goes on, by what they are."""
     beside = (file.part, file.card, file.state)
-    return {f"{path.name}, which is written beside --out,": path for path in beside}
+    return {f"The file {path.name}, which is written next to --out,": path for path in beside}
 
 
 def check_names(names: Sequence[str], file: Path, known: Sequence[str] | None, whose: str) -> None:
@@ -67,9 +67,9 @@ def check_names(names: Sequence[str], file: Path, known: Sequence[str] | None, w
         if places.get(name, place) != place:
             raise BadInput(
                 "class_mismatch",
-                f'{whose} the classes {_shorten(known or ())}, where "{name}" is number '
-                f"{places[name]}; in {file} it is number {place}: labels would be wrong. Give the "
-                "names in the same order, or leave --classes out.",
+                f'{whose} the classes {_shorten(known or ())}, where "{name}" has the index '
+                f"{places[name]}; in {file} it has the index {place}, so labels would be wrong. "
+                "Pass the names in the same order, or remove --classes.",
                 found=tuple(names),
                 expected=tuple(known or ()),
             )

@@ -119,7 +119,7 @@ def run(
                     **get_cluster(address, cpus, gpus),
                 )
         except KeyboardInterrupt:
-            get_console(stderr=True).print("interrupted; say the same again to go on")
+            get_console(stderr=True).print("Interrupted. Run the same command again to resume.")
             raise
         store = Store(place, asked)
         _show_summary(store)

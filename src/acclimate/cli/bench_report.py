@@ -52,7 +52,7 @@ def report(
     if format_ not in FORMATS:
         raise BadInput(
             "unknown_name",
-            f'there is no format "{format_}". {did_you_mean(format_, FORMATS)}',
+            f'Unknown format "{format_}". {did_you_mean(format_, FORMATS)}',
             kind="format",
             name=format_,
             known=tuple(FORMATS),
@@ -94,7 +94,7 @@ def _read_done(store: Store) -> Sequence[Outcome]:
     if not outcomes:
         raise BadInput(
             "no_finished_job",
-            f"{store.root} has no job that is done yet. See acclimate bench status {store.root}.",
+            f"{store.root} contains no finished job. See: acclimate bench status {store.root}",
         )
     return outcomes
 
@@ -149,13 +149,13 @@ def _check_place(path: Path | None) -> None:
     if path.is_dir():
         raise BadInput(
             "not_a_file",
-            f"cannot write {path}: it is a folder. Give the name of a file in it.",
+            f"Cannot write {path}: it is a folder. Pass the name of a file in it.",
             path=path,
         )
     parent = path.resolve().parent
     if not parent.is_dir():
         raise BadInput(
             "not_found",
-            f"cannot write {path}: there is no folder {parent}. Create it first.",
+            f"Cannot write {path}: the folder {parent} does not exist. Create it first.",
             path=parent,
         )

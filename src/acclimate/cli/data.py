@@ -220,7 +220,8 @@ def corrupt(
         if size is not None or resize is not None:
             raise BadInput(
                 "not_applicable",
-                f"--size and --resize are not for masks, and {what} has some.",
+                f"The options --size and --resize do not apply to images with masks, which {what} "
+                "has. Remove them.",
                 option="resize" if size is None else "size",
             )
         chosen = split or find_split(what, ("val",), root)
@@ -231,7 +232,7 @@ def corrupt(
         flag = "--ignore-label" if split is None else "--split"
         raise BadInput(
             "not_applicable",
-            f"{flag} is for images with masks, and {what} has none. Leave it out.",
+            f"The option {flag} applies only to images with masks; {what} has none. Remove it.",
             option="ignore_label" if split is None else "split",
         )
     if what in SETS and SETS[what].kind != "folder":
@@ -239,7 +240,8 @@ def corrupt(
             option = "resize" if size is None else "size"
             raise BadInput(
                 "not_applicable",
-                f"--{option} is for folders of images; {what} is corrupted as it is.",
+                f"The option --{option} applies only to folders of images; {what} has a fixed "
+                "size. Remove it.",
                 option=option,
             )
         with show_warnings(), show_progress() as progress:
@@ -254,7 +256,9 @@ def corrupt(
     target = out if out is not None or what != "imagenet" else root / "imagenetc-generated"
     if target is None:
         raise BadInput(
-            "missing_option", "give the folder to write the copies to by --out.", option="out"
+            "missing_option",
+            "Expected a folder for the copies, found none. Pass one with --out.",
+            option="out",
         )
     from acclimate.data.folder_copies import corrupt_folder
 
@@ -289,7 +293,9 @@ def _corrupt_masks(
 
     if out is None:
         raise BadInput(
-            "missing_option", "give the folder to write the copies to by --out.", option="out"
+            "missing_option",
+            "Expected a folder for the copies, found none. Pass one with --out.",
+            option="out",
         )
     with show_warnings(), show_progress() as progress:
         n = corrupt_masks(
@@ -315,7 +321,7 @@ def _find_source(what: str, root: Path) -> Path:
     if not Path(what).is_dir():
         raise BadInput(
             "unknown_name",
-            f"{what} is neither a set that can be corrupted nor a folder of images.",
+            f"{what} is neither a data set that can be corrupted nor a folder of images.",
             kind="data set",
             name=what,
             known=("imagenet", *(name for name, own in SETS.items() if own.kind != "folder")),

@@ -119,18 +119,18 @@ def _check_place(path: Path | None) -> None:
     if not folder.is_dir():
         raise BadInput(
             "not_found",
-            f"cannot write {path}: there is no folder {folder}. Create it first.",
+            f"Cannot write {path}: the folder {folder} does not exist. Create it first.",
             path=folder,
         )
     if path.is_dir():
         raise BadInput(
             "not_a_file",
-            f"cannot write {path}: it is a folder. Give the name of a file in it.",
+            f"Cannot write {path}: it is a folder. Pass the name of a file in it.",
             path=path,
         )
     if not os.access(folder, os.W_OK):
         raise BadInput(
             "not_writable",
-            f"cannot write {path}: no permission in {folder}. Choose another folder.",
+            f"Cannot write {path}: no permission to write to {folder}. Choose another folder.",
             path=path,
         )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from acclimate.doctor import Diagnosis
-    from acclimate.functional.normalization import Normalization
+    from acclimate.functional.inputs import Normalization
 
 _STYLES = {"ok": ("✓", "green"), "note": ("•", "yellow"), "problem": ("✗", "bold red")}
 
@@ -68,6 +68,7 @@ def doctor(
     """
     from acclimate.artifact import Artifact
     from acclimate.doctor import diagnose
+    from acclimate.introspect import ModelInfo
     from acclimate.streams.folder import FolderStream
 
     normal = get_normalization(normalization, mean, std)
@@ -75,7 +76,7 @@ def doctor(
         prepared = None if artifact is None else Artifact.load(artifact)
         normal = normal or (prepared.normalization if prepared is not None else None)
         if images is not None:
-            is_dense = prepared is not None and prepared.anatomy.is_dense
+            is_dense = prepared is not None and prepared.info.is_dense
             brought_to = get_size(parse_size(size), prepared)
             stream = FolderStream(images, brought_to, batch_size, normal, squash=is_dense)
             _, x = next(iter(stream))
@@ -87,12 +88,16 @@ def doctor(
         else:
             raise BadInput(
                 "missing_option",
-                "expected something to look at: --images DIR, --input-shape C,H,W or --artifact.",
+                "Expected an input for the model, found none. Pass --images DIR, --input-shape "
+                "C,H,W or --artifact.",
                 option="images",
             )
         net = load_model(model, weights, device)
         diagnosis = diagnose(
-            net, x, prepared, normal, head=head, logits_at=get_logits_at(logits_at)
+            net,
+            x,
+            prepared,
+            ModelInfo(head=head, logits_at=get_logits_at(logits_at), normalization=normal),
         )
     _show(diagnosis, is_random=images is None)
     if diagnosis.problems:
@@ -104,7 +109,7 @@ def _parse_shape(text: str) -> tuple[int, ...]:
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise BadInput(
             "malformed",
-            f'expected --input-shape as C,H,W, such as 3,224,224; found "{text}".',
+            f'Expected --input-shape as C,H,W, such as 3,224,224, found "{text}".',
             option="input_shape",
             found=text,
         )
@@ -119,7 +124,7 @@ def _random_batch(
     if batch_size < 1:
         raise BadInput(
             "out_of_range",
-            f"expected a batch size of at least 1, found {batch_size}.",
+            f"Expected a batch size of at least 1, found {batch_size}.",
             option="batch_size",
             found=batch_size,
         )

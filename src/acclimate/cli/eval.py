@@ -103,7 +103,8 @@ def evaluate(
     """
     from acclimate import comparison as c
     from acclimate.artifact import Artifact
-    from acclimate.methods.speed import Speed
+    from acclimate.introspect import ModelInfo
+    from acclimate.methods.compute import Speed
     from acclimate.streams.folder import read_classes
     from acclimate.zoo.named import find_classes
 
@@ -120,7 +121,7 @@ def evaluate(
     if order is not None and stream in c.OWN_ORDERS:
         raise BadInput(
             "not_applicable",
-            f"the stream {stream} has an order of its own: leave --order out.",
+            f"The stream {stream} defines its own order. Remove --order.",
             option="order",
         )
     normal = get_normalization(normalization, mean, std)
@@ -129,13 +130,13 @@ def evaluate(
     if artifact is not None and (source_data is not None or source_images is not None):
         raise BadInput(
             "conflicting_options",
-            "an artifact is given, so none is prepared: say --artifact, or --source-data and "
-            "--source-images.",
+            "Expected either --artifact, or --source-data and --source-images, found both. With "
+            "an artifact, none is prepared from source data. Remove one of them.",
             options=("artifact", "source_images" if source_data is None else "source_data"),
         )
     if seeds < 1:
         raise BadInput(
-            "out_of_range", f"expected at least 1 seed, found {seeds}.", option="seeds", found=seeds
+            "out_of_range", f"Expected at least 1 seed, found {seeds}.", option="seeds", found=seeds
         )
     with show_warnings(), show_progress() as progress:
         prepared = None if artifact is None else Artifact.load(artifact)
@@ -155,19 +156,21 @@ def evaluate(
         if clean_probe and found.clean is None:
             raise BadInput(
                 "no_clean_images",
-                f"{data} has no clean images to probe with. Leave --clean-probe out.",
+                f'The data set "{data}" has no clean images to probe with. Remove --clean-probe.',
                 name=data,
             )
         if size is not None and not found.is_folder:
             raise BadInput(
                 "not_applicable",
-                f"--size is for folders of images; those of {data} have one size.",
+                f"The option --size applies only to folders of images; the images of {data} have "
+                "a fixed size. Remove it.",
                 option="size",
             )
         if ignore_label != 255 and not found.palette:
             raise BadInput(
                 "not_applicable",
-                f"--ignore-label is for masks, and {data} has none. Leave it out.",
+                f"The option --ignore-label applies only to data with masks; {data} has none. "
+                "Remove it.",
                 option="ignore_label",
             )
         preparation = None
@@ -198,9 +201,7 @@ def evaluate(
             wrapping=c.Wrapping(
                 speed=level,
                 artifact=prepared,
-                head=head,
-                logits_at=get_logits_at(logits_at),
-                normalization=normal,
+                info=ModelInfo(head=head, logits_at=get_logits_at(logits_at), normalization=normal),
                 guard=guard,
             ),
             seeds=tuple(range(seed, seed + seeds)),
@@ -214,7 +215,9 @@ def evaluate(
         try:
             result = c.run_job(job, ledger, progress)
         except KeyboardInterrupt:
-            get_console(stderr=True).print("interrupted; say the same again with --resume to go on")
+            get_console(stderr=True).print(
+                "Interrupted. Run the same command again with --resume to continue."
+            )
             raise
     show_unreadable(found.unreadable)
     _show(result, job, place)

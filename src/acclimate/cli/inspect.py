@@ -64,14 +64,14 @@ def inspect(
 
 
 def _artifact_facts(file: Path, card: dict[str, Any]) -> dict[str, str]:
-    anatomy, normal = card["anatomy"], card["normalization"]
+    info = card["info"]
+    normal = info["normalization"]
     layout = card["model"]["layout"]
     n_values = sum(math.prod(shape) for _, *shape in layout.values())
     return {
         "model": f"{card['model']['weights_sha256'][:12]} ({len(layout)} tensors, "
         f"{n_values:,} values)",
-        "head": f"{anatomy['head']}: {anatomy['n_features']} features, "
-        f"{anatomy['n_classes']} classes",
+        "head": f"{info['head']}: {info['n_features']} features, {info['n_classes']} classes",
         "input": " × ".join(map(str, card["input_shape"])),
         "normalisation": "none: images in [0, 1]"
         if normal is None

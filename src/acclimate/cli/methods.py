@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from acclimate.cli.terminal import get_console, make_facts
 
 if TYPE_CHECKING:
-    from acclimate.methods.base import Method
+    from acclimate.methods.method import Method
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -26,7 +27,6 @@ def list_all(context: typer.Context) -> None:
     from rich.text import Text
 
     from acclimate.methods import METHODS
-    from acclimate.methods.dense import is_dense
 
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
@@ -34,22 +34,25 @@ def list_all(context: typer.Context) -> None:
     table.add_column(overflow="fold")
     for name, kind in METHODS.items():
         text = Text((kind.__doc__ or "").strip().splitlines()[0])
-        for mark, holds in (("oracle", kind.is_oracle), ("reconstruction", kind.reconstruction)):
+        for mark, holds in (
+            ("oracle", kind.card.is_oracle),
+            ("reconstruction", kind.card.reconstruction),
+        ):
             if holds:
                 text.append(f" [{mark}]", style="yellow")
-        needs = f"needs {' and '.join(kind.needs)}" if kind.needs else "needs no artifact"
-        paper = kind.paper.removeprefix("https://").removeprefix("arxiv.org/abs/")
-        moves = f"moves {kind.moves}"
-        pixels = "also on pixels" if is_dense(kind) else ""
+        needs = f"needs {' and '.join(kind.needed_parts())}" if kind.needs else "needs no artifact"
+        paper = kind.card.paper.removeprefix("https://").removeprefix("arxiv.org/abs/")
+        moves = f"moves {kind.card.moves}"
+        pixels = "also on pixels" if kind.card.dense else ""
         details = (moves, needs, _cost(kind), pixels, f"paper {paper}" if paper else "")
         text.append("\n" + " · ".join(part for part in details if part), style="dim")
-        table.add_row(name, str(kind.year or ""), text)
+        table.add_row(name, str(kind.card.year or ""), text)
     console = get_console()
     console.print(table)
     console.print(
         "\n[oracle] learns from labels: an upper bound. [reconstruction] what its authors left "
         "open was decided here.\nSWR and NSP can be laid over every method with backwards: "
-        "--regularizer swr, --auxiliary nsp.\nMore about one of them: acclimate methods show NAME",
+        "--terms swr,nsp.\nMore about one of them: acclimate methods show NAME",
         style="dim",
     )
 
@@ -71,7 +74,6 @@ def show(
     from rich.text import Text
 
     from acclimate.methods import get_method
-    from acclimate.methods.dense import is_dense
 
     kind = get_method(name)
     console = get_console()
@@ -79,20 +81,19 @@ def show(
     console.print(inspect.cleandoc(kind.__doc__ or ""), soft_wrap=True)
     console.print()
     facts = {
-        "year": str(kind.year) if kind.year else "",
-        "paper": kind.paper,
-        "code": kind.code,
-        "moves": kind.moves,
-        "needs": ", ".join(kind.needs),
+        "year": str(kind.card.year) if kind.card.year else "",
+        "paper": kind.card.paper,
+        "code": kind.card.code,
+        "moves": kind.card.moves,
+        "needs": ", ".join(kind.needed_parts()),
         "cost": f"{_cost(kind)} a batch",
-        "logits": f"from {kind.predicts} the update",
-        "pixels": "adapts models that predict every pixel" if is_dense(kind) else "",
+        "logits": f"from {kind.card.predicts} the update",
+        "pixels": "adapts models that predict every pixel" if kind.card.dense else "",
         "presets": "; ".join(
-            f"{preset}: {', '.join(f'{key}={_value(value)}' for key, value in values.items())}"
-            for preset, values in kind.config_class.presets.items()
+            f"{preset}: {_values(values)}" for preset, values in kind.config_class.presets.items()
         ),
-        "labels": "learned from, if an evaluation reveals them" if kind.is_oracle else "",
-        "reconstruction": kind.reconstruction,
+        "labels": "learned from, if an evaluation reveals them" if kind.card.is_oracle else "",
+        "reconstruction": kind.card.reconstruction,
     }
     console.print(make_facts("", {key: value for key, value in facts.items() if value}))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -115,9 +116,13 @@ def _cost(kind: type[Method]) -> str:
     def count(n: int, word: str) -> str:
         return f"{n} {word}" if n == 1 else f"{n} {word}s"
 
-    parts = [count(kind.forwards, "forward")]
-    parts += [count(kind.backwards, "backward")] if kind.backwards else []
-    return ", ".join(parts) + (" for each image" if kind.counts_by_image else "")
+    parts = [count(kind.card.forwards, "forward")]
+    parts += [count(kind.card.backwards, "backward")] if kind.card.backwards else []
+    return ", ".join(parts) + (" for each image" if kind.card.per_image else "")
+
+
+def _values(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={_value(value)}" for key, value in values.items()) or "the defaults"
 
 
 def _value(value: Any) -> str:

@@ -12,7 +12,7 @@ from acclimate.errors import BadInput
 
 if TYPE_CHECKING:
     from acclimate.artifact import Artifact
-    from acclimate.functional.normalization import Normalization
+    from acclimate.functional.inputs import Normalization
     from acclimate.methods.config import Config
 
 ModelOption = Annotated[
@@ -100,13 +100,13 @@ SpeedOption = Annotated[
         help="exact: the paper's arithmetic; fast: the same within noise; fastest: trade-offs.",
     ),
 ]
-RegularizerOption = Annotated[
+TermsOption = Annotated[
     str | None,
-    typer.Option(metavar="swr", help="Lay SWR over the method; needs penalties in the artifact."),
-]
-AuxiliaryOption = Annotated[
-    str | None,
-    typer.Option(metavar="nsp", help="Add NSP to the method; needs prototypes in the artifact."),
+    typer.Option(
+        metavar="swr,nsp",
+        help="Terms to add to a gradient method: swr, nsp, fisher. The artifact must contain what "
+        "they need.",
+    ),
 ]
 
 
@@ -125,8 +125,8 @@ def refuse_same_file(written: Mapping[str, Path], read: Mapping[str, Path | None
             if given is not None and _is_same_file(out, given):
                 raise BadInput(
                     "overwrites_input",
-                    f"{what} would overwrite {given}, which is read by {option}: expected two "
-                    "files, found one. Give another name to write to.",
+                    f"{what} would overwrite {given}, which is read by {option}. Pass another "
+                    "output file.",
                     path=out,
                     option=option.removeprefix("--").replace("-", "_"),
                 )
@@ -156,18 +156,18 @@ def make_config(kind: type[Config], preset: str | None, values: dict[str, Any]) 
 
 def get_normalization(name: str | None, mean: str | None, std: str | None) -> Normalization | None:
     """Return the normalisation given by name or by numbers, or None."""
-    from acclimate.functional.normalization import Normalization
+    from acclimate.functional.inputs import Normalization
 
     if name is not None and (mean is not None or std is not None):
         raise BadInput(
             "conflicting_options",
-            "give either --normalization or --mean and --std, not both.",
+            "Expected either --normalization, or --mean and --std, found both. Remove one of them.",
             options=("normalization", "std" if mean is None else "mean"),
         )
     if (mean is None) != (std is None):
         raise BadInput(
             "missing_option",
-            "--mean and --std belong together: give both.",
+            "Expected both --mean and --std, found only one of them. Pass both.",
             option="mean" if mean is None else "std",
         )
     if mean is None or std is None:
@@ -192,8 +192,8 @@ def get_size(
     if len(shape) != 3 or shape[0] != 3:
         raise BadInput(
             "wrong_shape",
-            f"the artifact was prepared for inputs of shape {tuple(shape)}, but image files have "
-            "shape (3, height, width). Use acclimate.adapt() in Python for other inputs.",
+            f"The artifact was prepared for inputs of shape {tuple(shape)}, but image files have "
+            "the shape (3, height, width). For other inputs, use acclimate.adapt() in Python.",
             found=tuple(shape),
         )
     return shape[1], shape[2]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from acclimate.artifact import Artifact
-    from acclimate.functional.normalization import Normalization
+    from acclimate.functional.inputs import Normalization
 
 #: Images of a folder of classes in a batch.
 BATCH = 128
@@ -119,16 +119,26 @@ def prepare(
     inputs = {"--weights": weights, "--contrast-head": contrast_head, "--classes": classes}
     refuse_same_file({"--out": out}, inputs)
     _check_place(out, force)
-    from acclimate.parts.options import PenaltyOptions, PrototypeOptions
+    from acclimate.comparison.masks import has_masks
+    from acclimate.introspect import ModelInfo
+    from acclimate.parts import Contrast, Penalty, Prototypes
+    from acclimate.preparation import choose_parts
     from acclimate.preparation import prepare as prepare_model
     from acclimate.streams.folder import read_classes
 
     normal = get_normalization(normalization, mean, std)
-    chosen: Any = granularity
     depth: Any = int(projector) if projector.isdecimal() else projector
     pace: Any = speed
-    penalty = PenaltyOptions(n_samples=samples, granularity=chosen)
-    prototypes = PrototypeOptions(depth=depth, epochs=epochs)
+    options = {
+        "penalty": Penalty(n_samples=samples, granularity=granularity),
+        "prototypes": Prototypes(depth=depth, epochs=epochs),
+        "contrast": Contrast(head=contrast_head),
+    }
+    methods = None if method is None else [name.strip() for name in method.split(",")]
+    given_head = () if contrast_head is None else (options["contrast"],)
+    parts = [options.get(p.name, p) for p in choose_parts(methods, given_head or None)]
+    if methods is None and has_masks(str(source)):
+        parts = [part for part in parts if part.name != "prototypes"]
     ignored = {} if ignore_label == 255 else {"ignore_label": ignore_label}
     wanted = parse_size(size)
     given = None if classes is None else read_classes(classes)
@@ -142,13 +152,8 @@ def prepare(
         artifact = prepare_model(
             net,
             data,
-            method=None if method is None else [name.strip() for name in method.split(",")],
-            normalization=normal,
-            head=head,
-            logits_at=get_logits_at(logits_at),
-            penalty=penalty,
-            prototypes=prototypes,
-            contrast_head=contrast_head,
+            parts=parts,
+            info=ModelInfo(head=head, logits_at=get_logits_at(logits_at), normalization=normal),
             classes=names,
             seed=seed,
             speed=pace,
@@ -160,7 +165,7 @@ def prepare(
     console.print(make_facts("Prepared", _facts(artifact, out, time.perf_counter() - began)))
     command = ["acclimate", "adapt", "IMAGES_DIR", "--model", model]
     command += ["--weights", str(weights)] if weights is not None else []
-    place = "predictions" if artifact.anatomy.is_dense else "predictions.csv"
+    place = "predictions" if artifact.info.is_dense else "predictions.csv"
     command += ["--artifact", str(out), "--out", place]
     console.print("\nNext, where the model is used, with a folder of images:", style="dim")
     console.print(f"  {shlex.join(command)}", soft_wrap=True)
@@ -182,7 +187,7 @@ def _open_source(
     if batch_size is not None and batch_size < 1:
         raise BadInput(
             "out_of_range",
-            f"expected a batch size of at least 1, found {batch_size}.",
+            f"Expected a batch size of at least 1, found {batch_size}.",
             option="batch_size",
             found=batch_size,
         )
@@ -192,7 +197,8 @@ def _open_source(
     if "ignore_label" in options:
         raise BadInput(
             "not_applicable",
-            f"--ignore-label is for masks, and {source} has none. Leave it out.",
+            f"The option --ignore-label applies only to data with masks; {source} has none. "
+            "Remove it.",
             option="ignore_label",
         )
     together = BATCH if batch_size is None else batch_size
@@ -211,12 +217,16 @@ def _check_names(
 ) -> None:
     """Refuse a source that has not as many classes as the model, and say which it has."""
     from acclimate.data.classes import shorten_classes
+    from acclimate.forward import get_logits
+    from acclimate.introspect import try_forward
     from acclimate.streams.folder import FolderSource
-    from acclimate.taps import get_logits, try_forward
 
     # Each pass over a folder has an order of its own: this look must not count as one.
     if isinstance(data, FolderSource):
-        x, empty = next(data.decode(data.paths)).x, "; one without images may be empty"
+        x, empty = (
+            next(data.decode(data.paths)).x,
+            "; a class without images may be an empty folder",
+        )
     else:
         x, empty = next(iter(data))[0], ""
     x = x[:2].to(next(net.parameters(), x).device)
@@ -224,9 +234,9 @@ def _check_names(
     if n_logits != len(names):
         raise BadInput(
             "count_mismatch",
-            f"expected the names of {n_logits} classes, as the model has that many logits, found "
-            f"in {source} {shorten_classes(names)}. There must be every class of the model{empty}; "
-            "or name them all, in the order of the logits, by --classes FILE.",
+            f"Expected {n_logits} class names, the number of logits of the model, found in "
+            f"{source} {shorten_classes(names)}. All classes of the model are needed{empty}. Or "
+            "pass all names in the order of the logits with --classes FILE.",
             expected=n_logits,
             found=len(names),
         )
@@ -236,13 +246,13 @@ def _check_place(out: Path, force: bool) -> None:
     if not out.parent.is_dir():
         raise BadInput(
             "not_found",
-            f"cannot write {out}: there is no folder {out.parent}. Create it first.",
+            f"Cannot write {out}: the folder {out.parent} does not exist. Create it first.",
             path=out.parent,
         )
     if out.exists() and not force:
         raise BadInput(
             "already_exists",
-            f"{out} exists already. Give another --out, or overwrite by --force.",
+            f"{out} already exists. Pass another --out, or --force to overwrite it.",
             path=out,
         )
 
@@ -250,7 +260,7 @@ def _check_place(out: Path, force: bool) -> None:
 def _facts(artifact: Artifact, out: Path, seconds: float) -> dict[str, str]:
     from acclimate.data.classes import shorten_classes
 
-    anatomy, parts = artifact.anatomy, artifact.parts
+    info, parts = artifact.info, artifact.parts
     features, facts = parts["features"], {}
     if "penalty" in parts:
         facts["penalty"] = (
@@ -264,11 +274,11 @@ def _facts(artifact: Artifact, out: Path, seconds: float) -> dict[str, str]:
         facts["fisher"] = f"measured on {parts['fisher']['n_samples']:,} images"
     return {
         "artifact": f"{out} ({out.stat().st_size / 1024:,.0f} KiB)",
-        "model": f"{anatomy.n_classes} classes, {anatomy.n_features} features before "
-        f'the head "{anatomy.head}"',
+        "model": f"{info.n_classes} classes, {info.n_features} features before "
+        f'the head "{info.head}"',
         "classes": printable(shorten_classes(artifact.classes or ())),
         "source": f"{features['n_samples']:,} images, of "
-        f"{'whose labelled pixels' if anatomy.is_dense else 'which'} the model gets "
+        f"{'whose labelled pixels' if info.is_dense else 'which'} the model gets "
         f"{100 * features['error']:.1f} % wrong",
         **facts,
         "time": f"{seconds:.1f} s in {features['precision']}",

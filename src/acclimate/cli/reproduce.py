@@ -155,7 +155,7 @@ def reproduce(
         return
     if seeds is not None and seeds < 1:
         raise BadInput(
-            "out_of_range", f"expected at least 1 seed, found {seeds}.", option="seeds", found=seeds
+            "out_of_range", f"Expected at least 1 seed, found {seeds}.", option="seeds", found=seeds
         )
     settings = Settings(
         weights=_split_files("weights", weights),
@@ -221,7 +221,7 @@ def _run(
                 **how,
             )
         except KeyboardInterrupt:
-            get_console(stderr=True).print("interrupted; say the same again to go on")
+            get_console(stderr=True).print("Interrupted. Run the same command again to resume.")
             raise
     _show(found, folder)
     return not found.failed
@@ -250,7 +250,7 @@ def _split(what: str, pairs: Sequence[str] | None) -> dict[str, str]:
         if not (name.strip() and sign and value.strip()):
             raise BadInput(
                 "malformed",
-                f'--{what}: expected NAME=VALUE, found "{pair}".',
+                f'Expected --{what} NAME=VALUE, found "{pair}".',
                 option=what,
                 found=pair,
             )
@@ -265,7 +265,7 @@ def _split_files(what: str, pairs: Sequence[str] | None) -> dict[str, str]:
         if not path.exists():
             raise BadInput(
                 "not_found",
-                f"--{what}: expected a file or folder, found nothing at {path}.",
+                f"Expected a file or folder for --{what}, found nothing at {path}.",
                 path=path,
             )
         found[name] = str(path)

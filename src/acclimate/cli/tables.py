@@ -71,7 +71,7 @@ def split_numbers(text: str, option: str) -> tuple[int, ...]:
     if not all(part.isdecimal() for part in parts):
         raise BadInput(
             "malformed",
-            f'expected numbers such as 5 or 1,3,5; found "{text}".',
+            f'Expected numbers such as 5 or 1,3,5, found "{text}".',
             option=option,
             found=text,
         )

@@ -53,7 +53,9 @@ def run_training(train: Callable[..., Result], settings: Any, call: Call) -> Res
         try:
             return train(settings, **vars(call), progress=progress)
         except KeyboardInterrupt:
-            get_console(stderr=True).print("interrupted; say the same again with --resume to go on")
+            get_console(stderr=True).print(
+                "Interrupted. Run the same command again with --resume to continue."
+            )
             raise
 
 
@@ -82,7 +84,8 @@ def get_side(text: str | None) -> int | None:
     if isinstance(side, tuple):
         raise BadInput(
             "malformed",
-            f"expected --size as one number, as images are brought to a square, found {text}.",
+            "Expected --size to be one number, because images are resized to a square, found "
+            f"{text}.",
             option="size",
             found=text,
         )

@@ -78,13 +78,13 @@ _ONLY_DOMAINS = (
     *("hparams_seed", "trial_seed", "gamma", "dropout"),
 )
 _NOT_DOMAINS = {
-    "epochs": "give --steps",
-    "momentum": "Adam has its own",
+    "epochs": "use --steps",
+    "momentum": "Adam defines its own",
     "warmup_epochs": "the learning rate is constant",
-    "label_smoothing": "leave it out",
-    "augmentation": "it is DomainBed's",
-    "joint": "leave it out",
-    "joint_weight": "leave it out",
+    "label_smoothing": "remove it",
+    "augmentation": "the augmentation of DomainBed is used",
+    "joint": "remove it",
+    "joint_weight": "remove it",
 }
 
 
@@ -100,8 +100,8 @@ def refuse_options(context: typer.Context, algorithm: str | None) -> None:
             if name in given:
                 raise BadInput(
                     "not_applicable",
-                    f"{to_flag(name)} is for training on several domains: say --algorithm erm or "
-                    "coral with it.",
+                    f"The option {to_flag(name)} applies only to training on several domains. Add "
+                    "--algorithm erm or --algorithm coral.",
                     option=name,
                 )
         return
@@ -109,13 +109,14 @@ def refuse_options(context: typer.Context, algorithm: str | None) -> None:
         if name in given:
             raise BadInput(
                 "conflicting_options",
-                f"{to_flag(name)} does not go with --algorithm {algorithm}: {hint}.",
+                f"The option {to_flag(name)} cannot be combined with --algorithm {algorithm}: "
+                f"{hint}.",
                 options=("algorithm", name),
             )
     if "test_domain" not in given:
         raise BadInput(
             "missing_option",
-            "--algorithm needs the domain to hold out: --test-domain NAME.",
+            "The option --algorithm needs the domain to hold out. Pass --test-domain NAME.",
             option="test_domain",
         )
 
@@ -136,7 +137,7 @@ def train_on_domains(context: typer.Context, call: Call) -> None:
     given = find_given(context)
     written = {"--out": call.out}
     beside = (checkpoint_path(call.out), last_path(call.out), log_path(call.out))
-    written |= {f"{path.name}, which is written beside --out,": path for path in beside}
+    written |= {f"The file {path.name}, which is written next to --out,": path for path in beside}
     refuse_same_file(written, {"--weights": given.get("weights")})
     settings = _make_settings(given)
     result = run_training(domains.train_domains, settings, call)

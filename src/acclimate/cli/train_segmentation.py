@@ -73,20 +73,20 @@ _ONLY_DENSE = (
     *("crop_width", "smallest_scale", "largest_scale", "jitter", "ignore_label"),
 )
 _NOT_DENSE = {
-    "algorithm": "it is for classification",
-    "test_domain": "leave it out",
-    "weights": "say --pretrained to begin with weights for ImageNet",
-    "steps": "give --epochs",
-    "hparams_seed": "leave it out",
-    "trial_seed": "leave it out",
-    "gamma": "leave it out",
-    "dropout": "it is the model's",
-    "momentum": "AdamW has its own",
-    "warmup_epochs": "the learning rate falls from the beginning",
-    "label_smoothing": "leave it out",
-    "augmentation": "it is crops, flips, scales and colours",
-    "joint": "leave it out",
-    "joint_weight": "leave it out",
+    "algorithm": "it is only for classification",
+    "test_domain": "remove it",
+    "weights": "use --pretrained to start from ImageNet weights",
+    "steps": "use --epochs",
+    "hparams_seed": "remove it",
+    "trial_seed": "remove it",
+    "gamma": "remove it",
+    "dropout": "it is defined by the model",
+    "momentum": "AdamW defines its own",
+    "warmup_epochs": "the learning rate decreases from the beginning",
+    "label_smoothing": "remove it",
+    "augmentation": "crops, flips, scaling and colour jitter are used",
+    "joint": "remove it",
+    "joint_weight": "remove it",
 }
 
 
@@ -99,7 +99,7 @@ def refuse_dense_options(context: typer.Context, task: str) -> None:
     if task not in _TASKS:
         raise BadInput(
             "unknown_name",
-            f'there is no task "{task}". {did_you_mean(task, _TASKS)}',
+            f'Unknown task "{task}". {did_you_mean(task, _TASKS)}',
             kind="task",
             name=task,
             known=tuple(_TASKS),
@@ -110,7 +110,8 @@ def refuse_dense_options(context: typer.Context, task: str) -> None:
             if name in given:
                 raise BadInput(
                     "not_applicable",
-                    f"{to_flag(name)} is for segmentation: say --task segmentation.",
+                    f"The option {to_flag(name)} applies only to segmentation. Add --task "
+                    "segmentation.",
                     option=name,
                 )
         return
@@ -118,7 +119,7 @@ def refuse_dense_options(context: typer.Context, task: str) -> None:
         if name in given:
             raise BadInput(
                 "conflicting_options",
-                f"{to_flag(name)} does not go with --task segmentation: {hint}.",
+                f"The option {to_flag(name)} cannot be combined with --task segmentation: {hint}.",
                 options=("task", name),
             )
 

@@ -12,8 +12,7 @@ from acclimate.artifact import Artifact
 from acclimate.errors import BadInput, InvalidConfig, did_you_mean
 from acclimate.methods import get_method, list_methods
 from acclimate.methods.config import Config
-from acclimate.methods.dense import is_dense
-from acclimate.terms.contrastive_head import HOW_TO_TRAIN
+from acclimate.parts.contrastive_head import HOW_TO_TRAIN
 
 ALL = "all"
 
@@ -34,16 +33,18 @@ def choose_methods(names: Sequence[str], reveal_labels: bool = False) -> tuple[s
     """
     if list(names) == [ALL]:
         known = list_methods()
-        return tuple(name for name in known if reveal_labels or not get_method(name).is_oracle)
-    oracles = [name for name in names if get_method(name).is_oracle]
+        return tuple(name for name in known if reveal_labels or not get_method(name).card.is_oracle)
+    oracles = [name for name in names if get_method(name).card.is_oracle]
     if oracles and not reveal_labels:
         raise BadInput(
             "oracle_method",
-            f"{', '.join(oracles)} learns from labels: it is an upper bound, not a method to "
-            "deploy. If that is what you want, say --reveal-labels.",
+            f"{', '.join(oracles)} learns from the test labels, which makes it an upper bound and "
+            "not a method to deploy. To run it anyway, pass --reveal-labels.",
             methods=tuple(oracles),
         )
-    message = f"expected one or more methods, each once, found: {', '.join(names) or 'none'}."
+    message = (
+        f"Expected one or more methods, each listed once, found: {', '.join(names) or 'none'}."
+    )
     if not names:
         raise BadInput("missing_option", message, option="methods")
     for place, name in enumerate(names):
@@ -71,8 +72,8 @@ def find_unsuitable(
     """
     found = {}
     for name, config in configs.items():
-        if predicts_pixels and not is_dense(get_method(name)):
-            found[name] = "it is made for predictions of whole images, and this model predicts "
+        if predicts_pixels and not get_method(name).card.dense:
+            found[name] = "it supports only predictions of whole images, and this model predicts "
             found[name] += "every pixel"
             continue
         reasons = [str(problem) for problem in get_method(name).check(model, config)]
@@ -86,12 +87,14 @@ def _find_lack(name: str, artifact: Artifact | None, has_head: bool) -> list[str
     """Return what the artifact has not got, or would not get, if the method needs it."""
     kind = get_method(name)
     missing = (
-        [] if artifact is None else [part for part in kind.needs if part not in artifact.parts]
+        []
+        if artifact is None
+        else [part for part in kind.needed_parts() if part not in artifact.parts]
     )
     if missing:
         return [
-            f"it needs {', '.join(missing)}, which the artifact has not got. Make one where the "
-            f"source data is: acclimate prepare SOURCE_DIR --method {name} …"
+            f"it needs {', '.join(missing)}, which the artifact does not contain. Prepare one "
+            f"with access to the source data: acclimate prepare SOURCE_DIR --method {name} …"
         ]
     if artifact is not None and "contrast" in artifact.parts:
         has_head = artifact.parts["contrast"]["head"] is not None
@@ -127,7 +130,8 @@ def make_configs(
         if dot and method not in fields:
             raise InvalidConfig(
                 "unknown_name",
-                f'{key}: "{method}" is not compared. {did_you_mean(method, names)}',
+                f'{key}: the method "{method}" is not part of the comparison. '
+                f"{did_you_mean(method, names)}",
                 kind="method",
                 name=method,
                 known=tuple(names),
@@ -136,7 +140,7 @@ def make_configs(
         if option not in known:
             raise InvalidConfig(
                 "unknown_option",
-                f'no hyper-parameter "{key}". {did_you_mean(option, known)}',
+                f'Unknown hyper-parameter "{key}". {did_you_mean(option, known)}',
                 option=key,
                 known=tuple(known),
             )

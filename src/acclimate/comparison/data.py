@@ -97,7 +97,7 @@ class Request:
         if self.n is not None and self.n < 1:
             raise BadInput(
                 "out_of_range",
-                f"expected at least 1 image of each domain, found {self.n}.",
+                f"Expected at least 1 image per domain, found {self.n}.",
                 option="images",
                 found=self.n,
             )
@@ -106,7 +106,7 @@ class Request:
                 if value in values[:place]:
                     raise BadInput(
                         "duplicate",
-                        f"expected each {what} once, found {', '.join(map(str, values))}.",
+                        f"Expected every {what} at most once, found {', '.join(map(str, values))}.",
                         name=value,
                     )
 
@@ -123,8 +123,8 @@ class Request:
         if self.n is not None and self.n > total:
             raise BadInput(
                 "out_of_range",
-                f"expected 1 to {total} images, as many as {name} has, found {self.n}. Give "
-                "another --images, n= in Python; or none, for all.",
+                f"Expected 1 to {total} images, the number of images in {name}, found {self.n}. "
+                "Pass another --images (n= in Python), or omit it to use all.",
                 option="images",
                 found=self.n,
             )
@@ -144,8 +144,8 @@ class Request:
             found = ", ".join(map(str, self.severities))
             raise BadInput(
                 "not_applicable",
-                f"severity {found} is asked for, but {name} is taken as it is, not corrupted. "
-                f"Leave it out, or {instead}.",
+                f"The severity {found} was requested, but the images of {name} are used without "
+                f"corruption. Remove it, or {instead}.",
                 option="severities",
             )
 

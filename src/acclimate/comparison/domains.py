@@ -52,8 +52,8 @@ def load_data(name: str, request: Request | None = None) -> Data:
             return _load_own(Path(name), asked)
         raise BadInput(
             "unknown_name",
-            f'"{name}" is neither a folder nor a data set. {did_you_mean(name, SETS)} A folder has '
-            "a sub-folder for each class.",
+            f'"{name}" is neither a folder nor a data set. {did_you_mean(name, SETS)} A folder '
+            "has one subfolder per class.",
             kind="data set",
             name=name,
             known=tuple(SETS),
@@ -135,7 +135,7 @@ def _load_arrays(name: str, asked: Request) -> Data:
     clean = Domain("clean", images.images, images.labels)
     groups: dict[str, tuple[Domain, ...]]
     if asked.corruptions is None:
-        asked.refuse_severity(name, "name --corruptions, too")
+        asked.refuse_severity(name, "pass --corruptions as well")
         groups, about = {name: (Domain(name, clean.x, clean.y),)}, {name: images.description}
     else:
         with frost_from(data_root(asked.root)):
@@ -149,7 +149,7 @@ def _load_files(name: str, asked: Request) -> Data:
     if name == "image-folder":
         raise BadInput(
             "wrong_loader",
-            "image-folder is any folder of yours: give the folder itself as --data DIR.",
+            'The data set "image-folder" is a local folder. Pass the folder itself: --data DIR.',
             name=name,
         )
     options: dict[str, Any] = {"root": asked.root, "size": asked.size, "classes": asked.classes}
@@ -175,7 +175,7 @@ def _load_own(root: Path, asked: Request) -> Data:
     elif has_masks(str(root)):
         return load_masked(str(root), asked)
     else:
-        instead = f"make copies first: acclimate data corrupt {root} --out DIR"
+        instead = f"generate corrupted copies first: acclimate data corrupt {root} --out DIR"
         _refuse_corruptions(asked, str(root), instead)
         found = find_domains(root, asked.classes)
         places = {name: [(name, place, {})] for name, place in found.items()}
@@ -212,8 +212,9 @@ def _choose_corrupted(root: Path, found: Mapping[str, Sequence[int]], asked: Req
             there = ", ".join(f"{name} {list(own)}" for name, own in found.items())
             raise BadInput(
                 "not_found",
-                f"expected {corruption} at severity {missing[0]} in {root}, found: {there}. Ask "
-                "for those by --corruptions and --severity, or make it: acclimate data corrupt.",
+                f"Expected {corruption} at severity {missing[0]} in {root}, found: {there}. "
+                "Select one of these with --corruptions and --severity, or generate the missing "
+                "images: acclimate data corrupt",
                 path=root / corruption / str(missing[0]),
             )
         places[corruption] = [
@@ -251,7 +252,7 @@ def _refuse_corruptions(asked: Request, name: str, instead: str) -> None:
     if asked.corruptions is not None:
         raise BadInput(
             "not_applicable",
-            f"corruptions of image files are not made on the fly: {instead}.",
+            f"Image files are not corrupted while they are read. Instead, {instead}.",
             option="corruptions",
         )
     asked.refuse_severity(name, instead)

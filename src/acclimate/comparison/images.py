@@ -63,7 +63,7 @@ class ImageFiles:
             if isinstance(result, str):
                 raise BadInput(
                     "unreadable_images",
-                    f"{path} could be read before, but cannot be now ({result}).",
+                    f"{path} was read before but can no longer be read ({result}).",
                     paths=(path,),
                 )
         return np.stack([result for result in read if not isinstance(result, str)])
@@ -148,8 +148,8 @@ def _check_domains(root: Path, found: Mapping[str, Collection[str]], is_known: b
         others = ", ".join(name for name, own in list(found.items())[:5] if own)
         raise BadInput(
             "no_images",
-            f"no image was found in {root / empty[0]}, but in the folders beside it: {others}. "
-            f"Remove it, or put images into {root / empty[0]}/<class>.",
+            f"No image was found in {root / empty[0]}, but its sibling folders contain images: "
+            f"{others}. Remove it, or put images into {root / empty[0]}/<class>.",
             path=root / empty[0],
         )
     several = [name for own in found.values() for name in own]
@@ -157,10 +157,10 @@ def _check_domains(root: Path, found: Mapping[str, Collection[str]], is_known: b
         first, second = list(found)[:2]
         raise BadInput(
             "ambiguous_layout",
-            f"expected conditions or classes in {root}, found {first} with {min(found[first])} and "
-            f"{second} with {min(found[second])}: no two have a folder of one name, so that it "
-            "cannot be told which folders are the classes. Name them: --classes FILE, or classes= "
-            "in Python.",
+            f"Expected conditions or classes in {root}, found {first} with {min(found[first])} "
+            f"and {second} with {min(found[second])}: no two folders share a subfolder name, so "
+            "the class folders cannot be identified. Pass the class names: --classes FILE, or "
+            "classes= in Python.",
             path=root,
         )
 
@@ -183,9 +183,9 @@ def find_corrupted(root: Path) -> dict[str, list[int]]:
         if loose := _list_loose(folder):
             raise BadInput(
                 "wrong_layout",
-                f"expected images as <corruption>/<severity>/<class>/<image> in {root}, found "
-                f"{len(loose)} such as {loose[0].relative_to(root)}. Move away what does not "
-                "belong there.",
+                f"Expected images as <corruption>/<severity>/<class>/<image> in {root}, found "
+                f"{len(loose)} others, such as {loose[0].relative_to(root)}. Move them to another "
+                "folder.",
                 path=root,
             )
     return found

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from acclimate.artifact import Artifact, versions
+from acclimate.artifact import Artifact
 from acclimate.comparison.configs import find_unsuitable
 from acclimate.comparison.data import Data
 from acclimate.comparison.ledger import Key, Ledger, Part
@@ -22,14 +22,15 @@ from acclimate.comparison.run import Finished, Unit, Wrapping, iter_compare
 from acclimate.comparison.source import Preparation
 from acclimate.errors import AcclimateError, AcclimateWarning, BadInput, UnsuitableModel
 from acclimate.evaluation import Result
-from acclimate.measures.groups import merge
+from acclimate.forward import get_logits
+from acclimate.introspect import suits_channels_last, try_forward
 from acclimate.methods.config import Config
-from acclimate.parts.source import Progress
+from acclimate.metrics.groups import merge
+from acclimate.progress import Progress
 from acclimate.report import Run
 from acclimate.snapshot import fingerprint
-from acclimate.storage import digest
+from acclimate.storage import digest, versions
 from acclimate.streams import Domain
-from acclimate.taps import get_logits, suits_channels_last, try_forward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,14 +78,13 @@ class Job:
             artifact: Any = self.preparation.describe(self.methods, how.guard)
         else:
             artifact = None if how.artifact is None else digest(how.artifact.tensors)
+        told = how.info.to_dict()
         return {
             "model": fingerprint(self.model)["weights_sha256"],
             "device": parameter.device.type,
             "channels_last": how.channels_last,
             "speed": how.speed.to_dict(),
-            "normalization": None if how.normalization is None else how.normalization.to_dict(),
-            "head": how.head,
-            "logits_at": how.logits_at if isinstance(how.logits_at, str | int) else None,
+            **{name: told[name] for name in ("normalization", "head", "logits_at")},
             "artifact": artifact,
             "methods": {name: config.to_dict() for name, config in self.methods.items()},
             "protocol": asdict(self.protocol),
@@ -116,35 +116,36 @@ def check_job(job: Job) -> Job:
     if job.protocol.clean_probe and job.data.clean is None:
         raise BadInput(
             "no_clean_images",
-            f"{job.data.name} has no clean images to probe with. Leave --clean-probe (clean_probe) "
-            "out.",
+            f'The data set "{job.data.name}" has no clean images to probe with. Remove '
+            "--clean-probe (clean_probe).",
             name=job.data.name,
         )
     how, classes = job.wrapping, list(job.data.classes)
-    at = how.logits_at
+    at = how.info.logits_at
     if how.artifact is not None:
-        at = how.artifact.anatomy.logits_at if at is None else at
+        at = how.artifact.info.logits_at if at is None else at
         known = how.artifact.classes
         if known is not None and known != classes:
             raise BadInput(
                 "class_mismatch",
-                f"the artifact was prepared with the classes {_shorten(known)}; {job.data.name} "
-                f"has {_shorten(classes)}. Take data of the same classes in the same order.",
+                f"The artifact was prepared with the classes {_shorten(known)}, but "
+                f"{job.data.name} has {_shorten(classes)}. Use data with the same classes in the "
+                "same order.",
                 found=tuple(classes),
                 expected=tuple(known),
             )
     x, _ = job.data.domains[0].take(torch.arange(min(2, len(job.data.domains[0]))))
-    x = x if how.normalization is None else how.normalization.normalize(x)
+    x = x if how.info.normalization is None else how.info.normalization.normalize(x)
     x = x.to(next(job.model.parameters(), x))
     logits = get_logits(try_forward(job.model, x), at)
     n_logits = logits.shape[1]
     if n_logits != len(classes):
         raise BadInput(
             "count_mismatch",
-            f"expected data of {n_logits} classes, as the model has {n_logits} logits; found "
-            f"{len(classes)} in {job.data.name}: {_shorten(classes)}. Take data of the model's "
-            "classes, or name them all, in the order of the logits, by --classes (classes = in a "
-            "suite).",
+            f"Expected data with {n_logits} classes, the number of logits of the model, found "
+            f"{len(classes)} in {job.data.name}: {_shorten(classes)}. Use data with the classes "
+            "of the model, or pass all class names in the order of the logits with --classes "
+            "(classes = in a suite).",
             expected=n_logits,
             found=len(classes),
         )
@@ -156,8 +157,8 @@ def check_job(job: Job) -> Job:
         reasons = "".join(f"\n  {name}: {reason}" for name, reason in unsuitable.items())
         raise UnsuitableModel(
             "method_refused",
-            f"{', '.join(unsuitable)} cannot adapt this model.{reasons}\nLeave out what is named "
-            "here, or give what is asked for.",
+            f"{', '.join(unsuitable)} cannot adapt this model.{reasons}\nRemove these methods, or "
+            "provide what they need.",
             methods=tuple(unsuitable),
             reasons=unsuitable,
         )
@@ -170,20 +171,20 @@ def _compare_classes(trained: Sequence[str] | None, data: Data) -> None:
     if trained is None or tuple(trained) == data.classes:
         return
     both = (
-        f"the weights were trained with the classes {', '.join(trained)}; {data.name} has "
+        f"The weights were trained with the classes {', '.join(trained)}; {data.name} has "
         f"{', '.join(data.classes)}."
     )
     places = {name: place for place, name in enumerate(trained)}
     if any(places.get(name, place) != place for place, name in enumerate(data.classes)):
         raise BadInput(
             "class_mismatch",
-            f"{both} Some have another place: their errors would be counted wrongly. Take data of "
-            "the same classes in the same order, or name them in the order of the logits by "
-            "--classes (classes = in a suite).",
+            f"{both} Some classes have a different position, so their errors would be counted "
+            "incorrectly. Use data with the same classes in the same order, or pass the class "
+            "names in the order of the logits with --classes (classes = in a suite).",
             found=data.classes,
             expected=tuple(trained),
         )
-    message = f"{both} They are taken for the same, by their places."
+    message = f"{both} They are matched by position."
     warnings.warn(AcclimateWarning("classes_by_position", message), stacklevel=3)
 
 
@@ -226,8 +227,8 @@ def _run(
             key = (seed, step.method, step.unit)
             part = parts.setdefault(key, Part())
             if isinstance(step, Finished):
-                ledger.close_unit(key, step.measures)
-                part.measures = step.measures
+                ledger.close_unit(key, step.sums)
+                part.sums = step.sums
                 continue
             ledger.append(key, step.record)
             part.records.append(replace(step.record, predictions=None))
@@ -276,8 +277,8 @@ def _gather(
         for seed in job.seeds:
             own = [parts[seed, method, unit.name] for unit in units[seed]]
             records = tuple(record for part in own for record in part.records)
-            measures = merge(pair for part in own for pair in part.measures.items())
-            runs.append(Run(method, seed, Result(records, measures)))
+            sums = merge(pair for part in own for pair in part.sums.items())
+            runs.append(Run(method, seed, Result(records, sums)))
     return tuple(runs)
 
 

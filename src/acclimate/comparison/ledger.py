@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.errors import ArtifactMismatch, BadInput, CorruptFile
-from acclimate.evaluation import Measures, Record
-from acclimate.measures import pack_measures, unpack_measures
-from acclimate.measures.groups import Group
+from acclimate.evaluation import Record, Sums
+from acclimate.metrics import pack_sums, unpack_sums
+from acclimate.metrics.groups import Group
 from acclimate.storage import write_atomically
 
 JOB, RECORDS, MEASURES = "job.json", "records.jsonl", "measures.jsonl"
@@ -35,7 +35,7 @@ class Part:
     """What one method gave on one unit: records of batches, and sums over samples."""
 
     records: list[Record] = field(default_factory=list)
-    measures: Mapping[Group, Measures] = field(default_factory=dict)
+    sums: Mapping[Group, Sums] = field(default_factory=dict)
 
 
 class Ledger:
@@ -57,21 +57,22 @@ class Ledger:
         if resume and force:
             raise BadInput(
                 "conflicting_options",
-                "--resume goes on with what is there, --force throws it away: say one.",
+                "Expected either --resume (continue with the existing results) or --force "
+                "(discard them), found both. Remove one of them.",
                 options=("resume", "force"),
             )
         if self.folder.exists() and not self.folder.is_dir():
             raise BadInput(
                 "not_a_folder",
-                f"cannot write to {folder}: it is a file. Give a folder by --out.",
+                f"Cannot write to {folder}: it is a file. Pass a folder with --out.",
                 path=self.folder,
             )
         there = [path.name for path in self._own if path.exists()]
         if there and not (resume or force):
             raise BadInput(
                 "already_exists",
-                f"{folder} holds a comparison already ({', '.join(there)}). Give another --out, go "
-                "on by --resume, or start anew by --force.",
+                f"{folder} already contains a comparison ({', '.join(there)}). Pass another "
+                "--out, --resume to continue it, or --force to start again.",
                 path=self.folder,
             )
 
@@ -98,7 +99,7 @@ class Ledger:
         except OSError as error:
             raise BadInput(
                 "not_writable",
-                f"cannot make {self.folder} ({error.strerror}). Give another --out.",
+                f"Cannot create {self.folder} ({error.strerror}). Pass another --out.",
                 path=self.folder,
             ) from error
         if self._force:
@@ -123,9 +124,9 @@ class Ledger:
             more = f"\n  (+ {len(changed) - _SHOWN} more)" if len(changed) > _SHOWN else ""
             raise ArtifactMismatch(
                 "other_settings",
-                f"{self.folder} holds a comparison with other settings:"
-                f"{''.join(changed[:_SHOWN])}{more}\n"
-                "Say the same as before, give another --out, or start anew by --force.",
+                f"{self.folder} contains a comparison with different "
+                f"settings:{''.join(changed[:_SHOWN])}{more}\nUse the same settings as before, "
+                "pass another --out, or start again with --force.",
                 differences={name: (before.get(name), now.get(name)) for name in names},
             )
 
@@ -140,14 +141,14 @@ class Ledger:
         found: dict[Key, Part] = {}
         for line in _lines(self.folder / MEASURES):
             key = _pop_key(line)
-            found[key] = Part(records.get(key, []), unpack_measures(line["measures"]))
+            found[key] = Part(records.get(key, []), unpack_sums(line["measures"]))
         return found
 
     def keep(self, parts: Mapping[Key, Part]) -> None:
         """Write these in the place of all that was there, and append from now on."""
         lines = [_line(key, r.to_dict()) for key, part in parts.items() for r in part.records]
         write_atomically(self.folder / RECORDS, b"".join(lines))
-        lines = [_pack(key, part.measures) for key, part in parts.items()]
+        lines = [_pack(key, part.sums) for key, part in parts.items()]
         write_atomically(self.folder / MEASURES, b"".join(lines))
 
     def append(self, key: Key, record: Record) -> None:
@@ -155,9 +156,9 @@ class Ledger:
         self._is_blank = False
         self._append(RECORDS, _line(key, record.to_dict()))
 
-    def close_unit(self, key: Key, measures: Mapping[Group, Measures]) -> None:
+    def close_unit(self, key: Key, sums: Mapping[Group, Sums]) -> None:
         """Note that a method has reached the end of a unit."""
-        self._append(MEASURES, _pack(key, measures))
+        self._append(MEASURES, _pack(key, sums))
 
     def finish(self, result: Mapping[str, Any]) -> Path:
         """Write what came out; return where."""
@@ -189,8 +190,8 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         except ValueError as error:
             raise CorruptFile(
                 "unreadable_file",
-                f"line {number} of {path} is not JSON ({error}): the file was altered. "
-                "Start anew by --force.",
+                f"Line {number} of {path} is not valid JSON ({error}): the file was modified. "
+                "Start again with --force.",
                 path=path,
             ) from error
 
@@ -201,8 +202,8 @@ def _line(key: Key, content: Mapping[str, Any]) -> bytes:
     return json.dumps(line).encode() + b"\n"
 
 
-def _pack(key: Key, measures: Mapping[Group, Measures]) -> bytes:
-    return _line(key, {"measures": pack_measures(measures)})
+def _pack(key: Key, sums: Mapping[Group, Sums]) -> bytes:
+    return _line(key, {"measures": pack_sums(sums)})
 
 
 def _pop_key(line: dict[str, Any]) -> Key:
@@ -214,11 +215,16 @@ def _read_object(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise CorruptFile(
-            "unreadable_file", f"{path} is not JSON ({error}). Start anew by --force.", path=path
+            "unreadable_file",
+            f"{path} is not valid JSON ({error}). Start again with --force.",
+            path=path,
         ) from error
     if not isinstance(value, dict):
         raise CorruptFile(
-            "wrong_content", f"{path} is not what was written. Start anew by --force.", path=path
+            "wrong_content",
+            f"{path} does not contain a JSON object: the file was modified. Start again with "
+            "--force.",
+            path=path,
         )
     return value
 

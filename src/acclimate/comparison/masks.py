@@ -18,7 +18,7 @@ from acclimate.data.masks import IGNORE, LabelledPixels, MaskedImages, load_mask
 from acclimate.data.masks.loading import find_set
 from acclimate.data.masks.tree import Pair, guess_set, list_splits
 from acclimate.errors import AcclimateWarning
-from acclimate.functional.normalization import Normalization
+from acclimate.functional.inputs import Normalization
 from acclimate.streams import Domain
 
 #: What is measured on: the first of these splits that is there, or the only one.
@@ -110,8 +110,9 @@ def open_source(
     if split and split not in PREPARED:
         warning = AcclimateWarning(
             "prepared_on_test",
-            f"{name} has no split {PREPARED[0]}: what is prepared is taken from {split}, the only "
-            "one. Do not measure on the same images; give those the model was trained on.",
+            f"{name} has no split {PREPARED[0]}, so the artifact is prepared from {split}, the "
+            "only split. Do not evaluate on the same images; use the images that the model was "
+            "trained on.",
             split=split,
         )
         warnings.warn(warning, stacklevel=3)
@@ -133,7 +134,7 @@ def load_masked(name: str, asked: Request) -> Data:
     clean = load_masks(name, **options)
     chosen: dict[str, dict[int, str]] = {title: {0: title}}
     if asked.corruptions is None:
-        asked.refuse_severity(title, "name --corruptions, too")
+        asked.refuse_severity(title, "pass --corruptions as well")
     else:
         chosen = {corruption: asked.names(corruption) for corruption in asked.corruptions}
     together = _Gathered(clean, sum(map(len, chosen.values())), asked)
@@ -214,8 +215,8 @@ class _Gathered:
         if any(counts):
             warning = AcclimateWarning(
                 "unlabelled_images",
-                f"{max(counts)} of {len(self._images)} images of {name} have no labelled pixel: "
-                "they are predicted and learned from, and count in no result.",
+                f"{max(counts)} of {len(self._images)} images of {name} have no labelled pixel. "
+                "They are predicted and used for adaptation, but do not count in any result.",
                 n=max(counts),
             )
             warnings.warn(warning, stacklevel=4)

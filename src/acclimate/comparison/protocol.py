@@ -78,7 +78,7 @@ class Protocol:
             if value not in known:
                 raise BadInput(
                     "unknown_name",
-                    f'there is no {what} "{value}". {did_you_mean(str(value), known)}',
+                    f'Unknown {what} "{value}". {did_you_mean(str(value), known)}',
                     kind=what,
                     name=value,
                     known=known,
@@ -87,29 +87,29 @@ class Protocol:
         if self.batch_size < 1:
             raise BadInput(
                 "out_of_range",
-                f"expected a batch size of at least 1, found {self.batch_size}.",
+                f"Expected a batch size of at least 1, found {self.batch_size}.",
                 option="batch_size",
                 found=self.batch_size,
             )
         if self.epochs < 1:
             raise BadInput(
                 "out_of_range",
-                f"expected at least 1 pass, found {self.epochs}.",
+                f"Expected epochs to be at least 1, found {self.epochs}.",
                 option="epochs",
                 found=self.epochs,
             )
         if self.window < 0 or self.window == 1:
             raise BadInput(
                 "out_of_range",
-                f"expected a window of at least 2 images, or 0 for none, found {self.window}.",
+                f"Expected a window of at least 2 images, or 0 for no window, found {self.window}.",
                 option="window",
                 found=self.window,
             )
         if self.window and self.episodic:
             raise BadInput(
                 "conflicting_options",
-                "a sliding window remembers images, an episodic stream forgets them at once. "
-                "Choose one of --window and --episodic (window, episodic).",
+                "A sliding window keeps previous images, but an episodic stream resets after "
+                "every batch. Use either --window or --episodic (window, episodic).",
                 options=("window", "episodic"),
             )
         for name, (stream, default) in _OPTIONS.items():
@@ -118,7 +118,8 @@ class Protocol:
             elif self.stream != stream and getattr(self, name) is not None:
                 raise BadInput(
                     "not_applicable",
-                    f"only the stream {stream} has {name}, found {self.stream}.",
+                    f"The option {name} applies only to the stream {stream}, found the stream "
+                    f"{self.stream}.",
                     option=name,
                 )
         for name, lowest in (("times", 1), ("ratio", 1)):
@@ -126,14 +127,14 @@ class Protocol:
             if value is not None and not value >= lowest:
                 raise BadInput(
                     "out_of_range",
-                    f"expected {name} of at least {lowest}, found {value}.",
+                    f"Expected {name} to be at least {lowest}, found {value}.",
                     option=name,
                     found=value,
                 )
         if self.delta is not None and not 0 < self.delta < math.inf:
             raise BadInput(
                 "out_of_range",
-                f"expected delta above 0, found {self.delta}; 0.1 is usual.",
+                f"Expected delta to be greater than 0, found {self.delta}. A typical value is 0.1.",
                 option="delta",
                 found=self.delta,
             )
@@ -145,7 +146,7 @@ class Protocol:
             if not isinstance(value, bool):
                 raise BadInput(
                     "wrong_type",
-                    f"expected true or false for {name}, found {value!r}.",
+                    f"Expected true or false for {name}, found {value!r}.",
                     option=name,
                     found=value,
                 )
@@ -154,10 +155,10 @@ class Protocol:
         for name, kind in numbers.items():
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
-                what = "a whole number" if kind is int else "a number"
+                what = "an integer" if kind is int else "a number"
                 raise BadInput(
                     "wrong_type",
-                    f"expected {what} for {name}, found {value!r}.",
+                    f"Expected {what} for {name}, found {value!r}.",
                     option=name,
                     found=value,
                 )
@@ -211,8 +212,8 @@ class Protocol:
             if clean is None:
                 raise BadInput(
                     "missing_option",
-                    "this data has no clean images to probe with. Leave --clean-probe "
-                    "(clean_probe) out.",
+                    "The data has no clean images to probe with. Remove --clean-probe "
+                    "(clean_probe).",
                     option="clean",
                 )
             stream = with_clean_probe(stream, clean, self.batch_size)

@@ -14,15 +14,14 @@ from torch import nn
 
 from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact
-from acclimate.evaluation import Measures, Record, Result, Tally, iter_evaluate
-from acclimate.functional.normalization import Normalization
-from acclimate.measures.groups import Group, merge
+from acclimate.evaluation import Collector, Record, Result, Sums, iter_evaluate
+from acclimate.introspect import ModelInfo
 from acclimate.methods import get_method
-from acclimate.methods.base import Method
+from acclimate.methods.compute import Speed
 from acclimate.methods.config import Config
-from acclimate.methods.speed import Speed
+from acclimate.methods.method import Method
+from acclimate.metrics.groups import Group, merge
 from acclimate.streams import Batch
-from acclimate.taps import LogitsAt
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Finished:
 
     method: str
     unit: str
-    measures: Mapping[Group, Measures]
+    sums: Mapping[Group, Sums]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +63,8 @@ class Wrapping:
 
     Attributes:
         artifact: What `prepare` returned for this model, if a method needs it.
-        head: Name of the module that makes the logits; from the artifact by default.
-        logits_at: Where the logits are in the model's output; from the artifact by default.
-        normalization: Applied to the images of the stream, which are in [0, 1]; None for none.
+        info: What must be stated about the model; from the artifact by default. Its normalisation
+            is applied to the images of the stream, which are in [0, 1].
         channels_last: Whether the copies of the model keep colour as the last axis in memory. On a
             processor this is half as fast again; numbers differ by rounding only.
         speed: What may be traded for time and memory; the same for all methods.
@@ -75,9 +73,7 @@ class Wrapping:
     """
 
     artifact: Artifact | None = None
-    head: str | None = None
-    logits_at: LogitsAt = None
-    normalization: Normalization | None = None
+    info: ModelInfo = field(default_factory=ModelInfo)
     channels_last: bool = True
     speed: Speed = field(default_factory=Speed)
     guard: bool = False
@@ -107,18 +103,18 @@ def compare(
         progress: Called after every batch of every method.
     """
     records: dict[str, list[Record]] = {name: [] for name in methods}
-    measures: dict[str, list[tuple[Group, Measures]]] = {name: [] for name in methods}
+    sums: dict[str, list[tuple[Group, Sums]]] = {name: [] for name in methods}
     for step in iter_compare(
         model, methods, units, wrapping, seed=seed, reveal_labels=reveal_labels
     ):
         if isinstance(step, Finished):
-            measures[step.method] += step.measures.items()
+            sums[step.method] += step.sums.items()
             continue
         kept = step.record if keep_predictions else replace(step.record, predictions=None)
         records[step.method].append(kept)
         if progress is not None:
             progress()
-    return {name: Result(tuple(own), merge(measures[name])) for name, own in records.items()}
+    return {name: Result(tuple(own), merge(sums[name])) for name, own in records.items()}
 
 
 def iter_compare(
@@ -165,17 +161,19 @@ def iter_compare(
         offset = 0
         for unit in units:
             names = todo[unit.name]
-            tallies = {name: Tally() for name in names}
+            collectors = {name: Collector() for name in names}
             feeds = tee(feed(unit.batches, model, how), len(names))
             runs = [
-                iter_evaluate(adapted[name], feed, tally=tallies[name], reveal_labels=reveal_labels)
+                iter_evaluate(
+                    adapted[name], feed, collector=collectors[name], reveal_labels=reveal_labels
+                )
                 for name, feed in zip(names, feeds, strict=True)
             ]
             for records in zip(*runs, strict=True):
                 for name, record in zip(names, records, strict=True):
                     yield Step(name, unit.name, replace(record, index=offset + record.index))
             for name in names:
-                yield Finished(name, unit.name, tallies[name].measures)
+                yield Finished(name, unit.name, collectors[name].sums)
             offset += unit.n_batches
 
 
@@ -191,7 +189,7 @@ def _wrap(
     config = methods[name] if isinstance(methods, Mapping) else get_method(name).config_class()
     adapted = wrap(model, name, config, how, seed)
     # The first call of all is slow: it is made before the clock runs, and undone.
-    if adapted.is_oracle and reveal_labels:
+    if adapted.card.is_oracle and reveal_labels:
         adapted.reveal(warm_up.y)
     with nullcontext() if warm_up.learns else adapted.paused():
         adapted(warm_up.x)
@@ -207,9 +205,7 @@ def wrap(
         name,
         how.artifact,
         config=config,
-        head=how.head,
-        logits_at=how.logits_at,
-        normalization=how.normalization,
+        info=how.info,
         seed=seed,
         speed=how.speed,
         guard=how.guard,
@@ -227,6 +223,7 @@ def _copy(model: nn.Module, channels_last: bool) -> nn.Module:
 def feed(batches: Iterable[Batch], model: nn.Module, how: Wrapping) -> Iterator[Batch]:
     """Give the batches as the model takes them: normalised, in its precision, on its device."""
     like: Any = next(model.parameters(), torch.empty(0))
+    normal = how.info.normalization
     for batch in batches:
-        x = batch.x if how.normalization is None else how.normalization.normalize(batch.x)
+        x = batch.x if normal is None else normal.normalize(batch.x)
         yield replace(batch, x=x.to(like))

@@ -29,10 +29,10 @@ def load_several(name: str, asked: Request) -> Data:
     if asked.corruptions is not None:
         raise BadInput(
             "not_applicable",
-            f"the images of {name} are not corrupted on the fly: leave that out.",
+            f"The images of {name} are not corrupted while they are read. Remove the corruptions.",
             option="corruptions",
         )
-    asked.refuse_severity(name, "give one folder of corrupted copies as data")
+    asked.refuse_severity(name, "pass a folder of corrupted copies as the data")
     choice = asked.domains if asked.domains is not None else DomainChoice()
     size = choice.size if choice.size is not None else asked.size
     data = load_domains(name, asked.root, size=size, n=choice.images)

@@ -20,10 +20,10 @@ from acclimate.data import SETS, load
 from acclimate.data.domain_pool import DomainChoice
 from acclimate.data.masks import IGNORE
 from acclimate.errors import ArtifactMissing, BadInput
-from acclimate.functional.normalization import Normalization
+from acclimate.functional.inputs import Normalization
 from acclimate.methods import get_method
-from acclimate.parts.source import Progress
 from acclimate.preparation import prepare
+from acclimate.progress import Progress
 from acclimate.streams import Domain
 from acclimate.streams.folder import FolderSource
 from acclimate.streams.images import Size
@@ -63,7 +63,7 @@ class ArraySource:
 
 def find_needs(methods: Iterable[str], guard: bool = False) -> tuple[str, ...]:
     """Return the parts of an artifact that the methods need, and the guard, if there is one."""
-    parts = dict.fromkeys(part for name in methods for part in get_method(name).needs)
+    parts = dict.fromkeys(part for name in methods for part in get_method(name).needed_parts())
     return tuple({**parts, GUARDED: None} if guard else parts)
 
 
@@ -78,9 +78,9 @@ def check_source(source: str | None, methods: Sequence[str]) -> str:
         needy = methods or ("the guard",)
         raise ArtifactMissing(
             "artifact_needed",
-            f"{', '.join(needy)} need{'s' if len(needy) == 1 else ''} an artifact, and none was "
-            "given. Make one where the source data is, by acclimate prepare SOURCE_DIR …, and give "
-            "it by --artifact; or name labelled source images by --source-data.",
+            f"{', '.join(needy)} need{'s' if len(needy) == 1 else ''} an artifact, but none was "
+            "passed. Prepare one with access to the source data (acclimate prepare SOURCE_DIR …) "
+            "and pass it with --artifact, or pass labelled source images with --source-data.",
             methods=methods,
         )
     return source
@@ -120,8 +120,8 @@ class Preparation:
         if self.domains is None and not self._is_set and not Path(self.source).is_dir():
             raise BadInput(
                 "unknown_name",
-                f'cannot prepare from "{self.source}": expected cifar10, cifar100, builtin, or a '
-                "folder with a sub-folder for each class.",
+                f'Cannot prepare from "{self.source}". Expected cifar10, cifar100, builtin, or a '
+                "folder with one subfolder per class.",
                 kind="source data set",
                 name=self.source,
                 known=tuple(name for name in SETS if _is_set(name)),
@@ -129,15 +129,15 @@ class Preparation:
         if self.n is not None and self.n < 1:
             raise BadInput(
                 "out_of_range",
-                f"expected at least 1 source image, found {self.n}.",
+                f"Expected at least 1 source image, found {self.n}.",
                 option="source_images",
                 found=self.n,
             )
         if self.n is not None and self.domains is None and not self._is_set:
             raise BadInput(
                 "not_applicable",
-                f"a number of source images is for named sets; of the folder {self.source} all are "
-                "taken. Leave --source-images out.",
+                "The option --source-images applies only to named data sets; all images of the "
+                f"folder {self.source} are used. Remove it.",
                 option="source_images",
             )
 
@@ -180,17 +180,15 @@ class Preparation:
         Raises:
             BadInput: The source is not on disk.
         """
-        batches, classes = self.open(wrapping.normalization)
+        batches, classes = self.open(wrapping.info.normalization)
         return prepare(
             model,
             batches,
             parts=find_needs(methods, wrapping.guard),
-            normalization=wrapping.normalization,
-            head=wrapping.head,
-            logits_at=wrapping.logits_at,
+            info=wrapping.info,
             classes=classes,
             seed=self.seed,
-            progress=progress,
+            progress=progress or False,
         )
 
     def open(

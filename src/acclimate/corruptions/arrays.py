@@ -57,7 +57,7 @@ def load_extra(module: str, name: str) -> Any:
         package = module.partition(".")[0]
         raise MissingExtra(
             "missing_extra",
-            f"{name} needs {package}, which cannot be imported ({error}). "
-            "Run: pip install 'acclimate[corruptions]'",
+            f"{name} needs {package}, which cannot be imported ({error}). Run: pip install "
+            "'acclimate[corruptions]'",
             package=package,
         ) from error

@@ -112,9 +112,9 @@ def _warn() -> None:
     warnings.warn(
         AcclimateWarning(
             "frost_stand_in",
-            "the frost photographs were not found, a computed texture stands in: the result is not "
-            f"comparable with the benchmark. Run: acclimate data get frost{place} (or: pip install "
-            "imagecorruptions-imaug)",
+            "The frost photographs were not found, so a computed texture is used instead: the "
+            f"result is not comparable with the benchmark. Run: acclimate data get frost{place} "
+            "(or: pip install imagecorruptions-imaug)",
         ),
         stacklevel=4,
     )

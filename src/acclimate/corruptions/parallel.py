@@ -28,7 +28,7 @@ def open_pool(workers: int) -> Iterator[Executor]:
     if workers < 1:
         raise BadInput(
             "out_of_range",
-            f"expected at least 1 worker, found {workers}.",
+            f"Expected at least 1 worker, found {workers}.",
             option="workers",
             found=workers,
         )

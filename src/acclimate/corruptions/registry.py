@@ -131,7 +131,7 @@ def check_request(images: Pixels, name: str, severity: int, start: int, family: 
     if name not in CORRUPTIONS:
         raise BadInput(
             "unknown_name",
-            f'no corruption "{name}". {did_you_mean(name, CORRUPTIONS)}',
+            f'Unknown corruption "{name}". {did_you_mean(name, CORRUPTIONS)}',
             kind="corruption",
             name=name,
             known=tuple(CORRUPTIONS),
@@ -139,7 +139,7 @@ def check_request(images: Pixels, name: str, severity: int, start: int, family: 
     if severity not in (1, 2, 3, 4, 5):
         raise BadInput(
             "out_of_range",
-            f"severity must be 1, 2, 3, 4 or 5, got {severity}.",
+            f"Expected a severity from 1 to 5, found {severity}.",
             option="severity",
             found=severity,
         )
@@ -147,14 +147,14 @@ def check_request(images: Pixels, name: str, severity: int, start: int, family: 
     if start < 0:
         raise BadInput(
             "out_of_range",
-            f"start is a place in a sequence and must not be negative, got {start}.",
+            f"Expected start, a position in a sequence, to be at least 0, found {start}.",
             option="start",
             found=start,
         )
     if family != "auto" and family not in CONSTANTS:
         raise BadInput(
             "unknown_name",
-            f'family must be "auto", 32 or 224, got {family!r}.',
+            f'Expected family to be "auto", 32 or 224, found {family!r}.',
             kind="family",
             name=family,
             known=("auto", *CONSTANTS),
@@ -163,14 +163,17 @@ def check_request(images: Pixels, name: str, severity: int, start: int, family: 
 
 def _check_images(images: object) -> None:
     found = str(images.dtype) if isinstance(images, np.ndarray) else type(images).__name__
-    message = f"images must be a uint8 array, got {found}. Scale [0, 1] by 255 first."
+    message = (
+        f"Expected images as a uint8 array, found {found}. Multiply values in [0, 1] by 255 and "
+        "convert them first."
+    )
     if not isinstance(images, np.ndarray):
         raise BadInput("wrong_type", message, option="images", found=found)
     if images.dtype != np.uint8:
         raise BadInput("wrong_dtype", message, found=found)
     message = (
-        f"images must have shape (n, height, width, 3), colour last and sides of at least "
-        f"{_SMALLEST}, got {images.shape}."
+        "Expected images of shape (n, height, width, 3), channels last, with sides of at least "
+        f"{_SMALLEST}, found {images.shape}."
     )
     if images.ndim != 4 or images.shape[3] != 3:
         raise BadInput("wrong_shape", message, found=images.shape)

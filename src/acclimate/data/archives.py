@@ -98,9 +98,7 @@ def is_plain(name: str) -> bool:
 @contextmanager
 def _open_tar(source: Path) -> Iterator[tarfile.TarFile]:
     if not source.is_file():
-        raise BadInput(
-            "not_found", f"{source} is neither a file nor a folder. Check the path.", path=source
-        )
+        raise BadInput("not_found", f"{source} does not exist. Check the path.", path=source)
     with guard_reading(source), tarfile.open(source) as archive:
         yield archive
 
@@ -122,7 +120,7 @@ def guard_reading(source: Path) -> Iterator[None]:
         kind = "zip" if _is_zip(source) else "tar"
         raise CorruptFile(
             "unreadable_file",
-            f"{source} is not a whole {kind} archive ({error}). It was cut off or altered: fetch "
-            "it again.",
+            f"{source} is not a complete {kind} archive ({error}). The file is truncated or "
+            "modified. Download it again.",
             path=source,
         ) from error

@@ -110,14 +110,14 @@ def open_array(path: Path, remedy: str) -> npt.NDArray[Any]:
     except (ValueError, OSError, EOFError) as error:
         raise CorruptFile(
             "unreadable_file",
-            f"{path} is not a whole NumPy array ({path.stat().st_size} bytes: {error}). It was cut "
-            f"off or altered. {remedy}",
+            f"{path} is not a complete NumPy array ({path.stat().st_size} bytes: {error}). The "
+            f"file is truncated or modified. {remedy}",
             path=path,
         ) from error
     if not isinstance(array, np.ndarray):
         raise CorruptFile(
             "wrong_content",
-            f"{path} is an archive of arrays, expected one array. {remedy}",
+            f"Expected a single array in {path}, found an archive of arrays. {remedy}",
             path=path,
         )
     return array
@@ -133,20 +133,21 @@ def open_pair(images: Path, labels: Path, remedy: str) -> tuple[Pixels, Labels]:
     if x.dtype != np.uint8 or x.ndim != 4 or x.shape[3] != 3:
         raise CorruptFile(
             "wrong_content",
-            f"expected uint8 images of shape (n, height, width, 3) in {images}, found {x.dtype} "
+            f"Expected uint8 images of shape (n, height, width, 3) in {images}, found {x.dtype} "
             f"{x.shape}. {remedy}",
             path=images,
         )
     if y.ndim != 1 or y.dtype.kind not in "iu":
         raise CorruptFile(
             "wrong_content",
-            f"expected a row of whole numbers in {labels}, found {y.dtype} {y.shape}. {remedy}",
+            f"Expected a one-dimensional integer array in {labels}, found {y.dtype} {y.shape}. "
+            f"{remedy}",
             path=labels,
         )
     if len(x) != len(y):
         raise CorruptFile(
             "wrong_length",
-            f"{images} has {len(x)} images, but {labels} has {len(y)}. {remedy}",
+            f"{images} contains {len(x)} images, but {labels} contains {len(y)} labels. {remedy}",
             path=labels,
             expected=len(x),
             found=len(y),
@@ -169,13 +170,14 @@ def read_card(path: Path, remedy: str, *keys: str) -> dict[str, Any]:
         raise CorruptFile("file_missing", f"{path} is missing. {remedy}", path=path) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise CorruptFile(
-            "unreadable_file", f"{path} is not JSON ({error}). {remedy}", path=path
+            "unreadable_file", f"{path} is not valid JSON ({error}). {remedy}", path=path
         ) from error
     missing = [key for key in keys if key not in card] if isinstance(card, dict) else list(keys)
     if missing or not isinstance(card, dict):
         raise CorruptFile(
             "wrong_content",
-            f"{path} lacks {', '.join(missing)}: it was altered. {remedy}",
+            f"Expected the keys {', '.join(missing)} in {path}, which are missing: the file was "
+            f"modified. {remedy}",
             path=path,
         )
     return card

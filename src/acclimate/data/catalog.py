@@ -209,7 +209,7 @@ _SETS = (
         "ImageNet 2012 validation, 1000 classes",
         "non-commercial, on registration",
         "https://image-net.org",
-        placing="Fetch it from image-net.org, which asks for a registration, and sort it into "
+        placing="Download it from image-net.org (registration required) and arrange the files as "
         "{root}/imagenet/val/<wnid>/*.JPEG.",
         size=224,
         resize=256,
@@ -220,9 +220,9 @@ _SETS = (
         "ImageNet validation under 19 corruptions, each of 5 severities",
         "CC BY 4.0",
         "https://zenodo.org/records/2235448",
-        placing="Fetch the archives from zenodo.org/records/2235448 (tens of GB), unpack them to "
-        "{root}/imagenetc/<corruption>/<severity>/<wnid>/*.JPEG, or make them: acclimate data "
-        "corrupt imagenet --severity 5.",
+        placing="Download the archives from zenodo.org/records/2235448 (tens of GB) and unpack "
+        "them to {root}/imagenetc/<corruption>/<severity>/<wnid>/*.JPEG, or generate the images: "
+        "acclimate data corrupt imagenet --severity 5",
         size=224,
     ),
     DataSet(
@@ -230,14 +230,14 @@ _SETS = (
         "folder",
         "any labelled images of yours: DIR/<class>/<image>",
         "yours",
-        placing="It is where you have it: give the folder.",
+        placing="It is a local folder: pass its path.",
     ),
     DataSet(
         "builtin",
         "made",
         "toys on a table, 10 classes, made by code: the demo's",
         "Apache-2.0",
-        placing="It is made by code when it is loaded; there is nothing to fetch.",
+        placing="It is generated when it is loaded; there is nothing to download.",
     ),
     DataSet(
         "frost",
@@ -265,12 +265,12 @@ def get_set(name: str) -> DataSet:
         own = ""
         if Path(name).is_dir():
             own = (
-                " A folder of yours is given beside the name of its layout: image-folder, "
-                f"domains-folder or mask-folder, and --dir {name}."
+                f" To use the folder {name}, pass the name of its layout (image-folder, "
+                f"domains-folder or mask-folder) and --dir {name}."
             )
         raise BadInput(
             "unknown_name",
-            f'no data set "{name}". {did_you_mean(name, SETS)}{own}',
+            f'Unknown data set "{name}". {did_you_mean(name, SETS)}{own}',
             kind="data set",
             name=name,
             known=tuple(SETS),

@@ -67,7 +67,8 @@ def check(
     if ignore_label is not None and entry.kind != "masks":
         raise BadInput(
             "not_applicable",
-            f"an ignore label is for sets with masks; {name} has none. Leave it out.",
+            f"The option ignore_label applies only to data sets with masks; {name} has none. "
+            "Remove the option.",
             option="ignore_label",
         )
     if entry.kind == "made":
@@ -92,8 +93,8 @@ def _check_ingredient(entry: DataSet, root: Path) -> Report:
     if not folder.is_dir():
         raise BadInput(
             "not_fetched",
-            f"{entry.name} is not in {root}. Run: acclimate data get {entry.name} --data-dir "
-            f"{root}",
+            f'The data set "{entry.name}" has not been downloaded to {root}. Run: acclimate data '
+            f"get {entry.name} --data-dir {root}",
             name=entry.name,
         )
     return Report({"folder": str(folder), "licence": entry.licence}, find_faults(entry, root))
@@ -105,14 +106,15 @@ def _check_folder(
     if entry.name == "image-folder" and path is None:
         raise BadInput(
             "missing_option",
-            "image-folder is any folder of yours: give it by --dir.",
+            'The data set "image-folder" is a local folder. Pass its path with --dir.',
             option="path",
         )
     base = find_base(entry, root, path)
     if not base.is_dir():
         raise BadInput(
             "not_found",
-            f"{entry.name} is not at {base}. {entry.placing.replace('{root}', str(root))}",
+            f'The data set "{entry.name}" was not found at {base}. '
+            f"{entry.placing.replace('{root}', str(root))}",
             path=base,
         )
     images = list_images(base)
@@ -142,8 +144,8 @@ def _check_cifar(entry: DataSet, root: Path) -> tuple[dict[str, str], list[str]]
     if not folder.is_dir():
         raise BadInput(
             "not_fetched",
-            f"{entry.name} is not in {root}. Run: acclimate data get {entry.name} --data-dir "
-            f"{root}",
+            f'The data set "{entry.name}" has not been downloaded to {root}. Run: acclimate data '
+            f"get {entry.name} --data-dir {root}",
             name=entry.name,
         )
     card = read_card(folder / CARD, remedy, "source", "splits")
@@ -162,7 +164,9 @@ def _check_cifar(entry: DataSet, root: Path) -> tuple[dict[str, str], list[str]]
                 continue
             facts[f"{split} {what}"] = f"{array.shape}"
             if array_sha256(array) != digest:
-                problems.append(f"{path} is not what was fetched: its SHA-256 differs. {remedy}")
+                problems.append(
+                    f"{path} differs from what was downloaded: its SHA-256 differs. {remedy}"
+                )
     return facts, problems
 
 
@@ -204,11 +208,12 @@ def _check_generated(
     if ledger is None:
         raise BadInput(
             "not_fetched",
-            f"{entry.name} is not in {folder.parent}. Run: acclimate data get {entry.name}, or "
-            f"make it: acclimate data corrupt {entry.clean}",
+            f'The data set "{entry.name}" has not been downloaded to {folder.parent}. Run: '
+            f"acclimate data get {entry.name}, or generate it: acclimate data corrupt "
+            f"{entry.clean}",
             name=entry.name,
         )
-    remedy = f"Remove the file and make it anew: acclimate data corrupt {entry.clean}"
+    remedy = f"Remove the file and generate it again: acclimate data corrupt {entry.clean}"
     facts, problems = {"source": "generated", "seed": str(ledger["seed"])}, []
     for number, (name, blocks) in enumerate(ledger["blocks"].items()):
         if progress is not None:

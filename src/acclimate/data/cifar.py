@@ -121,7 +121,7 @@ def offline_hint(entry: DataSet) -> str:
     """Return how to get a set on a machine without internet."""
     names = " and ".join(file.name for file in entry.files)
     return (
-        f"Without internet: bring {names} from {entry.page} here by other means, then "
+        f"Without internet access, copy {names} from {entry.page} to this machine and run: "
         f"acclimate data get {entry.name} --from PATH"
     )
 
@@ -131,10 +131,10 @@ def _read_cifar10_1(source: Path, entry: DataSet) -> Pair:
     if not source.is_dir():
         raise BadInput(
             "not_a_folder",
-            f"expected a folder with {data} and {labels}, but {source} is none.",
+            f"Expected a folder with {data} and {labels}; {source} is not a folder.",
             path=source,
         )
-    remedy = f"Give a folder with {data} and {labels} as published at {entry.page}."
+    remedy = f"Pass a folder with {data} and {labels} as published at {entry.page}."
     images, numbers = open_pair(source / data, source / labels, remedy)
     for file in entry.files:
         kind, expected = str(file.checksum).split(":")
@@ -177,8 +177,8 @@ def load_cifar(entry: DataSet, root: Path, split: str) -> LabelledImages:
     if not (folder / CARD).is_file():
         raise BadInput(
             "not_fetched",
-            f"{entry.name} is not in {root}. Run: acclimate data get {entry.name} --data-dir "
-            f"{root}",
+            f'The data set "{entry.name}" has not been downloaded to {root}. Run: acclimate data '
+            f"get {entry.name} --data-dir {root}",
             name=entry.name,
         )
     card = read_card(folder / CARD, remedy, "source", "splits")
@@ -186,7 +186,7 @@ def load_cifar(entry: DataSet, root: Path, split: str) -> LabelledImages:
     if split not in known:
         raise BadInput(
             "unknown_name",
-            f'{entry.name} has no split "{split}". {did_you_mean(split, known)}',
+            f'The data set "{entry.name}" has no split "{split}". {did_you_mean(split, known)}',
             kind="split",
             name=split,
             known=tuple(known),
@@ -196,7 +196,8 @@ def load_cifar(entry: DataSet, root: Path, split: str) -> LabelledImages:
     if len(images) != n:
         raise CorruptFile(
             "wrong_length",
-            f"{folder / split} has {len(images)} images, its card says {n}. {remedy}",
+            f"Expected {n} images in {folder / split}, as recorded when it was downloaded, found "
+            f"{len(images)}. {remedy}",
             path=folder / split,
             expected=n,
             found=len(images),
@@ -218,4 +219,4 @@ def open_split(folder: Path, remedy: str) -> tuple[Pixels, Labels]:
 
 def make_remedy(entry: DataSet, root: Path) -> str:
     """Return what to do about a damaged set."""
-    return f"Get it anew: acclimate data get {entry.name} --force --data-dir {root}"
+    return f"Download it again: acclimate data get {entry.name} --force --data-dir {root}"

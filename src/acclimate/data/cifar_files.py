@@ -46,8 +46,8 @@ def read_published(source: Path, entry: DataSet) -> dict[str, Pair]:
         lists = "; or ".join(", ".join(name for m in form.values() for name in m) for form in forms)
         raise BadInput(
             "wrong_archive",
-            f"{source} does not hold {entry.name}: expected the files {lists}; found "
-            f"{', '.join(sorted(names)[:8]) or 'none'}. Give the archive as it was published.",
+            f"{source} does not contain {entry.name}: expected the files {lists}; found "
+            f"{', '.join(sorted(names)[:8]) or 'none'}. Pass the archive as published.",
             path=source,
         )
     parts = {
@@ -89,7 +89,7 @@ def _parse(set_name: str, name: str, content: bytes) -> Pair:
     except (ValueError, TypeError, OSError, SyntaxError) as error:
         raise CorruptFile(
             "unreadable_file",
-            f"{name} cannot be read ({error}). Fetch the archive again.",
+            f"{name} cannot be read ({error}). Download the archive again.",
             path=name,
         ) from error
 
@@ -132,7 +132,7 @@ def _parse_sheet(content: bytes) -> Pixels:
 def _parse_json(content: bytes) -> Labels:
     labels = np.array(json.loads(content))
     if labels.ndim != 1 or labels.dtype.kind != "i":
-        raise ValueError("expected a list of whole numbers")
+        raise ValueError("expected a list of integers")
     return labels.astype(np.int64)
 
 
@@ -141,8 +141,8 @@ def _check(source: Path, entry: DataSet, split: str, images: Pixels, labels: Lab
     if len(images) != expected.n or len(labels) != expected.n:
         raise CorruptFile(
             "wrong_length",
-            f"expected {expected.n} images and labels in the {split} split of {entry.name}, found "
-            f"{len(images)} and {len(labels)} in {source}. Give the archive as it was published.",
+            f"Expected {expected.n} images and labels in the {split} split of {entry.name}, found "
+            f"{len(images)} and {len(labels)} in {source}. Pass the archive as published.",
             path=source,
             expected=expected.n,
             found=(len(images), len(labels)),
@@ -154,7 +154,7 @@ def _check(source: Path, entry: DataSet, split: str, images: Pixels, labels: Lab
         if array_sha256(array) != digest:
             raise CorruptFile(
                 "wrong_checksum",
-                f"the {what} of the {split} split in {source} are not those of the published "
-                f"{entry.name} (their SHA-256 differs). Give the archive as it was published.",
+                f"The {what} of the {split} split in {source} differ from the published "
+                f"{entry.name} (their SHA-256 differs). Pass the archive as published.",
                 path=source,
             )

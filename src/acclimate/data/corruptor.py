@@ -41,7 +41,7 @@ def check_request(names: Sequence[str], severities: Sequence[int]) -> None:
         if name not in known:
             raise BadInput(
                 "unknown_name",
-                f'no corruption "{name}". {did_you_mean(name, known)}',
+                f'Unknown corruption "{name}". {did_you_mean(name, known)}',
                 kind="corruption",
                 name=name,
                 known=tuple(known),
@@ -49,14 +49,14 @@ def check_request(names: Sequence[str], severities: Sequence[int]) -> None:
     if not names:
         raise BadInput(
             "missing_option",
-            f"expected at least one corruption, found none. Known: {', '.join(known)}.",
+            f"Expected at least one corruption, found none. Known: {', '.join(known)}.",
             option="names",
         )
     wrong = [severity for severity in severities if severity not in SEVERITIES]
     if wrong or not severities:
         raise BadInput(
             "out_of_range",
-            f"expected severities from 1 to 5, found {wrong or 'none'}.",
+            f"Expected severities from 1 to 5, found {wrong or 'none'}.",
             option="severities",
             found=tuple(wrong),
         )

@@ -34,7 +34,7 @@ def check_domains(
     if name == "domains-folder" and path is None:
         raise BadInput(
             "missing_option",
-            "domains-folder is any folder of yours: give it by --dir.",
+            'The data set "domains-folder" is a local folder. Pass its path with --dir.',
             option="path",
         )
     base = find_base(spec, root, path)

@@ -132,7 +132,7 @@ class FolderDomain:
             if not kept:
                 raise BadInput(
                     "unreadable_images",
-                    f"none of the {len(batch)} images of a batch can be read; the first is "
+                    f"None of the {len(batch)} images of a batch can be read; the first is "
                     f"{self._paths[int(batch[0])]}. Check that the files are complete images.",
                     paths=tuple(self._paths[index] for index in batch.tolist()),
                 )
@@ -171,7 +171,7 @@ class FolderDomain:
     def _note(self, path: Path, reason: str) -> None:
         if path not in self.unreadable:
             self.unreadable[path] = reason
-            text = f"{path} is left out: it cannot be read ({reason})."
+            text = f"{path} cannot be read ({reason}) and is left out."
             warnings.warn(AcclimateWarning("unreadable_images", text, paths=(path,)), stacklevel=4)
 
 

@@ -49,7 +49,11 @@ def get_domains(
     """
     spec, target = DOMAIN_SETS[name], root / name
     if not spec.domains:
-        raise BadInput("not_fetchable", f"{name} is not fetched. {spec.placing}", name=name)
+        raise BadInput(
+            "not_fetchable",
+            f'The data set "{name}" cannot be downloaded. {spec.placing}',
+            name=name,
+        )
     with hold_lock(root, name, notify):
         there = find_place(spec, root)
         if there is not None and not force:
@@ -62,7 +66,8 @@ def get_domains(
         else:
             raise BadInput(
                 "not_fetchable",
-                f"{name} is not fetched. {spec.placing.replace('{root}', str(root))}",
+                f'The data set "{name}" cannot be downloaded automatically. '
+                f"{spec.placing.replace('{root}', str(root))}",
                 name=name,
             )
     return target
@@ -85,8 +90,8 @@ def _images_in(
     if n == 0:
         raise BadInput(
             "wrong_archive",
-            f"{source} holds no image of {spec.name}: expected files such as "
-            f"{next(iter(spec.domains))}/<class>/<image>, at any depth. Give the archive that "
+            f"{source} contains no image of {spec.name}: expected files such as "
+            f"{next(iter(spec.domains))}/<class>/<image>, at any depth. Pass the archive that "
             "DomainBed uses, or a folder in that layout.",
             path=source,
         )
@@ -114,8 +119,8 @@ def _store(
             if path.exists():
                 raise BadInput(
                     "duplicate",
-                    f"{'/'.join(place)} is there more than once: several copies of {spec.name} in "
-                    "one place. Give one of them.",
+                    f"{'/'.join(place)} occurs more than once: the source contains several copies "
+                    f"of {spec.name}. Pass one of them.",
                     name="/".join(place),
                 )
             path.write_bytes(content)
@@ -124,7 +129,7 @@ def _store(
         if faults:
             raise BadInput(
                 "faulty_data",
-                f"this is not {spec.name}: " + "\n  ".join(faults[:5]),
+                f"The files are not {spec.name}: " + "\n  ".join(faults[:5]),
                 faults=tuple(faults),
             )
         warn_counts(tree.counts(), spec)
@@ -164,8 +169,8 @@ def _fetch_camera_traps(
         if places:
             raise CorruptFile(
                 "wrong_content",
-                f"{archive} lacks {len(places)} of the images in the annotations, such as "
-                f"{next(iter(places))}. Remove it, and fetch it again.",
+                f"{archive} does not contain {len(places)} of the annotated images, such as "
+                f"{next(iter(places))}. Remove the file and download it again.",
                 path=archive,
             )
 
@@ -187,15 +192,15 @@ def _read_annotations(source: Path, spec: DomainSpec) -> dict[str, list[Place]]:
         except (UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
             raise CorruptFile(
                 "unreadable_file",
-                f"{path.name} in {source} is not as it was published ({type(error).__name__}: "
-                f"{error}). Remove {source}, and fetch it again.",
+                f"{path.name} in {source} differs from the published file "
+                f"({type(error).__name__}: {error}). Remove {source} and download it again.",
                 path=source / path.name,
             ) from error
     if not places:
         raise CorruptFile(
             "wrong_content",
-            f"{source} annotates no image of {', '.join(spec.domains)}. Remove it, and fetch it "
-            "again.",
+            f"{source} contains no annotation of an image of {', '.join(spec.domains)}. Remove "
+            "the file and download it again.",
             path=source,
         )
     return {name: sorted(wanted) for name, wanted in places.items()}

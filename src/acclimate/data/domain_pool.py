@@ -46,7 +46,7 @@ class DomainChoice:
         if isinstance(self.names, str) or not all(isinstance(name, str) for name in self.names):
             raise BadInput(
                 "wrong_type",
-                f'expected a list of domains, such as names = ["photo"], found {self.names!r}.',
+                f'Expected a list of domains, such as names = ["photo"], found {self.names!r}.',
                 option="names",
                 found=type(self.names).__name__,
             )
@@ -54,7 +54,7 @@ class DomainChoice:
         if self.part not in PARTS:
             raise BadInput(
                 "unknown_name",
-                f'there is no part "{self.part}" of a domain. {did_you_mean(self.part, PARTS)}',
+                f'Unknown part "{self.part}" of a domain. {did_you_mean(self.part, PARTS)}',
                 kind="part",
                 name=self.part,
                 known=PARTS,
@@ -100,7 +100,7 @@ class Pool:
             if len(x) < len(places):
                 raise BadInput(
                     "unreadable_images",
-                    "images could be read before, but cannot be now. Check the disk.",
+                    "Images that were read before can no longer be read. Check the disk.",
                     paths=tuple(part.unreadable),
                 )
             pixels = x.permute(0, 2, 3, 1).numpy()
@@ -108,7 +108,7 @@ class Pool:
                 found = np.empty((len(keys), *pixels.shape[1:]), np.uint8)
             found[places] = pixels
         if found is None:
-            raise BadInput("empty_batch", "expected at least one image to read, found none.")
+            raise BadInput("empty_batch", "Expected at least one image to read, found none.")
         return found
 
 
@@ -134,7 +134,7 @@ def choose_parts(data: DomainSet, choice: DomainChoice) -> dict[str, Part]:
         if not good:
             raise BadInput(
                 "unreadable_images",
-                f'none of the {len(part)} images of "{domain}" can be read.',
+                f'None of the {len(part)} images of the domain "{domain}" can be read.',
                 paths=tuple(part.unreadable),
             )
         found[domain] = Part(data.domains[domain], [keys[place] for place in good])

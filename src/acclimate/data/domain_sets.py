@@ -60,9 +60,9 @@ class DomainSpec:
 
 def _place_by_hand(name: str, page: str, terms: str, example: str) -> str:
     return (
-        f"Its makers allow {terms} and name no address that a program can rely on: fetch the "
-        f"archive that DomainBed uses ({page}, domainbed/scripts/download.py names it), then: "
-        f"acclimate data get {name} --from FILE. Or lay it out yourself: "
+        f"The authors permit {terms} and publish no stable address. Download the archive that "
+        f"DomainBed uses ({page}; the address is in domainbed/scripts/download.py), then run: "
+        f"acclimate data get {name} --from FILE. Or arrange the files as "
         f"{{root}}/{name}/<domain>/<class>/*.jpg, such as {{root}}/{name}/{example}."
     )
 
@@ -118,8 +118,8 @@ _SPECS = (
         text="24 788 photographs of 10 classes by the camera traps of 4 places",
         licence="CDLA-Permissive-1.0",
         page="https://lila.science/datasets/caltech-camera-traps",
-        placing="Lay it out as {root}/terra_incognita/location_38/bobcat/*.jpg, or run: acclimate "
-        "data get terra_incognita.",
+        placing="Arrange the files as {root}/terra_incognita/location_38/bobcat/*.jpg, or run: "
+        "acclimate data get terra_incognita",
         files=(
             # The sizes are the server's; no checksums are published.
             RemoteFile(
@@ -136,14 +136,14 @@ _SPECS = (
         name="domains-folder",
         text="any labelled images of yours: DIR/<domain>/<class>/<image>",
         licence="yours",
-        placing="It is where you have it: give the folder.",
+        placing="It is a local folder: pass its path.",
         size=None,
     ),
     DomainSpec(
         name="builtin-domains",
         text="the demo's toys in four styles, 10 classes, made by code",
         licence="Apache-2.0",
-        placing="It is made by code when it is loaded; there is nothing to fetch.",
+        placing="It is generated when it is loaded; there is nothing to download.",
         size=None,
     ),
 )

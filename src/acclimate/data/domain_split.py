@@ -44,8 +44,8 @@ def split_keys(
     n_held = int(n * fraction)
     if n_held < 1:
         text = (
-            f"expected enough images in a domain to hold out {fraction:.0%} of them, found {n}. "
-            "Give more images."
+            f"Expected enough images in a domain to hold out {fraction:.0%} of them, found {n}. "
+            "Provide more images."
         )
         if fraction <= 0:
             raise BadInput("out_of_range", text, option="fraction", found=fraction)

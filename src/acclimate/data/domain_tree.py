@@ -11,7 +11,7 @@ from acclimate.data.domain_sets import DOMAIN_SETS, DomainSpec, normalize_name
 from acclimate.errors import AcclimateWarning, BadInput, did_you_mean
 from acclimate.streams.images import find_images
 
-_LAYOUT = "Images are expected as <domain>/<class>/<image>."
+_LAYOUT = "Expected images as <domain>/<class>/<image>."
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def find_base(spec: DomainSpec, root: Path, path: str | Path | None = None) -> P
     if path is None and not spec.domains:
         raise BadInput(
             "missing_option",
-            f"{spec.name} is any folder of yours: give the folder itself.",
+            f'The data set "{spec.name}" is a local folder. Pass its path.',
             option="path",
         )
     base = find_place(spec, root) if path is None else Path(path)
@@ -88,7 +88,9 @@ def find_base(spec: DomainSpec, root: Path, path: str | Path | None = None) -> P
         placing = spec.placing.replace("{root}", str(root))
         place = base or root / spec.name
         raise BadInput(
-            "not_found", f"{spec.name}: there is no folder {place}. {placing}", path=place
+            "not_found",
+            f'The folder {place} of the data set "{spec.name}" does not exist. {placing}',
+            path=place,
         )
     return base
 
@@ -150,24 +152,26 @@ def find_faults(tree: DomainTree, spec: DomainSpec | None = None) -> list[str]:
     missing = [] if spec is None else [name for name in spec.domains if name not in tree.domains]
     if missing:
         return [
-            f'{tree.base} has no folder for the domain "{name}" of {spec.name if spec else ""}. '
-            f"{did_you_mean(name, tree.others)} Other sets are given as a folder, --data DIR."
+            f'{tree.base} has no folder for the domain "{name}" of '
+            f"{spec.name if spec else ''}. {did_you_mean(name, tree.others)} For another data "
+            "set, pass its folder: --data DIR."
             for name in missing
         ]
     if len(tree.domains) < 2:
         found = f'only "{next(iter(tree.domains))}"' if tree.domains else "none"
         return [
-            f"expected at least two domains as sub-folders of {tree.base}, found {found}: with one "
-            f"there is nothing to generalise to. {_LAYOUT}"
+            f"Expected at least two domains as subfolders of {tree.base}, found {found}: a single "
+            f"domain leaves nothing to generalise to. {_LAYOUT}"
         ]
     faults = [
-        f"{paths[0]} lies in a domain but in no class, and so do {len(paths) - 1} more. {_LAYOUT}"
+        f"{paths[0]} and {len(paths) - 1} more images are in a domain folder but not in a class "
+        f"folder. {_LAYOUT}"
         for paths in tree.loose.values()
     ]
     empty = [name for name, classes in tree.domains.items() if not classes]
     faults += [
-        f'the domain "{name}" has no image in any class. {_LAYOUT} Remove the folder '
-        f"{tree.base / name}, or put images there."
+        f'The domain "{name}" has no image in any class. {_LAYOUT} Remove the folder '
+        f"{tree.base / name}, or add images to it."
         for name in empty
         if name not in tree.loose
     ]
@@ -181,7 +185,7 @@ def _class_faults(tree: DomainTree) -> list[str]:
     faults, known = [], {to_key(name): name for name in tree.classes}
     if len(known) < 2:
         faults.append(
-            f'expected at least two classes in {tree.base}, found only "{tree.classes[0]}". '
+            f'Expected at least two classes in {tree.base}, found only "{tree.classes[0]}". '
             f"{_LAYOUT}"
         )
     for domain, classes in tree.domains.items():
@@ -189,19 +193,19 @@ def _class_faults(tree: DomainTree) -> list[str]:
         for key in sorted({key for key in here if here.count(key) > 1}):
             twice = [name for name in classes if to_key(name) == key]
             faults.append(
-                f'the domain "{domain}" has the class "{known[key]}" more than once, as '
-                f"{' and '.join(twice)}. Put their images into one folder."
+                f'The domain "{domain}" contains the class "{known[key]}" more than once: '
+                f"{' and '.join(twice)}. Move their images into one folder."
             )
         for key in [key for key in known if key not in here]:
             near = did_you_mean(known[key], classes)
             faults.append(
-                f'the domain "{domain}" has no image of the class "{known[key]}", which other '
-                f"domains have: class numbers would not agree. {near} Every domain needs every "
-                "class; add images, or remove the class from all domains."
+                f'The domain "{domain}" has no image of the class "{known[key]}", which other '
+                f"domains contain, so class indices would not match. {near} Every domain needs "
+                "every class: add images, or remove the class from all domains."
             )
         faults += [
-            f'the domain "{domain}" has only one image of the class "{name}" '
-            f"({paths[0].name}): it cannot be both trained on and held out. Add images, or remove "
+            f'The domain "{domain}" has only one image of the class "{name}" ({paths[0].name}), '
+            "which cannot be used both for training and as held-out data. Add images, or remove "
             "the class from all domains."
             for name, paths in classes.items()
             if len(paths) == 1
@@ -214,14 +218,14 @@ def _published_faults(tree: DomainTree, spec: DomainSpec | None) -> list[str]:
         return []
     if len(tree.classes) != spec.n_classes:
         return [
-            f"expected the {spec.n_classes} classes of {spec.name} in {tree.base}, found "
+            f"Expected the {spec.n_classes} classes of {spec.name} in {tree.base}, found "
             f"{len(tree.classes)}: {', '.join(tree.classes[:12])}. {_LAYOUT}"
         ]
     named = {normalize_name(name) for name in spec.classes or tree.classes}
     unknown = [name for name in tree.classes if normalize_name(name) not in named]
     return [
-        f'{spec.name} has no class "{name}", which is a folder in {tree.base}. '
-        f"{did_you_mean(name, spec.classes)}"
+        f'The data set {spec.name} has no class "{name}", but {tree.base} contains a folder of '
+        f"that name. {did_you_mean(name, spec.classes)}"
         for name in unknown
     ]
 
@@ -229,8 +233,8 @@ def _published_faults(tree: DomainTree, spec: DomainSpec | None) -> list[str]:
 def compare_counts(counts: Mapping[str, int], spec: DomainSpec) -> list[str]:
     """Return a sentence for each domain that has not as many images as were published."""
     return [
-        f'the domain "{name}" of {spec.name} has {counts[name]:,} images here, {n:,} as published: '
-        "figures are not comparable to the last digit."
+        f'The domain "{name}" of {spec.name} has {counts[name]:,} images here, {n:,} as '
+        "published. Results are not exactly comparable with published ones."
         for name, n in spec.domains.items()
         if counts.get(name) != n
     ]

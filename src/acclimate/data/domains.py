@@ -62,15 +62,15 @@ class DomainSet:
         if alike:
             raise BadInput(
                 "ambiguous_name",
-                f'{self.name}: "{name}" may be any of the domains {", ".join(alike)}. Give the '
-                "name as it is written.",
+                f'{self.name}: the name "{name}" matches several domains: {", ".join(alike)}. Use '
+                "the exact name.",
                 name=name,
                 candidates=tuple(alike),
             )
         near = did_you_mean(name, self.domains)
         raise BadInput(
             "unknown_name",
-            f'{self.name} has no domain "{name}". {near}',
+            f'The data set "{self.name}" has no domain "{name}". {near}',
             kind="domain",
             name=name,
             known=tuple(self.domains),
@@ -122,7 +122,7 @@ def load_domains(
     if n is not None and n < 1:
         raise BadInput(
             "out_of_range",
-            f"expected at least 1 image of each domain, found {n}.",
+            f"Expected at least 1 image per domain, found {n}.",
             option="images",
             found=n,
         )
@@ -133,8 +133,9 @@ def load_domains(
     if name not in DOMAIN_SETS:
         raise BadInput(
             "unknown_name",
-            f'"{name}" is neither a set of domains nor a folder. {did_you_mean(name, DOMAIN_SETS)} '
-            "A folder has one sub-folder a domain, with one sub-folder of images a class.",
+            f'"{name}" is neither a data set with domains nor a folder. '
+            f"{did_you_mean(name, DOMAIN_SETS)} A folder has one subfolder per domain, which has "
+            "one subfolder of images per class.",
             kind="data set",
             name=name,
             known=tuple(DOMAIN_SETS),
@@ -164,8 +165,8 @@ def _collect(
         if lost := set(labels) - set(listed[name][1].tolist()):
             raise BadInput(
                 "missing_classes",
-                f'{n} images of the domain "{name}" have none of the class '
-                f'"{tree.classes[min(lost)]}": give more --images.',
+                f'The {n} images selected from the domain "{name}" include none of the class '
+                f'"{tree.classes[min(lost)]}". Increase --images.',
                 missing=tuple(tree.classes[number] for number in sorted(lost)),
             )
     every = [path for paths, _ in listed.values() for path in paths]
@@ -181,7 +182,7 @@ def _make_builtin(size: int | Size | None, n: int | None) -> DomainSet:
     if size is not None:
         raise BadInput(
             "not_applicable",
-            "builtin-domains are taken as they are, 32×32. Leave --size out.",
+            "The images of builtin-domains have a fixed size of 32×32. Remove --size.",
             option="size",
         )
     domains: dict[str, Domain] = {
@@ -207,7 +208,8 @@ def _spread(name: str, total: int, n: int | None) -> list[int]:
     if n is not None and n > total:
         raise BadInput(
             "out_of_range",
-            f'expected --images of at most {total}, which the domain "{name}" has, found {n}.',
+            f"Expected --images to be at most {total}, the number of images in the domain "
+            f'"{name}", found {n}.',
             option="images",
             found=n,
         )

@@ -102,7 +102,7 @@ def _try_mirror(
                 time.sleep(_PAUSE)
             reason = _transfer(address, file, part, progress)
             if reason is None and file.size is not None and _size(part) < file.size:
-                reason = f"the connection was cut after {_size(part):,} of {file.size:,} bytes"
+                reason = f"the connection was closed after {_size(part):,} of {file.size:,} bytes"
             if reason is not None and _size(part) != before:
                 continue  # more came than before, or the part is to be begun anew
         if reason is None:
@@ -165,14 +165,14 @@ def _short_reason(error: Exception, sink: Sink) -> str:
         return f"HTTP {error.response.status_code} {error.response.reason}"
     if sink.position > sink.start:
         whole = "" if sink.total is None else f" of {sink.total:,}"
-        return f"the connection was cut after {sink.position:,}{whole} bytes"
+        return f"the connection was closed after {sink.position:,}{whole} bytes"
     for kind, words in (
         (errors.ConnectTimeout, f"no connection within {_TIMEOUT[0]:.0f} s"),
-        (errors.ReadTimeout, f"no answer within {_TIMEOUT[1]:.0f} s"),
-        (errors.SSLError, "the certificate was refused"),
-        (errors.ProxyError, "the proxy refused"),
+        (errors.ReadTimeout, f"no response within {_TIMEOUT[1]:.0f} s"),
+        (errors.SSLError, "the certificate was rejected"),
+        (errors.ProxyError, "the proxy rejected the request"),
         (errors.ConnectionError, "cannot be reached"),
-        (errors.ChunkedEncodingError, "the connection was cut"),
+        (errors.ChunkedEncodingError, "the connection was closed"),
     ):
         if isinstance(error, kind):
             return words
@@ -183,7 +183,7 @@ def _fault(path: Path, file: RemoteFile) -> str | None:
     """Return what is wrong with a file's size or checksum, or None."""
     size = _size(path)
     if file.size is not None and size != file.size:
-        return f"{size:,} bytes came, expected {file.size:,}"
+        return f"received {size:,} bytes, expected {file.size:,}"
     if file.checksum is not None:
         kind, expected = file.checksum.split(":")
         found = file_digest(path, kind)
@@ -205,7 +205,7 @@ def file_digest(path: Path, kind: str) -> str:
 def _explain(file: RemoteFile, failures: list[str], part: Path) -> str:
     kept = ""
     if part.exists():
-        kept = f"\n  {part.stat().st_size:,} bytes are kept: the same command goes on from there."
+        kept = f"\n  {part.stat().st_size:,} bytes were kept. Run the same command again to resume."
     return "\n  ".join([f"{file.name} could not be downloaded.", *failures]) + kept
 
 
@@ -215,6 +215,6 @@ def _import(name: str) -> Any:
     except ImportError as error:
         raise MissingExtra(
             "missing_extra",
-            "downloads need pooch, which is not installed. Run: pip install 'acclimate[data]'",
+            "Downloads require pooch, which is not installed. Run: pip install 'acclimate[data]'",
             package="pooch",
         ) from error

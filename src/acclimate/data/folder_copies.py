@@ -71,7 +71,8 @@ def corrupt_folder(
     if out.resolve().is_relative_to(source.resolve()):
         raise BadInput(
             "inside_input",
-            f"{out} is inside {source}: the copies would be copied. Give another --out.",
+            f"{out} is inside {source}, so the copies would be copied again. Pass another folder "
+            "with --out.",
             path=out,
         )
     targets = [path.relative_to(source).with_suffix(".png") for path in paths]
@@ -79,8 +80,8 @@ def corrupt_folder(
     if twice:
         raise BadInput(
             "duplicate",
-            f"{twice} images in {source} differ only in the ending of their names, so that their "
-            "copies, all .png, would take each other's place. Rename them.",
+            f"{twice} images in {source} differ only in their file extensions. Their copies, all "
+            ".png, would overwrite each other. Rename them.",
             name=Counter(targets).most_common(1)[0][0].as_posix(),
         )
     counts = FolderCounts()
@@ -155,17 +156,17 @@ def _claim(
         if {_OF, "listing_sha256"} & set(differing):
             raise BadInput(
                 "made_differently",
-                f"{out} holds copies of other images than there are in {source}: those of "
-                f"{held['source']}, with other names or sizes of files. Give another --out, or "
-                "remove that folder.",
+                f"{out} contains copies of images other than those in {source}: those of "
+                f"{held['source']}, with different file names or sizes. Pass another folder with "
+                "--out, or remove that folder.",
                 path=out,
                 differences=differences,
             )
         if differing:
             raise BadInput(
                 "made_differently",
-                f"{out} holds copies made with another {', '.join(differing)}. Give another --out, "
-                "or remove that folder.",
+                f"{out} contains copies made with a different {', '.join(differing)}. Pass "
+                "another folder with --out, or remove that folder.",
                 path=out,
                 differences=differences,
             )
@@ -174,8 +175,8 @@ def _claim(
     if foreign:
         raise BadInput(
             "other_content",
-            f"{out} holds {foreign[0]} and is no folder of copies made here. Give another "
-            "--out, so that the two are not mixed.",
+            f"{out} contains {foreign[0]} and was not created by acclimate data corrupt. Pass "
+            "another folder with --out to keep the two apart.",
             path=out,
         )
     write_ledger(out, {**claim, "version": __version__, MADE_FROM: {}})
@@ -197,8 +198,8 @@ def _record_origin(out: Path, name: str) -> None:
     if (there == PROCEDURAL) != (here == PROCEDURAL):
         raise BadInput(
             "made_differently",
-            f"{out / name} was made with {there}, but here it would be {here}. Remove that folder, "
-            "or give another --out, so that the two are not mixed.",
+            f"{out / name} was generated with {there}, but the current setup would use {here}. "
+            "Remove that folder, or pass another one with --out, to keep the two apart.",
             path=out / name,
             differences={MADE_FROM: (there, here)},
         )

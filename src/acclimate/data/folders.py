@@ -14,7 +14,7 @@ from acclimate.data.catalog import DataSet
 from acclimate.data.corruptor import SEVERITIES
 from acclimate.data.ledger import LEDGER, MADE_FROM
 from acclimate.errors import BadInput
-from acclimate.functional.normalization import Normalization
+from acclimate.functional.inputs import Normalization
 from acclimate.streams.folder import FolderSource
 from acclimate.streams.images import Size
 
@@ -74,7 +74,7 @@ def find_folder(
     if entry.name == "image-folder" and path is None:
         raise BadInput(
             "missing_option",
-            "image-folder is any folder of yours: give it as path=, or --dir.",
+            'The data set "image-folder" is a local folder. Pass its path as path=, or with --dir.',
             option="path",
         )
     base = find_base(entry, root, path)
@@ -82,7 +82,7 @@ def find_folder(
         if corruption is None or severity is None:
             raise BadInput(
                 "missing_option",
-                "imagenetc needs a corruption and a severity, such as fog and 5.",
+                'The data set "imagenetc" needs a corruption and a severity, such as fog and 5.',
                 option="corruption" if corruption is None else "severity",
             )
         place = base / corruption / str(severity)
@@ -91,7 +91,8 @@ def find_folder(
     if not place.is_dir():
         raise BadInput(
             "not_found",
-            f"{entry.name}: there is no folder {place}. " + _placing(entry, root),
+            f'The folder {place} of the data set "{entry.name}" does not exist. '
+            + _placing(entry, root),
             path=place,
         )
     return place
@@ -162,8 +163,8 @@ def load_folder(
     if entry.name != "image-folder" and classes is None and len(folder.classes) != _N_IMAGENET:
         raise BadInput(
             "count_mismatch",
-            f"expected {_N_IMAGENET} class folders in {place}, found {len(folder.classes)}: their "
-            "order would not give ImageNet's class numbers. Give the 1000 wnids in order as "
+            f"Expected {_N_IMAGENET} class folders in {place}, found {len(folder.classes)}: their "
+            "order would not match the class indices of ImageNet. Pass the 1000 wnids in order as "
             "classes=.",
             expected=_N_IMAGENET,
             found=len(folder.classes),
@@ -188,7 +189,7 @@ def choose_sizes(
 def _find_ledger(place: Path) -> dict[str, Any] | None:
     for folder in (place, *place.parents[:2]):
         if (folder / LEDGER).is_file():
-            return read_card(folder / LEDGER, f"Remove {folder} and make the copies anew.")
+            return read_card(folder / LEDGER, f"Remove {folder} and generate the copies again.")
     return None
 
 

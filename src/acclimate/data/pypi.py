@@ -33,9 +33,12 @@ def fetch_wheel(package: str, folder: Path) -> Path:
             command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired as error:
-        reason = f"not there after {_TIMEOUT} s"
+        reason = f"no response within {_TIMEOUT} s"
         raise DownloadFailed(
-            "download_failed", f"{package} from PyPI: {reason}.", what=package, reasons=(reason,)
+            "download_failed",
+            f"{package} could not be downloaded from PyPI: {reason}.",
+            what=package,
+            reasons=(reason,),
         ) from error
     wheels = sorted(folder.glob("*.whl"))
     if run.returncode == 0 and len(wheels) == 1:
@@ -43,11 +46,15 @@ def fetch_wheel(package: str, folder: Path) -> Path:
     if "No module named pip" in run.stderr:
         raise DownloadFailed(
             "client_missing",
-            f"{package} from PyPI: the pip client is not installed; python -m ensurepip brings it.",
+            f"{package} cannot be downloaded from PyPI: pip is not installed. Install it: python "
+            "-m ensurepip",
             client="pip",
         )
     lines = [line.strip() for line in run.stderr.splitlines() if "ERROR" in line]
     reason = lines[-1] if lines else f"exit code {run.returncode}"
     raise DownloadFailed(
-        "download_failed", f"{package} from PyPI: {reason}.", what=package, reasons=(reason,)
+        "download_failed",
+        f"{package} could not be downloaded from PyPI: {reason}.",
+        what=package,
+        reasons=(reason,),
     )

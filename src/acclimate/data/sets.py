@@ -75,7 +75,8 @@ def get(
         return get_masks(name, place, given, force, progress, notify)
     raise BadInput(
         "not_fetchable",
-        f"{name} is not fetched. {entry.placing.replace('{root}', str(place))}",
+        f'The data set "{name}" cannot be downloaded automatically. '
+        f"{entry.placing.replace('{root}', str(place))}",
         name=name,
     )
 
@@ -101,38 +102,14 @@ def load(
     ((10, 32, 32, 3), 10)
     """
     entry, place = get_set(name), data_root(root)
-    if entry.kind == "folder":
-        raise BadInput(
-            "wrong_loader",
-            f'{name} is a folder of files: use acclimate.data.load_folder("{name}").',
-            name=name,
-        )
-    if entry.kind == "domains":
-        raise BadInput(
-            "wrong_loader",
-            f'{name} has several domains: use acclimate.data.domains.load_domains("{name}"). On '
-            f"the command line, train with --algorithm, and evaluate with --data {name}.",
-            name=name,
-        )
-    if entry.kind == "masks":
-        raise BadInput(
-            "wrong_loader",
-            f"{name} has a class for every pixel: use acclimate.data.masks.load_masks"
-            f'("{name}"). On the command line, train with --task segmentation.',
-            name=name,
-        )
-    if entry.kind == "ingredient":
-        raise BadInput(
-            "wrong_loader",
-            f"{name} has no labels, it is what other sets are made with: {entry.text}.",
-            name=name,
-        )
+    if entry.kind not in _OPTIONS:
+        raise _wrong_loader(entry)
     known = _OPTIONS[entry.kind]
     for option in options:
         if option not in known:
             raise BadInput(
                 "unknown_option",
-                f'{name} has no option "{option}". {did_you_mean(option, known)}',
+                f'The data set "{name}" has no option "{option}". {did_you_mean(option, known)}',
                 option=option,
                 known=known,
             )
@@ -142,7 +119,7 @@ def load(
         if split != "test":
             raise BadInput(
                 "unknown_name",
-                f'{name} has only a test split, found "{split}".',
+                f'The data set "{name}" has only a test split, found "{split}".',
                 kind="split",
                 name=split,
                 known=("test",),
@@ -150,7 +127,8 @@ def load(
         if "corruption" not in options:
             raise BadInput(
                 "missing_option",
-                f'{name} needs a corruption, such as load("{name}", corruption="fog").',
+                f'The data set "{name}" needs a corruption, such as load("{name}", '
+                'corruption="fog").',
                 option="corruption",
             )
         return load_cifar_c(entry, place, **options)
@@ -176,12 +154,26 @@ def load_folder(
 
     entry = get_set(name)
     if entry.kind != "folder":
-        raise BadInput(
-            "wrong_loader",
-            f'{name} is no folder of files: use acclimate.data.load("{name}").',
-            name=name,
-        )
+        raise _wrong_loader(entry)
     return folders.load_folder(entry, data_root(root), split, **options)
+
+
+def _wrong_loader(entry: DataSet) -> BadInput:
+    """Return the error for a data set that another function loads."""
+    name = f'The data set "{entry.name}"'
+    texts = {
+        "folder": f"{name} is a folder of image files. Use "
+        f'acclimate.data.load_folder("{entry.name}").',
+        "domains": f"{name} has several domains. Use acclimate.data.domains.load_domains"
+        f'("{entry.name}"). On the command line, train with --algorithm and evaluate with --data '
+        f"{entry.name}.",
+        "masks": f"{name} has a class for every pixel. Use acclimate.data.masks.load_masks"
+        f'("{entry.name}"). On the command line, train with --task segmentation.',
+        "ingredient": f"{name} has no labels; it is used to generate other data sets "
+        f"({entry.text}).",
+    }
+    arrays = f'{name} is not a folder of image files. Use acclimate.data.load("{entry.name}").'
+    return BadInput("wrong_loader", texts.get(entry.kind, arrays), name=entry.name)
 
 
 def corrupt(
@@ -217,7 +209,7 @@ def corrupt(
     if out is None and not spoiled:
         raise BadInput(
             "missing_option",
-            f"there is no usual place for corrupted copies of {name}: give --out.",
+            f"There is no default folder for corrupted copies of {name}. Pass one with --out.",
             option="out",
         )
     folder = generated_folder(spoiled[0], place) if out is None else Path(out)
@@ -273,7 +265,7 @@ def _load_builtin(split: str, n: int = 2000, start: int = 0) -> LabelledImages:
     if split not in SPLITS:
         raise BadInput(
             "unknown_name",
-            f'builtin has no split "{split}". {did_you_mean(split, SPLITS)}',
+            f'The data set "builtin" has no split "{split}". {did_you_mean(split, SPLITS)}',
             kind="split",
             name=split,
             known=tuple(SPLITS),

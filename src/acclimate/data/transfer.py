@@ -39,7 +39,7 @@ class Sink:
         try:
             self.raw.write(chunk)
         except OSError as error:
-            raise Refused(f"it cannot be written to the disk ({error.strerror})") from error
+            raise Refused(f"the file cannot be written to the disk ({error.strerror})") from error
         self.position += len(chunk)
         self._tell(self.position)
 
@@ -68,7 +68,7 @@ def check_answer(answer: Any, sink: Sink, size: int | None) -> None:
     try:
         if answer.status_code == 416:  # what is there is longer than what the server has
             sink.restart()
-            raise Refused("the server has fewer bytes than were fetched before; try again")
+            raise Refused("the server reports fewer bytes than were already downloaded; try again")
         if "text/html" in answer.headers.get("Content-Type", "").lower():
             raise Refused(explain_page(urlsplit(answer.url).netloc, _peek(answer)))
         _place(answer, sink)
@@ -93,7 +93,7 @@ def _place(answer: Any, sink: Sink) -> None:
         if int(found[1]) != sink.start:
             begin = int(found[1])
             sink.restart()
-            raise Refused(f"the server went on from byte {begin:,}, not from where it broke off")
+            raise Refused(f"the server resumed at byte {begin:,} instead of the requested position")
         sink.total = None if found[2] == "*" else int(found[2])
         return
     sink.restart()
@@ -104,10 +104,10 @@ def explain_page(host: str, content: bytes) -> str:
     """Return the sentence for a server that answers with a web page instead of the file."""
     title = _TITLE.search(content)
     named = f' titled "{title[1].decode("utf-8", "replace").strip()}"' if title else ""
-    text = f"answered with a web page{named} instead of the file"
+    text = f"the server returned a web page{named} instead of the file"
     if "google" in host or b"google drive" in content.lower():
         text += (
-            "; Google Drive does so when a file was fetched too often lately, or to ask for a "
-            "confirmation: open the address in a browser, save the file, and give it by --from"
+            "; Google Drive does this when a file was downloaded too often, or to request a "
+            "confirmation: open the address in a browser, save the file, and pass it with --from"
         )
     return text

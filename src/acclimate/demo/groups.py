@@ -80,8 +80,8 @@ def is_costly(method: str) -> bool:
     (True, False)
     """
     kind = get_method(method)
-    n_passes = kind.forwards + kind.backwards
-    return n_passes * (PASSES_BATCH if kind.counts_by_image else 1) > MOST_PASSES
+    n_passes = kind.card.forwards + kind.card.backwards
+    return n_passes * (PASSES_BATCH if kind.card.per_image else 1) > MOST_PASSES
 
 
 def make_groups(task: Task, settings: DemoSettings) -> tuple[Group, ...]:
@@ -95,8 +95,8 @@ def make_groups(task: Task, settings: DemoSettings) -> tuple[Group, ...]:
         reasons = "".join(f"\n  {name}: {reason}" for name, reason in refused.items())
         raise UnsuitableModel(
             "method_refused",
-            f"{', '.join(refused)} cannot adapt the model of this task.{reasons}\nLeave out what "
-            "is named here.",
+            f"{', '.join(refused)} cannot adapt the model of this task.{reasons}\nRemove these "
+            "methods.",
             methods=tuple(refused),
             reasons=dict(refused),
         )

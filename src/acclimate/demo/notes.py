@@ -36,12 +36,12 @@ def describe_method(name: str) -> MethodNote:
     """Return a method's first sentence, its paper and what a batch costs."""
     method = get_method(name)
     sentence = (method.__doc__ or name).partition("\n")[0].strip()
-    if method.reconstruction:
-        sentence += f" A reconstruction: {method.reconstruction}."
-    passes = {"forward": method.forwards, "backward": method.backwards}
+    if method.card.reconstruction:
+        sentence += f" A reconstruction: {method.card.reconstruction}."
+    passes = {"forward": method.card.forwards, "backward": method.card.backwards}
     cost = " and ".join(f"{n} {word}{'s' * (n > 1)}" for word, n in passes.items() if n)
-    what = "An image" if method.counts_by_image else "A batch"
-    return MethodNote(name, sentence, method.paper, f"{what} costs {cost}.")
+    what = "An image" if method.card.per_image else "A batch"
+    return MethodNote(name, sentence, method.card.paper, f"{what} costs {cost}.")
 
 
 def make_notes(task: Task, groups: Sequence[Group], models: Sequence[UsedModel]) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ class DemoResult:
         """How it was measured: a short heading and a sentence for each choice."""
         settings = self.settings
         names = ", ".join(settings.corruptions)
-        after = [name for name in settings.methods if get_method(name).predicts == "after"]
+        after = [name for name in settings.methods if get_method(name).card.predicts == "after"]
         exceptions = f"; for {', '.join(after)} those after it" if after else ""
         seeds = "0" if settings.seeds == 1 else f"0 to {settings.seeds - 1}"
         several = len(self.models) > 1

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.adaptation import adapt
-from acclimate.artifact import Artifact, versions
+from acclimate.artifact import Artifact
 from acclimate.comparison import ArraySource, Protocol, Wrapping, compare, find_needs
 from acclimate.corruptions import Pixels, apply
 from acclimate.demo.extracts import get_layers, get_samples
@@ -23,10 +23,11 @@ from acclimate.demo.result import DemoResult
 from acclimate.demo.settings import DemoSettings
 from acclimate.demo.tasks import SourceModel, Task, get_task
 from acclimate.evaluation import evaluate
-from acclimate.parts.options import PenaltyOptions
-from acclimate.parts.source import Progress
+from acclimate.parts import Contrast, Penalty
 from acclimate.preparation import prepare
+from acclimate.progress import Progress
 from acclimate.report import BASELINE, Run, Sample
+from acclimate.storage import versions
 from acclimate.streams import Domain, reset_each
 
 #: A source model, the module it is, and an artifact for each seed.
@@ -103,6 +104,10 @@ def _prepare_all(
         model = chosen.load()
         load_head = chosen.load_head if "contrast" in parts else None
         head = None if load_head is None else load_head()
+        options = {
+            "penalty": Penalty(n_samples=settings.n_penalty),
+            "contrast": Contrast(head=head),
+        }
         artifacts = []
         for seed in range(settings.seeds):
             words = [chosen.name] * bool(prepared) + [f"seed {seed}"] * (settings.seeds > 1)
@@ -110,9 +115,7 @@ def _prepare_all(
                 prepare(
                     model,
                     ArraySource(source, seed),
-                    parts=parts,
-                    penalty=PenaltyOptions(n_samples=settings.n_penalty),
-                    contrast_head=head,
+                    parts=[options.get(name, name) for name in parts],
                     seed=seed,
                     progress=_name_stages(tell, words),
                 )

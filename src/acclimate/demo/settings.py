@@ -57,14 +57,17 @@ class DemoSettings:
             if name not in CORRUPTIONS:
                 raise BadInput(
                     "unknown_name",
-                    f'there is no corruption "{name}". {did_you_mean(name, CORRUPTIONS)}',
+                    f'Unknown corruption "{name}". {did_you_mean(name, CORRUPTIONS)}',
                     kind="corruption",
                     name=name,
                     known=tuple(CORRUPTIONS),
                 )
         for what in ("methods", "corruptions"):
             names = getattr(self, what)
-            text = f"expected one or more {what}, each once, found: {', '.join(names) or 'none'}."
+            text = (
+                f"Expected one or more {what}, each listed once, found: "
+                f"{', '.join(names) or 'none'}."
+            )
             if not names:
                 raise BadInput("missing_option", text, option=what)
             for name in names:
@@ -74,21 +77,21 @@ class DemoSettings:
             if (found := getattr(self, what)) < 1:
                 raise BadInput(
                     "out_of_range",
-                    f"expected {what} to be at least 1, found {found}.",
+                    f"Expected {what} to be at least 1, found {found}.",
                     option=what,
                     found=found,
                 )
         if self.costly_images < 0:
             raise BadInput(
                 "out_of_range",
-                f"expected costly_images of 0 or more, found {self.costly_images}.",
+                f"Expected costly_images to be at least 0, found {self.costly_images}.",
                 option="costly_images",
                 found=self.costly_images,
             )
         if self.severity not in range(1, 6):
             raise BadInput(
                 "out_of_range",
-                f"expected a severity from 1 to 5, found {self.severity}.",
+                f"Expected a severity from 1 to 5, found {self.severity}.",
                 option="severity",
                 found=self.severity,
             )

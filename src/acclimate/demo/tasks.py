@@ -13,7 +13,7 @@ from acclimate.builtin import load_head, load_model
 from acclimate.data import SETS, LabelledImages, data_root, find_state, get, load
 from acclimate.data.places import Notify
 from acclimate.errors import BadInput, did_you_mean
-from acclimate.parts.source import Progress
+from acclimate.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Task:
         if n > len(whole):
             raise BadInput(
                 "out_of_range",
-                f"expected at most {len(whole)} images, as the {split} split of {self.data} has "
-                f"that many, found {n}.",
+                f"Expected at most {len(whole)} images, the number of images in the {split} split "
+                f"of {self.data}, found {n}.",
                 option="images",
                 found=n,
             )
@@ -111,7 +111,7 @@ def get_task(name: str) -> Task:
     if name not in TASKS:
         raise BadInput(
             "unknown_name",
-            f'the demo has no data "{name}". {did_you_mean(name, TASKS)}',
+            f'The demo has no data set "{name}". {did_you_mean(name, TASKS)}',
             kind="data set",
             name=name,
             known=tuple(TASKS),

@@ -1,4 +1,4 @@
-"""Pure tensor functions: the mathematics, without state."""
+"""Pure tensor functions without state."""
 
 from acclimate.functional.entropy import (
     cross_entropy_between,
@@ -7,10 +7,15 @@ from acclimate.functional.entropy import (
     information_maximization,
     log_probs,
 )
-from acclimate.functional.gradients import gradient_cosines
 from acclimate.functional.norm import batch_norm_layers, norm_parameters, use_statistics
-from acclimate.functional.penalty import add_penalty_gradient, penalties, penalty_term
-from acclimate.functional.prototypes import move_prototypes, prototype_logits
+from acclimate.functional.per_sample import gradient_cosines
+from acclimate.functional.swr_nsp import (
+    add_penalty_gradient,
+    move_prototypes,
+    penalties,
+    penalty_term,
+    prototype_logits,
+)
 from acclimate.functional.views import VIEW_SETS, apply_views, get_views
 
 __all__ = [

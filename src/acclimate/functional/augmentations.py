@@ -1,7 +1,7 @@
-"""Augmentations of whole batches of images in [0, 1]: CoTTA's, which RoTTA and ROID share.
+"""Augmentations of batches of images in [0, 1]: those of CoTTA, which RoTTA and ROID use as well.
 
-MEMO's are in `augmix`. All random numbers are drawn on the CPU, so that they depend neither on the
-pixels nor on the device.
+Those of MEMO are in `augmix`. All random numbers are drawn on the CPU, so that they depend neither
+on the pixels nor on the device.
 """
 
 from __future__ import annotations
@@ -15,13 +15,20 @@ import torch
 from torch import Tensor
 
 from acclimate.errors import InvalidConfig
-from acclimate.functional.colour import brightness_, contrast_, hue_, saturation_
-from acclimate.functional.inputs import check_images
-from acclimate.functional.normalization import Normalization
-from acclimate.functional.view_base import change_, draw_uniforms
-from acclimate.functional.warp import BLUR_REACH, blur_margin, turn_and_scale, warp
+from acclimate.functional.image_ops import (
+    BLUR_REACH,
+    blur_margin,
+    brightness_,
+    contrast_,
+    hue_,
+    saturation_,
+    turn_and_scale,
+    warp,
+)
+from acclimate.functional.inputs import Normalization, check_images
+from acclimate.functional.views import change_, draw_uniforms
 
-#: Takes images in [0, 1] and a generator on the CPU; returns as many, new, in [0, 1].
+#: Takes images in [0, 1] and a generator on the CPU; returns the same number of new images.
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
 # Lowest and highest factor of each operation on colours, in the order of `_OPERATIONS`.
@@ -37,7 +44,7 @@ _PADDINGS = {"edge": "border", "reflect": "reflection"}
 
 
 def gamma_(x: Tensor, factors: Tensor) -> Tensor:
-    """Raise every pixel in place to a power of its own image, (batch, 1, 1, 1)."""
+    """Raise every pixel in place to the power of its image; `factors` are (batch, 1, 1, 1)."""
     return x.clamp_(0, 1).pow_(factors)
 
 
@@ -47,17 +54,17 @@ _N_COLOUR = len(_OPERATIONS)
 
 @dataclass(frozen=True)
 class CottaAugmentation:
-    """The augmentation of CoTTA's code: colours, a small turn, shift and zoom, blur, flip, noise.
+    """The augmentation of CoTTA's code: colours, rotation, shift, zoom, blur, flip and noise.
 
-    Brightness, contrast, saturation, hue and gamma in random order; an affine map; a blur of 5 × 5
-    pixels; a mirror image half of the time; noise.
+    It changes brightness, contrast, saturation, hue and gamma in random order, applies an affine
+    map and a blur of 5 × 5 pixels, flips with probability 0.5, and adds noise.
 
     Attributes:
-        padding: What lies outside the image: `"edge"` or `"reflect"`.
+        padding: Padding outside the image: `"edge"` or `"reflect"`.
         blur: Whether images are blurred.
-        noise: Standard deviation of the noise; every pixel has its own.
-        per_image: Whether every image has its own draws. CoTTA's code has one a batch.
-        in_place: Whether every pixel stays in its place: no turn, shift, zoom or mirror image.
+        noise: Standard deviation of the noise, which is independent for each pixel.
+        per_image: Whether random numbers are drawn per image. CoTTA's code draws them per batch.
+        in_place: Whether pixels keep their positions: no rotation, shift, zoom or flip.
     """
 
     padding: str = "edge"
@@ -70,7 +77,7 @@ class CottaAugmentation:
         if self.padding not in _PADDINGS:
             raise InvalidConfig(
                 "unknown_name",
-                f'expected padding to be "edge" or "reflect", found {self.padding!r}.',
+                f'Expected padding to be "edge" or "reflect", found {self.padding!r}.',
                 kind="padding",
                 name=self.padding,
                 known=tuple(_PADDINGS),
@@ -78,18 +85,18 @@ class CottaAugmentation:
         if not 0 <= self.noise < math.inf:
             raise InvalidConfig(
                 "out_of_range",
-                f"expected noise of at least 0, found {self.noise!r}.",
+                f"Expected noise of at least 0, found {self.noise!r}.",
                 option="noise",
                 found=self.noise,
             )
 
     @torch.no_grad()
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the images changed; `x` stays as it is.
+        """Return augmented images; `x` is unchanged.
 
         Args:
             x: Contiguous float32 or float64 images in [0, 1], (batch, channels, height, width).
-            generator: On the CPU.
+            generator: A generator on the CPU.
         """
         n_draws = len(x) if self.per_image else 1
         uniforms = draw_uniforms(n_draws, 2 * _N_COLOUR + 6, generator)
@@ -118,12 +125,12 @@ class CottaAugmentation:
 def change_colours(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     """Return the images after brightness, contrast, saturation, hue and gamma.
 
-    Saturation and hue are left out for images of one channel.
+    Saturation and hue are skipped for images of one channel.
 
     Args:
         x: Contiguous images in [0, 1], (batch, channels, height, width).
-        factors: Of the five, for each image, (batch, 5), or for all, (1, 5); on the CPU.
-        order: Permutations of 0 to 4, in as many rows: the operation at each position.
+        factors: Factors of the five operations on the CPU, per image (batch, 5) or for all (1, 5).
+        order: Permutations of 0 to 4 with the same number of rows: the operation at each position.
     """
     out = x.clone(memory_format=torch.contiguous_format)
     values = factors.to(x.dtype)
@@ -154,12 +161,12 @@ def augment(
     Args:
         how: The augmentation, of images in [0, 1].
         x: Images, (batch, channels, height, width).
-        normalization: What `x` was normalised with; None if it is in [0, 1] as it stands.
-        generator: On the CPU.
+        normalization: The normalisation of `x`; None if its pixels are in [0, 1].
+        generator: A generator on the CPU.
 
     Raises:
-        BadInput: The pixels are not in [0, 1] once the normalisation is undone. To clip those of
-            images that are normalised without this being said would ruin them quietly.
+        BadInput: The pixels without normalisation are not in [0, 1]. Clipping images with an
+            undeclared normalisation would silently ruin them.
     """
     check_images(x, normalization)
     is_channels_last = not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
@@ -176,7 +183,7 @@ def augment(
 
 
 def copy_generator(generator: torch.Generator) -> torch.Generator:
-    """Return a generator of the same numbers, so that the given one need not advance."""
+    """Return a generator with the same state, so that the given one does not advance."""
     result = torch.Generator()
     result.set_state(generator.get_state())
     return result
@@ -187,5 +194,5 @@ def _between(ends: tuple[float, float], uniforms: Tensor) -> Tensor:
 
 
 def _shift(uniforms: Tensor, size: int) -> Tensor:
-    """Return shifts by whole pixels, as the authors' transform makes them."""
+    """Return shifts by whole pixels, as in the authors' transform."""
     return _between((-_MOST_SHIFT * size, _MOST_SHIFT * size), uniforms).round()

@@ -1,9 +1,9 @@
-"""AugMix-style copies of images in [0, 1], as MEMO makes them.
+"""AugMix-style copies of images in [0, 1], as in MEMO.
 
 AugMix is Hendrycks et al. 2020, https://arxiv.org/abs/1912.02781. Each copy is shifted (or cropped)
-and mirrored, then mixed with three chains of simple operations. All draws come from uniform random
-numbers, one row a copy: with Dirichlet and Beta parameters of 1, as published, nothing else is
-needed.
+and flipped, then mixed with three chains of simple operations. All random decisions use uniform
+random numbers, one row per copy, which suffices for the published Dirichlet and Beta parameters
+of 1.
 """
 
 from __future__ import annotations
@@ -15,36 +15,35 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from acclimate.errors import InvalidConfig
-from acclimate.functional.spatial import CROP_TRIES, crop_boxes, resized_crop
-from acclimate.functional.view_base import change_, draw_uniforms
-from acclimate.functional.warp import warp
+from acclimate.functional.image_ops import CROP_TRIES, crop_boxes, resized_crop, warp
+from acclimate.functional.views import change_, draw_uniforms
 
 N_CHAINS = 3
-MOST_OPERATIONS = 3  # in a chain
+MOST_OPERATIONS = 3  # per chain
 LEAST_LEVEL = 0.1
 HIGHEST = 255  # of 8-bit values
 
-# Operations by number: the first four change tones, the others place.
+# Operations by number: the first four change tones, the others positions.
 AUTOCONTRAST, EQUALIZE, POSTERIZE, SOLARIZE, ROTATE, SHEAR_X, SHEAR_Y, SHIFT_X, SHIFT_Y = range(9)
 N_OPERATIONS = 9
 
-# What an operation does at level 10.
+# The effect of each operation at level 10.
 _MOST_BITS, _MOST_ANGLE, _MOST_SHEAR, _MOST_SHIFT = 4, 30, 0.3, 1 / 3
 _GREY = 128 / HIGHEST
 
 _CROP_AREA, _CROP_RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
-_PLACES = {"shift": 2, "crop": 2 * CROP_TRIES + 2}  # random numbers that each takes
+_PLACES = {"shift": 2, "crop": 2 * CROP_TRIES + 2}  # random numbers per image
 _N_STEPS = N_CHAINS * MOST_OPERATIONS
 
 
 @dataclass(frozen=True)
 class AugMix:
-    """Shifts or crops, mirrors, and mixes with three chains of one to three operations.
+    """Shifts or crops, flips, and mixes with three chains of one to three operations.
 
     Attributes:
         severity: The highest level of an operation, up to 10; the lowest is 0.1.
-        place: `"shift"` by up to an eighth of the image over black, as on CIFAR; or `"crop"` of 8
-            to 100 % of the area, as on ImageNet.
+        place: `"shift"` by up to an eighth of the image with black padding, as on CIFAR; or
+            `"crop"` of 8 to 100 % of the area, as on ImageNet.
     """
 
     severity: float = 1.0
@@ -54,14 +53,14 @@ class AugMix:
         if not LEAST_LEVEL <= self.severity <= 10:
             raise InvalidConfig(
                 "out_of_range",
-                f"expected a severity from {LEAST_LEVEL} to 10, found {self.severity!r}.",
+                f"Expected a severity from {LEAST_LEVEL} to 10, found {self.severity!r}.",
                 option="severity",
                 found=self.severity,
             )
         if self.place not in _PLACES:
             raise InvalidConfig(
                 "unknown_name",
-                f'expected place to be "shift" or "crop", found {self.place!r}.',
+                f'Expected place to be "shift" or "crop", found {self.place!r}.',
                 kind="place",
                 name=self.place,
                 known=tuple(_PLACES),
@@ -69,11 +68,11 @@ class AugMix:
 
     @torch.no_grad()
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return one copy of each image; `x` stays as it is.
+        """Return one copy of each image; `x` is unchanged.
 
         Args:
             x: Contiguous float32 or float64 images in [0, 1], (batch, channels, height, width).
-            generator: On the CPU.
+            generator: A generator on the CPU.
         """
         sizes = [_PLACES[self.place], 1, 1, N_CHAINS, N_CHAINS, _N_STEPS, _N_STEPS, _N_STEPS]
         draws = draw_uniforms(len(x), sum(sizes), generator).split_with_sizes(sizes, dim=1)
@@ -93,7 +92,7 @@ class AugMix:
             (operations * N_OPERATIONS).long().view(-1, MOST_OPERATIONS),
             signed.view(-1, MOST_OPERATIONS),
         )
-        # Exponential draws in their sum's parts: the Dirichlet distribution with parameters 1.
+        # Exponential variates divided by their sum have the Dirichlet distribution of parameters 1.
         shares = -torch.log1p(-weights)
         shares = (shares / shares.sum(dim=1, keepdim=True)).to(x)[:, :, None, None, None]
         mixed = (chains.view(len(x), N_CHAINS, *x.shape[1:]) * shares).sum(dim=1)
@@ -106,9 +105,9 @@ def apply_chains(x: Tensor, depths: Tensor, operations: Tensor, levels: Tensor) 
 
     Args:
         x: Images in [0, 1], (batch, channels, height, width).
-        depths: Of each image's chain, (batch,); on the CPU, as the others.
-        operations: By number, (batch, steps).
-        levels: From -10 to 10, (batch, steps); the sign is the direction, where there is one.
+        depths: Number of operations of each image, (batch,); on the CPU, like the others.
+        operations: Operations by number, (batch, steps).
+        levels: Levels from -10 to 10, (batch, steps); the sign is the direction, if any.
     """
     out = x.clone()
     for step in range(operations.shape[1]):
@@ -123,14 +122,14 @@ def apply_chains(x: Tensor, depths: Tensor, operations: Tensor, levels: Tensor) 
         if bool(moved.any()):
             index = moved.nonzero().squeeze(1).to(x.device)
             maps = _maps(kinds[moved], own[moved], x.shape[2], x.shape[3])
-            # Black lies outside; around an image less grey, that is grey.
+            # The padding is zero; subtracting grey first makes it grey.
             part = warp(out.index_select(0, index).sub_(_GREY), maps, "zeros").add_(_GREY)
             out.index_copy_(0, index, part)
     return out
 
 
 def autocontrast(x: Tensor, levels: Tensor) -> Tensor:
-    """Return each channel stretched to the whole range; the level has no meaning."""
+    """Return each channel stretched to the full range; the level is ignored."""
     low, high = x.amin(dim=(2, 3), keepdim=True), x.amax(dim=(2, 3), keepdim=True)
     spread = high - low
     stretched = (x - low) / spread.clamp_min(torch.finfo(x.dtype).tiny)
@@ -138,11 +137,11 @@ def autocontrast(x: Tensor, levels: Tensor) -> Tensor:
 
 
 def equalize(x: Tensor, levels: Tensor) -> Tensor:
-    """Return each channel with its 8-bit values spread to be equally frequent; no level."""
+    """Return each channel with its histogram of 8-bit values equalised; the level is ignored."""
     values = _to_bytes(x).flatten(2)
     counts = values.new_zeros(*values.shape[:2], HIGHEST + 1)
     counts.scatter_add_(2, values, torch.ones_like(values))
-    # The pixels of the highest value end at the top whatever the others do.
+    # The pixels of the highest value always map to the top.
     n_others = values.shape[2] - counts.gather(2, values.amax(dim=2, keepdim=True))
     unit = n_others // HIGHEST
     below = counts.cumsum(dim=2) - counts
@@ -152,7 +151,7 @@ def equalize(x: Tensor, levels: Tensor) -> Tensor:
 
 
 def posterize(x: Tensor, levels: Tensor) -> Tensor:
-    """Return 8-bit values with four bits left, or less at higher levels."""
+    """Return 8-bit values reduced to four bits, or fewer at higher levels."""
     n_dropped = 8 - _MOST_BITS + (levels.abs() * _MOST_BITS / 10).long()
     units = (2**n_dropped).to(x.device)[:, None, None, None]
     return (_to_bytes(x) // units * units).to(x.dtype).div_(HIGHEST)
@@ -170,7 +169,7 @@ _TONES = (autocontrast, equalize, posterize, solarize)
 
 
 def _maps(kinds: Tensor, levels: Tensor, height: int, width: int) -> Tensor:
-    """Return the maps of images that are turned, sheared or shifted; see `warp`."""
+    """Return the maps of images that are rotated, sheared or shifted; see `warp`."""
     angles = torch.where(kinds == ROTATE, (levels * _MOST_ANGLE / 10).trunc(), 0.0).deg2rad()
     shears = levels * _MOST_SHEAR / 10
     shear_x, shear_y = (torch.where(kinds == kind, shears, 0.0) for kind in (SHEAR_X, SHEAR_Y))
@@ -179,7 +178,7 @@ def _maps(kinds: Tensor, levels: Tensor, height: int, width: int) -> Tensor:
         for kind, size in ((SHIFT_X, width), (SHIFT_Y, height))
     )
     cosine, sine = angles.cos(), angles.sin()
-    # Shears leave the top and the left edge where they are.
+    # Shears keep the top and the left edge fixed.
     from_column = [cosine, shear_x - sine, shift_x + shear_x * (height / 2)]
     from_row = [shear_y + sine, cosine, shift_y + shear_y * (width / 2)]
     return torch.stack([torch.stack(from_column, dim=1), torch.stack(from_row, dim=1)], dim=1)
@@ -190,7 +189,7 @@ def _to_bytes(x: Tensor) -> Tensor:
 
 
 def _shift(x: Tensor, uniforms: Tensor) -> Tensor:
-    """Return the images moved by whole pixels, up to an eighth of their size, over black."""
+    """Return the images shifted by whole pixels, up to an eighth of their size, padded black."""
     _, _, height, width = x.shape
     reach = (height // 8, width // 8)
     padded = F.pad(x, (reach[1], reach[1], reach[0], reach[0]))

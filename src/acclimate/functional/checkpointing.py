@@ -1,4 +1,4 @@
-"""Activation checkpointing for any model: blocks forget what is inside them until the backward."""
+"""Activation checkpointing for any model: blocks recompute their activations in the backward."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-#: Layers in a sequence that is a block: two convolutions with what belongs to them.
+#: Maximum number of layers of a sequence that is a block: two convolutions with their layers.
 SHORT = 8
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList)
 
 
 def find_blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the blocks a model is built from, none of them inside another.
+    """Return the blocks of a model; they are not nested.
 
-    A block has layers inside. It stands in a container, as in a stack of residual blocks; or it
-    has nothing but plain layers in it. What has blocks of its own is no block: the whole encoder,
-    say, would have to be held in memory when it is computed again. Nor is a long sequence of
-    layers, but a short one is.
+    A block contains layers. It is an element of a container, as in a stack of residual blocks, or
+    it contains only plain layers. A module that contains blocks is not a block itself, because
+    recomputing it, for example the whole encoder, would need all of its activations at once. A long
+    sequence of layers is not a block, but a short one is.
     """
     found: list[nn.Module] = []
 
@@ -46,14 +46,14 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
 def forget_activations(
     model: nn.Module, again: Callable[[], AbstractContextManager[None]]
 ) -> Iterator[None]:
-    """Run the model so that its blocks keep their inputs only; the rest is computed again.
+    """Make the blocks of a model store only their inputs, and recompute all other activations.
 
-    The gradients are the same to the last bit, for about one more forward.
+    The gradients are the same bit for bit, at the cost of about one more forward pass.
 
     Args:
-        model: Its blocks are what `find_blocks` returns; nothing is left behind on them.
-        again: Makes the context in which a block runs again, in the backward: whatever surrounds
-            the forward has ended by then.
+        model: The model; `find_blocks` returns its blocks. They are unchanged afterwards.
+        again: Returns the context in which a block is recomputed, because the contexts of the
+            forward pass have ended by then.
     """
     if not torch.is_grad_enabled():
         yield

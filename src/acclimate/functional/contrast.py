@@ -1,6 +1,6 @@
 """Contrast between two views, and distances between the first two moments of features.
 
-Both are computed in at least float32, whatever precision the features have.
+Both are computed in at least float32, independently of the precision of the features.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from torch import Tensor
 def contrastive_loss(first: Tensor, second: Tensor, temperature: float) -> Tensor:
     """Return NT-Xent, the loss of SimCLR: (B, d), (B, d) → ().
 
-    Each of the 2·B rows has to tell its partner, the other view of its image, from all other rows,
-    by cosine similarities divided by the temperature. One pair alone has nothing to be told from,
-    and gives zero.
+    Each of the 2·B rows has to distinguish its partner, the other view of its image, from all other
+    rows, by cosine similarities divided by the temperature. The loss of a single pair is zero.
 
     Args:
-        first: Projections of one view of each image; their length does not matter.
+        first: Projections of one view of each image; their norm does not matter.
         second: Projections of the other view, in the same order.
         temperature: T in the paper.
 
@@ -31,7 +30,7 @@ def contrastive_loss(first: Tensor, second: Tensor, temperature: float) -> Tenso
     with torch.autocast(both.device.type, enabled=False):
         similarities = both @ both.T / temperature
     rows = torch.arange(2 * n, device=both.device)
-    # A row is no candidate for its own partner.
+    # A row is not a candidate for its own partner.
     similarities = similarities.masked_fill(rows[:, None] == rows, -torch.inf)
     return F.cross_entropy(similarities, (rows + n) % (2 * n))
 
@@ -39,7 +38,7 @@ def contrastive_loss(first: Tensor, second: Tensor, temperature: float) -> Tenso
 def feature_moments(features: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean (d,) and covariance (d, d) of features (n, d).
 
-    The covariance is the unbiased one; a single sample has none, and gives zeros.
+    The covariance is unbiased; that of a single sample is zero.
     """
     features = _precise(features)
     mean = features.mean(dim=0)

@@ -17,8 +17,8 @@ from acclimate.functional.across import batch_logsumexp, batch_mean, batch_size
 def log_probs(logits: Tensor) -> Tensor:
     """Return log-softmax over the last dimension, in at least float32.
 
-    Logits that lie further apart than the floating-point range would give minus infinity, and
-    then 0 · ∞ in an entropy; the smallest finite number takes its place.
+    Logits that differ by more than the floating-point range would give minus infinity, and then
+    0 · ∞ in an entropy; the smallest finite number replaces it.
     """
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
@@ -51,7 +51,7 @@ def entropy_of_mean(logits: Tensor) -> Tensor:
 def information_maximization(logits: Tensor, confidence: float, diversity: float) -> Tensor:
     """Return `confidence` · mean entropy − `diversity` · entropy of the mean (paper, eq. 3 and 8).
 
-    Minimising it makes single predictions sure and their average over the batch even.
+    Minimising it makes single predictions confident and their average over the batch uniform.
     """
     return confidence * batch_mean(entropy(logits)) - diversity * entropy_of_mean(logits)
 
@@ -59,6 +59,6 @@ def information_maximization(logits: Tensor, confidence: float, diversity: float
 def cross_entropy_between(target_logits: Tensor, logits: Tensor) -> Tensor:
     """Return the cross entropy of each prediction against a soft target: (B, K), (B, K) → (B,).
 
-    The target is used as it is: detach it to keep gradients out of it (paper, eq. 9).
+    Gradients flow through the target, too; detach it to stop them (paper, eq. 9).
     """
     return -(log_probs(target_logits).exp() * log_probs(logits)).sum(dim=-1)

@@ -1,8 +1,8 @@
-"""Instance-aware batch normalisation (IABN), which NOTE needs in the model it adapts.
+"""Instance-aware batch normalisation (IABN), which NOTE needs in the model that it adapts.
 
-An image whose own statistics lie further from the layer's than chance explains is normalised with
-statistics moved towards its own; any other image as BatchNorm does. The layers belong into a model
-*before* it is trained: a model trained with plain BatchNorm is another function afterwards.
+An image whose own statistics differ from the layer's by more than chance is normalised with
+statistics moved towards its own; any other image is normalised as in BatchNorm. The layers must be
+in a model *before* it is trained: they change the function of a model trained with BatchNorm.
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ from torch import Tensor, nn
 
 from acclimate.errors import UnsuitableModel
 
-#: Width of the range taken for chance, in standard errors (k in the paper).
+#: Differences of up to this many standard errors count as chance (k in the paper).
 SHRINKAGE = 4.0
 
 
 class InstanceAwareBatchNorm2d(nn.BatchNorm2d):
     """BatchNorm2d that follows an image whose statistics are far from the layer's.
 
-    It has the tensors of a BatchNorm2d under the same names, and is one to whoever looks for
-    BatchNorm layers. Variances are unbiased, also those of a batch in training, as in the authors'
-    code.
+    It is a subclass of BatchNorm2d with the same tensor names. Variances are unbiased, also those
+    of a batch in training, as in the authors' code.
 
     Args:
         num_features: Number of channels.
         eps: Added to variances.
         momentum: Share of a batch in the running statistics, in training.
-        affine: Whether there are scale and shift.
+        affine: Whether the layer has scale and shift.
         track_running_stats: Whether to keep running statistics.
-        shrinkage: Differences of up to so many standard errors are taken for chance.
+        shrinkage: Differences of up to this many standard errors count as chance.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class InstanceAwareBatchNorm2d(nn.BatchNorm2d):
 
     @classmethod
     def from_batch_norm(cls, layer: nn.BatchNorm2d, shrinkage: float = SHRINKAGE) -> Self:
-        """Return a layer around the very parameters and buffers of a BatchNorm2d."""
+        """Return a layer that uses the parameters and buffers of a BatchNorm2d."""
         made = cls(
             layer.num_features,
             layer.eps,
@@ -64,14 +63,14 @@ class InstanceAwareBatchNorm2d(nn.BatchNorm2d):
         return made.train(layer.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise each image with the layer's statistics, or with some nearer to its own."""
+        """Normalise each image with the layer's statistics, possibly moved towards its own."""
         self._check_input_dim(x)
         dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
         mean, variance = self._layer_moments(x.to(dtype))
         n = x.shape[2] * x.shape[3]
         if n > 1:  # a single position has no variance of its own
             own_variance, own_mean = torch.var_mean(x.to(dtype), dim=(2, 3), keepdim=True)
-            # The eps keeps the gradient of the root finite where a channel is constant.
+            # The eps keeps the gradient of the root finite if a channel is constant.
             error_of_mean = ((variance + self.eps) / n).sqrt()
             error_of_variance = (variance + self.eps) * math.sqrt(2 / (n - 1))
             mean = mean + _shrink(own_mean - mean, self.shrinkage * error_of_mean)
@@ -84,12 +83,12 @@ class InstanceAwareBatchNorm2d(nn.BatchNorm2d):
         return normal.to(x.dtype)
 
     def extra_repr(self) -> str:
-        """Name the shrinkage besides what a BatchNorm2d says."""
+        """Return the representation of a BatchNorm2d with the shrinkage."""
         base: str = super().extra_repr()  # type: ignore[no-untyped-call]
         return f"{base}, shrinkage={self.shrinkage:g}"
 
     def _layer_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of the batch in training, else the running ones."""
+        """Return mean and variance of the batch in training, otherwise the running ones."""
         shape = (1, -1, 1, 1)
         mean, variance = self.running_mean, self.running_var
         if not self.training and mean is not None and variance is not None:
@@ -113,7 +112,7 @@ class InstanceAwareBatchNorm2d(nn.BatchNorm2d):
 
 
 def _shrink(difference: Tensor, threshold: Tensor) -> Tensor:
-    """Move towards zero by the threshold, and stop there (soft-shrinkage)."""
+    """Move differences towards zero by the threshold, but not beyond (soft-shrinkage)."""
     return (difference - threshold).clamp_min(0) - (-difference - threshold).clamp_min(0)
 
 
@@ -127,25 +126,25 @@ def iabn_layers(model: nn.Module) -> dict[str, InstanceAwareBatchNorm2d]:
 
 
 def convert(model: nn.Module, shrinkage: float = SHRINKAGE) -> nn.Module:
-    """Turn every BatchNorm2d in a model into its instance-aware form, in place.
+    """Replace every BatchNorm2d in a model with its instance-aware form, in place.
 
-    Do it before the model is trained. Parameters, buffers and their names stay what they are.
+    Do so before the model is trained. Parameters, buffers and their names are unchanged.
 
     Args:
-        model: Its layers are exchanged; itself, if it is a BatchNorm2d, is not.
-        shrinkage: Of all layers (k in the paper).
+        model: The model whose layers are replaced; a model that is a BatchNorm2d itself is not.
+        shrinkage: Shrinkage of all layers (k in the paper).
 
     Returns:
         The same model.
 
     Raises:
-        UnsuitableModel: There is no plain BatchNorm2d in it.
+        UnsuitableModel: The model has no plain BatchNorm2d.
 
     >>> net = convert(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
     >>> type(net[1]).__name__
     'InstanceAwareBatchNorm2d'
     """
-    # A layer used in two places must stay one layer.
+    # A layer that is used twice must stay one layer.
     made: dict[nn.Module, InstanceAwareBatchNorm2d] = {}
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -156,8 +155,8 @@ def convert(model: nn.Module, shrinkage: float = SHRINKAGE) -> nn.Module:
     if not made:
         raise UnsuitableModel(
             "missing_layers",
-            "expected a model with BatchNorm2d layers, found none to convert. Give the model "
-            "before it is wrapped, and before it was converted.",
+            "Expected a model with BatchNorm2d layers, found none to convert. Pass the model "
+            "before it is wrapped or converted.",
             layers=("BatchNorm2d",),
         )
     return model

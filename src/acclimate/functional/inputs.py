@@ -1,56 +1,219 @@
-"""The checks a batch passes before a method uses it."""
+"""The normalisation of images, and the checks that a batch passes before a method uses it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from acclimate.errors import BadInput
-from acclimate.functional.normalization import Normalization
+from acclimate.errors import BadInput, InvalidConfig, did_you_mean
 
-__all__ = ["Normalization", "check_batch", "check_image_shape", "check_images"]
+
+@dataclass(frozen=True)
+class Normalization:
+    """The channel means and standard deviations that images are normalised with.
+
+    `None` instead means that the model takes images in [0, 1]: it normalises them itself, or not at
+    all.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        mean, std = _numbers("mean", self.mean), _numbers("std", self.std)
+        message = (
+            "Expected a normalization with one mean and one std per channel, "
+            f"found {len(mean)} and {len(std)}. Pass as many of each as the images have channels."
+        )
+        if not mean:
+            raise InvalidConfig("missing_option", message, option="mean")
+        if len(mean) != len(std):
+            raise InvalidConfig("count_mismatch", message, expected=len(mean), found=len(std))
+        if min(std) <= 0:
+            raise InvalidConfig(
+                "out_of_range",
+                f"Expected every std of a normalization to be positive, found std={std}. "
+                "Pass the standard deviations that the training code divides by.",
+                option="std",
+                found=std,
+            )
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "std", std)
+
+    @classmethod
+    def of(cls, value: object) -> Normalization | None:
+        """Return the normalisation for any supported value.
+
+        Args:
+            value: None, a Normalization, a (mean, std) pair, the result of `to_dict`, or a name:
+                "imagenet", "cifar10", "cifar100". Several constants are in use for the CIFAR sets;
+                the named ones are the statistics of the training images over all pixels. Pass a
+                pair if the training code uses others.
+        """
+        if value is None or isinstance(value, Normalization):
+            return value
+        if isinstance(value, str):
+            if value not in NORMALIZATIONS:
+                hint = did_you_mean(value, NORMALIZATIONS)
+                raise InvalidConfig(
+                    "unknown_name",
+                    f'There is no normalization "{value}". {hint}',
+                    kind="normalization",
+                    name=value,
+                    known=tuple(NORMALIZATIONS),
+                )
+            return NORMALIZATIONS[value]
+        if isinstance(value, Mapping):
+            return cls.from_dict(value)
+        if isinstance(value, tuple | list) and len(value) == 2:
+            return cls(value[0], value[1])
+        raise InvalidConfig(
+            "wrong_type",
+            "Expected normalization to be None, a name, or a pair (mean, std) with one number per "
+            f"channel in each, found {value!r}.",
+            option="normalization",
+            found=type(value).__name__,
+        )
+
+    def check_channels(self, x: Tensor) -> None:
+        """Raise BadInput unless `x` (..., channels, height, width) has as many channels."""
+        found = x.shape[-3] if x.ndim >= 3 else None
+        if found != len(self.mean):
+            raise BadInput(
+                "count_mismatch",
+                f"Expected images with {len(self.mean)} channels, as the normalization has, found "
+                f"{found} in images of shape {tuple(x.shape)}. Pass one mean and one std per "
+                "channel.",
+                expected=len(self.mean),
+                found=found,
+            )
+
+    def normalize(self, x: Tensor) -> Tensor:
+        """Return (x − mean) / std per channel, in the dtype of `x`."""
+        mean, std = self._constants(x)
+        return ((x.to(mean.dtype) - mean) / std).to(x.dtype)
+
+    def denormalize(self, x: Tensor) -> Tensor:
+        """Return x · std + mean per channel, in the dtype of `x`."""
+        mean, std = self._constants(x)
+        return (x.to(mean.dtype) * std + mean).to(x.dtype)
+
+    def to_dict(self) -> dict[str, list[float]]:
+        """Return the constants as plain lists."""
+        return {"mean": list(self.mean), "std": list(self.std)}
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Normalization:
+        """Build a normalisation from the result of `to_dict`."""
+        known = ("mean", "std")
+        message = (
+            'Expected a normalization with exactly the keys "mean" and "std", '
+            f"found {sorted(map(str, value))}."
+        )
+        for name in known:
+            if name not in value:
+                raise InvalidConfig("missing_option", message, option=name)
+        for name in value:
+            if name not in known:
+                raise InvalidConfig("unknown_option", message, option=str(name), known=known)
+        return cls(value["mean"], value["std"])
+
+    def _constants(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.check_channels(x)
+        # Half precision would lose the last bits of 8-bit images.
+        dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+        shape = (len(self.mean), 1, 1)
+        mean = torch.tensor(self.mean, dtype=dtype, device=x.device).view(shape)
+        return mean, torch.tensor(self.std, dtype=dtype, device=x.device).view(shape)
+
+
+def _numbers(name: str, values: object) -> tuple[float, ...]:
+    """Return one number, or several, as a tuple of finite floats."""
+    parts: Any = values.tolist() if isinstance(values, Tensor) else values
+    try:
+        several = isinstance(parts, Iterable) and not isinstance(parts, str)
+        numbers = tuple(float(part) for part in (parts if several else (parts,)))
+    except (TypeError, ValueError) as error:
+        message = (
+            f"Expected the {name} of a normalization to be one number per channel, found "
+            f"{values!r}."
+        )
+        raise InvalidConfig("malformed", message, option=name, found=repr(values)) from error
+    if not all(math.isfinite(number) for number in numbers):
+        raise InvalidConfig(
+            "out_of_range",
+            f"Expected the {name} of a normalization to be finite, found {numbers}.",
+            option=name,
+            found=numbers,
+        )
+    return numbers
+
+
+NORMALIZATIONS = {
+    "imagenet": Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "cifar10": Normalization((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "cifar100": Normalization((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+}
+
 
 FLOAT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 IMAGE_CHANNELS = (1, 3)
 
-# A quarter of an 8-bit step; the rounding of the data type comes on top.
+# A quarter of an 8-bit step; the rounding error of the data type is added.
 RANGE_TOLERANCE = 1e-3
 
 
 def check_batch(x: Tensor, like_shape: tuple[int, ...] | None = None) -> None:
-    """Raise BadInput unless `x` is a non-empty floating batch of finite numbers.
+    """Raise BadInput unless `x` is a non-empty floating-point batch of finite numbers.
 
     Args:
         x: Batch of inputs of any kind, samples first.
-        like_shape: Shape that every sample must have; None allows any.
+        like_shape: Required shape of a sample; None allows any.
     """
     _check_type(x)
     _check_sample_shape(x, like_shape)
     _finite_range(x)
 
 
-def check_image_shape(x: Tensor) -> None:
-    """Raise BadInput unless `x` is floating, (batch, channels, height, width), of 1 or 3 channels.
+def check_pairs(x: Tensor, x_transformed: Tensor, y: Tensor) -> None:
+    """Refuse samples, transformed samples and labels (or masks) of different lengths or shapes."""
+    is_labelled = y.dim() in (1, 3) and len(y) == len(x)
+    if not (len(x) and x.shape == x_transformed.shape and is_labelled):
+        shapes = tuple(x.shape), tuple(x_transformed.shape), tuple(y.shape)
+        raise BadInput(
+            "wrong_shape",
+            "Expected samples, the same samples transformed, and one label or mask per sample, "
+            f"found shapes {shapes[0]}, {shapes[1]} and {shapes[2]}. "
+            "Pass tensors (n, ...), (n, ...) and (n,) or (n, H, W), with n of at least 1.",
+            found=shapes,
+        )
 
-    Looks at no value, hence costs nothing; an empty batch passes.
+
+def check_image_shape(x: Tensor) -> None:
+    """Raise BadInput unless `x` is a floating-point (batch, 1 or 3 channels, height, width).
+
+    Values are not read, so the check is free; an empty batch passes.
     """
     _check_float_tensor(x)
     if x.ndim != 4:
-        hint = " For a single image give x.unsqueeze(0)." if x.ndim == 3 else ""
+        hint = " For a single image pass x.unsqueeze(0)." if x.ndim == 3 else ""
         raise BadInput(
             "wrong_shape",
-            "expected images of shape (batch, channels, height, width), "
+            "Expected images of shape (batch, channels, height, width), "
             f"found {x.ndim} dimensions: {tuple(x.shape)}.{hint}",
             found=tuple(x.shape),
         )
     if x.shape[1] not in IMAGE_CHANNELS:
         last = x.shape[3] in IMAGE_CHANNELS
-        hint = " Channels seem to come last: give x.permute(0, 3, 1, 2)." if last else ""
+        hint = " Channels seem to be last: pass x.permute(0, 3, 1, 2)." if last else ""
         raise BadInput(
             "wrong_shape",
-            f"expected images of 1 or 3 channels, found {x.shape[1]} "
+            f"Expected images with 1 or 3 channels, found {x.shape[1]} "
             f"(shape {tuple(x.shape)}).{hint}",
             found=tuple(x.shape),
         )
@@ -61,14 +224,14 @@ def check_images(
     normalization: Normalization | None,
     like_shape: tuple[int, ...] | None = None,
 ) -> None:
-    """Raise BadInput unless `x` are images whose pixels lie in [0, 1] before normalisation.
+    """Raise BadInput unless `x` are images whose pixels are in [0, 1] before normalisation.
 
-    Includes everything `check_batch` looks at, in one pass over the pixels.
+    It includes all checks of `check_batch`, in one pass over the pixels.
 
     Args:
         x: Images, (batch, channels, height, width).
-        normalization: What `x` was normalised with; None if it is in [0, 1] as it stands.
-        like_shape: Shape that every sample must have; None allows any.
+        normalization: The normalisation of `x`; None if its pixels are in [0, 1].
+        like_shape: Required shape of a sample; None allows any.
     """
     _check_type(x)
     check_image_shape(x)
@@ -79,7 +242,7 @@ def check_images(
         if low < -tolerance or high > 1 + tolerance:
             raise BadInput(
                 "pixel_range",
-                f"expected pixels in [0, 1], found values from {low:.4g} to {high:.4g}. "
+                f"Expected pixels in [0, 1], found values from {low:.4g} to {high:.4g}. "
                 + _advice(low, high),
                 low=low,
                 high=high,
@@ -96,12 +259,12 @@ def check_images(
         eight_bit = raw_low >= 0 and raw_high > 8
         raise BadInput(
             "pixel_range",
-            "expected pixels in [0, 1] once the normalization is undone, found values from "
+            "Expected pixels in [0, 1] after undoing the normalization, found values from "
             f"{low:.4g} to {high:.4g} (normalised: {raw_low:.4g} to {raw_high:.4g}). "
             + (
                 "They look like 0 to 255: divide by 255, then normalise."
                 if eight_bit
-                else "Pass as normalization the mean and std that made these tensors."
+                else "Pass the mean and std that these images were normalised with."
             ),
             low=low,
             high=high,
@@ -109,18 +272,18 @@ def check_images(
 
 
 def _advice(low: float, high: float) -> str:
-    """Return what to do about pixels that are not in [0, 1]."""
+    """Return the remedy for pixels that are not in [0, 1]."""
     if 2 < high <= 256 and low >= (0 if high < 20 else -0.5):
         return "They look like 0 to 255: divide by 255."
     if low >= -0.5 and high <= 2:
-        # A normalised image has this range too if it is of low contrast, so both are named.
+        # A normalised image of low contrast has this range, too, so both remedies are named.
         return (
-            "If resampling overshot, use x.clamp(0, 1); "
-            "if they are normalised, pass normalization=(mean, std)."
+            "If resampling overshot, use x.clamp(0, 1). "
+            "If the images are normalised, pass info=ModelInfo(normalization=(mean, std))."
         )
     if low < 0 and max(-low, high) <= 20:
-        return "They look normalised: pass normalization=(mean, std) with the constants used."
-    return "They are no image in any usual scale: check what prepares the batch."
+        return "They look normalised: pass info=ModelInfo(normalization=(mean, std))."
+    return "This is not a usual range of images. Check the code that prepares the batch."
 
 
 def _check_type(x: Tensor) -> None:
@@ -128,14 +291,15 @@ def _check_type(x: Tensor) -> None:
     if x.ndim == 0:
         raise BadInput(
             "wrong_shape",
-            "expected a batch, samples first; found a tensor without dimensions.",
+            "Expected a batch with samples in its first dimension, found a tensor without "
+            "dimensions.",
             found=(),
         )
     if x.numel() == 0:
         raise BadInput(
             "empty_batch",
-            f"expected at least one sample, found an empty batch of shape {tuple(x.shape)}; "
-            "leave empty batches out.",
+            f"Expected at least one sample, found an empty batch of shape {tuple(x.shape)}. "
+            "Skip empty batches.",
         )
 
 
@@ -143,24 +307,24 @@ def _check_float_tensor(x: Tensor) -> None:
     if not isinstance(x, Tensor):
         kind = type(x).__name__
         pair = isinstance(x, tuple | list) and any(isinstance(part, Tensor) for part in x)
-        hint = "give its tensor of inputs alone" if pair else "convert it with torch.as_tensor"
+        hint = "Pass only its tensor of inputs" if pair else "Convert it with torch.as_tensor"
         raise BadInput(
             "wrong_type",
-            f"expected a torch.Tensor, found {kind}; {hint}.",
+            f"Expected a torch.Tensor, found {kind}. {hint}.",
             option="x",
             found=kind,
         )
     if x.dtype in FLOAT_TYPES:
         return
     if x.dtype.is_complex or x.dtype == torch.bool or x.dtype.is_floating_point:
-        hint = "give real floating-point values, for example float32"
+        hint = "Pass real floating-point values, for example float32"
     else:
-        hint = "convert 8-bit images with x.float() / 255"
+        hint = "Convert 8-bit images with x.float() / 255"
     names = ", ".join(str(dtype).removeprefix("torch.") for dtype in FLOAT_TYPES)
     found = str(x.dtype).removeprefix("torch.")
     raise BadInput(
         "wrong_dtype",
-        f"expected a floating batch ({names}), found {found}; {hint}.",
+        f"Expected a floating-point batch ({names}), found {found}. {hint}.",
         found=found,
     )
 
@@ -169,8 +333,8 @@ def _check_sample_shape(x: Tensor, like_shape: tuple[int, ...] | None) -> None:
     if like_shape is not None and tuple(x.shape[1:]) != tuple(like_shape):
         raise BadInput(
             "wrong_shape",
-            f"expected samples of shape {tuple(like_shape)}, found {tuple(x.shape[1:])} "
-            f"(batch {tuple(x.shape)}); bring every batch to the same size.",
+            f"Expected samples of shape {tuple(like_shape)}, found {tuple(x.shape[1:])} "
+            f"(batch {tuple(x.shape)}). Resize every batch to the same size.",
             found=tuple(x.shape),
         )
 
@@ -178,14 +342,14 @@ def _check_sample_shape(x: Tensor, like_shape: tuple[int, ...] | None) -> None:
 def _finite_range(x: Tensor, channel: int | None = None) -> tuple[float, float]:
     """Return minimum and maximum of the batch, or of one channel; raise BadInput if not finite."""
     part = x if channel is None else x[:, channel]
-    # One pass and one transfer: a minimum or maximum that is finite excludes NaN and infinity.
+    # One pass and one transfer: a finite minimum and maximum exclude NaN and infinity.
     low, high = torch.stack(torch.aminmax(part.detach())).tolist()
     if not (math.isfinite(low) and math.isfinite(high)):
         bad = ~torch.isfinite(x).flatten(1).all(dim=1) if x.ndim > 1 else ~torch.isfinite(x)
         raise BadInput(
             "not_finite",
-            f"expected finite values, found NaN or infinity in {int(bad.sum())} of {len(x)} "
-            "samples; repair or leave them out.",
+            f"Expected finite values, found NaN or infinity in {int(bad.sum())} of {len(x)} "
+            "samples. Repair or skip them.",
             found=tuple(bad.nonzero().flatten().tolist()),
         )
     return low, high

@@ -1,7 +1,7 @@
 """Normalisation layers: find them, and choose which statistics BatchNorm uses.
 
-The choice is a context, not surgery: inside `use_statistics` the layers behave as asked whatever
-mode the model is in, and afterwards every flag is what it was.
+The choice is a context manager: inside `use_statistics` the layers use the chosen statistics in any
+mode of the model, and afterwards every flag is restored.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from acclimate.functional.processes import active
+from acclimate.errors import UnsuitableModel, name_some
+from acclimate.functional.across import active
 from acclimate.functional.sync_norm import share_statistics, shared_moments
 
 Statistics = Literal["batch", "running", "source", "mixed", "robust"]
@@ -40,13 +42,35 @@ def norm_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if id(p) in owned}
 
 
+def check_independent(model: nn.Module) -> None:
+    """Refuse a model in which the output of a sample depends on other samples or on chance."""
+    mixing, random = [], []
+    for name, layer in model.named_modules():
+        if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
+            mixing.append(name or "the model")
+        if isinstance(layer, _DropoutNd) and layer.training and layer.p > 0:
+            random.append(name or "the model")
+    if not (mixing or random):
+        return
+    does = "normalise with the statistics of the batch, which mixes samples"
+    message = (
+        "Expected a model in which the gradient of a sample depends neither on other samples nor "
+        f"on chance, but these layers {does if mixing else 'drop activations at random'}: "
+        f"{name_some(mixing or random)}. Call model.eval(), with running statistics in every "
+        "BatchNorm layer."
+    )
+    if mixing:
+        raise UnsuitableModel("batch_dependent", message, layers=tuple(mixing))
+    raise UnsuitableModel("random_layers", message, layers=tuple(random))
+
+
 @torch.no_grad()
 def _move_running_statistics(layer: _BatchNorm, inputs: tuple[Tensor, ...], share: float) -> None:
     mean, variance = layer.running_mean, layer.running_var
     if mean is None or variance is None:
         return
     batch_mean, batch_variance = _batch_moments(inputs[0].detach(), mean.dtype, correction=1)
-    # A batch that overflowed inside the model must not poison what the next batch stands on.
+    # A batch that overflowed inside the model must not affect the next batch.
     if bool(torch.isfinite(batch_mean).all() & torch.isfinite(batch_variance).all()):
         mean.lerp_(batch_mean, share)
         variance.lerp_(batch_variance, share)
@@ -58,7 +82,7 @@ def _batch_moments(x: Tensor, dtype: torch.dtype, correction: int) -> tuple[Tens
         return mean, variance
     axes = [axis for axis in range(x.dim()) if axis != 1]
     n = x.numel() // x.shape[1]
-    # One value has no unbiased variance; its biased one, zero, is what is left.
+    # A single value has no unbiased variance; use the biased one, zero.
     variance, mean = torch.var_mean(x.to(dtype), dim=axes, correction=min(correction, n - 1))
     return mean, variance
 
@@ -66,11 +90,11 @@ def _batch_moments(x: Tensor, dtype: torch.dtype, correction: int) -> tuple[Tens
 def _mix_statistics(
     layer: _BatchNorm, inputs: tuple[Tensor, ...], share: float, keep: bool, correction: int
 ) -> tuple[Tensor, ...]:
-    """Return the input changed so that the layer normalises it with mixed statistics.
+    """Return an input for which the layer's result is that of mixed statistics.
 
-    The layer itself normalises with its running statistics; what it gets is shifted and scaled so
-    that the result is that of the mixture. So a layer with more inside, such as an activation,
-    works too, and gradients flow through the batch's part.
+    The layer itself normalises with its running statistics; the input is shifted and scaled to
+    compensate. This also works for layers that do more, such as an activation, and gradients flow
+    through the batch's statistics.
     """
     mean, variance = layer.running_mean, layer.running_var
     if mean is None or variance is None:
@@ -89,10 +113,10 @@ def _mix_statistics(
 
 
 def _plain_layout(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Give a GroupNorm at the start of the graph its input in the plain memory layout.
+    """Make the input of a GroupNorm at the start of the graph contiguous.
 
-    On the CPU, PyTorch 2.13 crashes (no exception: the process dies) in the backward of a GroupNorm
-    whose channels-last input needs no gradient while its scale does.
+    On the CPU, PyTorch 2.13 crashes (without an exception) in the backward pass of a GroupNorm
+    whose channels-last input requires no gradient while its scale does.
     """
     x = inputs[0]
     exposed = x.device.type == "cpu" and torch.is_grad_enabled() and not x.requires_grad
@@ -108,17 +132,17 @@ def use_statistics(
     Dropout and stochastic depth are off throughout.
 
     Args:
-        model: Any module; its modes are given back at the end.
-        statistics: `"batch"`: mean and variance of the current batch; nothing is kept.
-            `"running"`: the layer's running statistics first take one step towards the batch
-            (share `momentum`, unbiased variance, as PyTorch keeps it), then normalise it; no
-            gradient flows through them. `"source"`: the running statistics as trained.
-            `"mixed"`: a mixture of the running statistics and the batch's (share `momentum`,
-            unbiased variance); nothing is kept, gradients flow through the batch's part.
-            `"robust"`: such a mixture (biased variance) that is kept as running statistics.
-        momentum: The share of the batch under `"running"`, `"mixed"` and `"robust"`.
-        moves: Whether running statistics take their step; off for a second view of a batch and
-            when nothing may be learned: then `"running"` and `"robust"` are like `"source"`.
+        model: Any module; its modes are restored at the end.
+        statistics: `"batch"`: mean and variance of the current batch; nothing is stored.
+            `"running"`: the layer's running statistics are first updated with the batch (share
+            `momentum`, unbiased variance, as in PyTorch), then used to normalise it; no gradient
+            flows through them. `"source"`: the running statistics as trained. `"mixed"`: a mixture
+            of the running statistics and those of the batch (share `momentum`, unbiased variance);
+            nothing is stored, and gradients flow through the statistics of the batch. `"robust"`:
+            such a mixture (biased variance) that is stored as running statistics.
+        momentum: The share of the batch for `"running"`, `"mixed"` and `"robust"`.
+        moves: Whether running statistics are updated; False for a second view of a batch and
+            without learning. `"running"` and `"robust"` are then like `"source"`.
     """
     modes = [(module, module.training) for module in model.modules()]
     layers = list(batch_norm_layers(model).values())
@@ -135,8 +159,8 @@ def use_statistics(
         if statistics == "batch" and (shard := active()) is not None:
             sharing.enter_context(share_statistics(layers, shard))
         elif statistics == "batch":
-            # Only training mode *without* tracking leaves the buffers alone and uses the batch:
-            # in evaluation mode PyTorch takes the buffers even if tracking is off.
+            # Only training mode *without* tracking uses the batch and keeps the buffers unchanged:
+            # in evaluation mode PyTorch uses the buffers even if tracking is off.
             for layer in layers:
                 layer.training = True
                 layer.track_running_stats = False

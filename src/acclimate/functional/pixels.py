@@ -1,8 +1,8 @@
-"""Predictions of every pixel: as rows and as maps, their masks, and the loss between the two.
+"""Dense predictions: as rows and as maps, their masks, and the loss between both.
 
 A map has the classes (or features) in its second dimension, (N, C, h, w). As *rows*, (N·h·w, C),
-it looks like the predictions for so many samples, and whatever is made for those can be used.
-Masks hold class numbers, (N, H, W), and a label for pixels that are to be left out.
+it looks like the predictions of as many samples, and functions for samples can be used. Masks
+contain class numbers, (N, H, W), and a special label for pixels to ignore.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch import Tensor
 
 from acclimate.errors import BadInput
 
-#: What masks hold where there is no label; that of Cityscapes and most others.
+#: Label of pixels to ignore in masks; that of Cityscapes and most other data sets.
 IGNORE_LABEL = 255
 
 _MOST_NAMED = 5
 
 
 class Grid(NamedTuple):
-    """Where rows stand in a batch of maps."""
+    """The layout of rows as a batch of maps."""
 
     n_images: int
     height: int
@@ -37,7 +37,7 @@ class Grid(NamedTuple):
 def to_rows(maps: Tensor) -> Tensor:
     """Return maps as rows, image by image: (N, C, h, w) → (N·h·w, C).
 
-    Nothing is copied if the channels come last in memory.
+    Nothing is copied if the maps are in channels-last format.
 
     >>> to_rows(torch.tensor([[[[1, 2]], [[3, 4]]]])).tolist()  # two classes, two pixels
     [[1, 3], [2, 4]]
@@ -46,27 +46,27 @@ def to_rows(maps: Tensor) -> Tensor:
 
 
 def to_maps(rows: Tensor, grid: Grid) -> Tensor:
-    """Return rows as the maps they are of: (N·h·w, C) → (N, C, h, w)."""
+    """Return rows as maps: (N·h·w, C) → (N, C, h, w)."""
     return rows.reshape(*grid, rows.shape[1]).permute(0, 3, 1, 2)
 
 
 def resize_maps(maps: Tensor, size: tuple[int, ...]) -> Tensor:
-    """Return maps of another height and width, interpolated linearly between pixel centres."""
+    """Return maps resized to another height and width with bilinear interpolation."""
     if tuple(maps.shape[2:]) == tuple(size):
         return maps
     return F.interpolate(maps, tuple(size), mode="bilinear", align_corners=False)
 
 
 def resize_masks(y: Tensor, size: tuple[int, ...]) -> Tensor:
-    """Return masks (N, H, W) of another height and width: at each pixel the nearest label."""
+    """Return masks (N, H, W) resized to another height and width with the nearest labels."""
     if tuple(y.shape[1:]) == tuple(size):
         return y
-    # Single precision holds whole numbers up to 16 million exactly.
+    # Single precision represents integers up to 16 million exactly.
     return F.interpolate(y[:, None].float(), tuple(size), mode="nearest-exact")[:, 0].to(y.dtype)
 
 
 def take_samples(rows: Tensor, n: int, picked: slice) -> Tensor:
-    """Return the rows of the picked samples, of which `n` have equally many rows each."""
+    """Return the rows of the picked samples; each of the `n` samples has equally many rows."""
     if len(rows) == n:
         return rows[picked]
     return rows.reshape(n, -1, *rows.shape[1:])[picked].flatten(0, 1)
@@ -75,20 +75,20 @@ def take_samples(rows: Tensor, n: int, picked: slice) -> Tensor:
 def sample_rows(
     y: Tensor, is_labelled: Tensor, n_images: int, most: int, generator: torch.Generator
 ) -> Tensor:
-    """Return the numbers of labelled rows, at random: up to `most` of each class in each image.
+    """Return indices of random labelled rows: up to `most` per class and image.
 
     Args:
-        y: Class numbers of the rows of `n_images` images, equally many each.
-        is_labelled: Which of them count.
+        y: Class numbers of the rows of `n_images` images with equally many rows each.
+        is_labelled: Which of the rows are labelled.
         n_images: Number of images.
-        most: Rows of one class that one image gives at most.
-        generator: On the CPU.
+        most: Maximum number of rows per class and image.
+        generator: A generator on the CPU.
     """
     rows = is_labelled.nonzero().flatten()
     rows = rows[torch.randperm(len(rows), generator=generator).to(rows.device)]
     images = rows // max(1, len(y) // n_images)
     kinds, order = (images * (int(y.max()) + 1) + y[rows]).sort(stable=True)
-    # In sorted order, the place of the first of a kind is where it would be inserted.
+    # In sorted order, searchsorted returns the position of the first row of each kind.
     ranks = torch.arange(len(rows), device=rows.device) - torch.searchsorted(kinds, kinds)
     return rows[order[ranks < most]].sort().values
 
@@ -96,7 +96,7 @@ def sample_rows(
 def random_box(
     height: int, width: int, side: int, generator: torch.Generator
 ) -> tuple[slice, slice]:
-    """Return a random square, or as much of one as fits into the image."""
+    """Return a random square, reduced to the size of the image if it is larger."""
     slices = []
     for size in (height, width):
         length = min(side, size)
@@ -108,17 +108,17 @@ def random_box(
 def image_losses(logits: Tensor, y: Tensor, ignore_label: int = IGNORE_LABEL) -> Tensor:
     """Return the mean cross entropy over the labelled pixels of each image: (N,).
 
-    An image without any has a loss of zero.
+    The loss of an image without labelled pixels is zero.
 
     Args:
         logits: Maps (N, K, h, w), which are resized to the masks.
         y: Masks (N, H, W).
-        ignore_label: Of pixels to be left out.
+        ignore_label: Label of pixels to ignore.
     """
     maps = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     log_p = torch.log_softmax(resize_maps(maps, y.shape[1:]), dim=1)
     counts = y != ignore_label
-    # Gathered rather than by nll_loss, which is not deterministic on CUDA for maps.
+    # Uses gather because nll_loss is not deterministic on CUDA for maps.
     each = log_p.gather(1, y.where(counts, 0)[:, None])[:, 0]
     total = each.where(counts, 0).flatten(1).sum(dim=1)
     return -total / counts.flatten(1).sum(dim=1).clamp_min(1)
@@ -127,13 +127,13 @@ def image_losses(logits: Tensor, y: Tensor, ignore_label: int = IGNORE_LABEL) ->
 def count_pixels(
     predicted: Tensor, y: Tensor, n_classes: int, ignore_label: int = IGNORE_LABEL
 ) -> Tensor:
-    """Return how many pixels of each class (row) were given each class (column), exactly.
+    """Return the confusion matrix: pixels of each true class (row) and predicted class (column).
 
     Args:
-        predicted: Class numbers, any shape.
-        y: Of the same shape.
+        predicted: Predicted class numbers of any shape.
+        y: True class numbers of the same shape.
         n_classes: Number of classes.
-        ignore_label: Of pixels that count nowhere.
+        ignore_label: Label of pixels to ignore.
     """
     counted = y != ignore_label
     pairs = y[counted] * n_classes + predicted[counted]
@@ -141,7 +141,7 @@ def count_pixels(
 
 
 def find_ious(counts: Tensor) -> Tensor:
-    """Return the intersection over union of each class; NaN where it neither is nor was given.
+    """Return the intersection over union of each class; NaN if it is neither true nor predicted.
 
     >>> find_ious(torch.tensor([[1, 1, 0], [0, 2, 0], [0, 0, 0]])).tolist()
     [0.5, 0.6666666666666666, nan]
@@ -156,34 +156,33 @@ def check_masks(
     n_classes: int | None = None,
     ignore_label: int = IGNORE_LABEL,
 ) -> None:
-    """Raise BadInput unless `y` are masks of the images' size, with known class numbers.
+    """Raise BadInput unless `y` are masks of the images' size with valid class numbers.
 
     Args:
-        y: What was given as labels.
+        y: The labels to validate.
         size: Number, height and width of the images.
-        n_classes: Labels must be below it; None looks at type and shape only.
-        ignore_label: The other label that may occur.
+        n_classes: Upper bound of the labels; None validates only type and shape.
+        ignore_label: Label of pixels to ignore, which is valid as well.
     """
     if not isinstance(y, Tensor):
         raise BadInput(
             "wrong_type",
-            f"expected masks as a tensor, found {type(y).__name__}.",
+            f"Expected masks as a tensor, found {type(y).__name__}.",
             option="y",
             found=type(y).__name__,
         )
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise BadInput(
             "wrong_dtype",
-            f"expected masks of whole numbers, found {y.dtype}. Give a class number for each "
-            "pixel.",
+            f"Expected masks of integers, found {y.dtype}. Pass one class number per pixel.",
             found=str(y.dtype).removeprefix("torch."),
         )
     if tuple(y.shape) != tuple(size):
         raise BadInput(
             "wrong_shape",
-            f"expected masks of shape {tuple(size)}, one class number for each pixel of each "
-            f"image, found {tuple(y.shape)}. Bring masks to the size of their images by nearest "
-            "neighbours; of a one-hot mask take the argmax.",
+            f"Expected masks of shape {tuple(size)}, one class number per pixel of each image, "
+            f"found {tuple(y.shape)}. Resize masks to the size of their images with nearest "
+            "neighbours. Convert one-hot masks with argmax.",
             found=tuple(y.shape),
         )
     if n_classes is None:
@@ -194,10 +193,10 @@ def check_masks(
         more = f" (+ {len(ids) - _MOST_NAMED} more)" if len(ids) > _MOST_NAMED else ""
         raise BadInput(
             "wrong_labels",
-            f"expected masks with class numbers from 0 to {n_classes - 1}, as the model has "
-            f"{n_classes} logits, and {ignore_label} where there is no label; found "
+            f"Expected masks with class numbers from 0 to {n_classes - 1}, since the model has "
+            f"{n_classes} logits, and {ignore_label} for pixels without a label, found "
             f"{', '.join(map(str, ids[:_MOST_NAMED]))}{more}. Map the ids of the data set to class "
-            "numbers, or name the label to be left out: ignore_label=<number>.",
+            "numbers, or pass the label to ignore: ignore_label=<number>.",
             found=tuple(ids),
             n_classes=n_classes,
         )

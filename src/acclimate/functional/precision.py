@@ -1,8 +1,8 @@
-"""Where bfloat16 is worth using, and a context that uses it there and nowhere else.
+"""Detect whether bfloat16 is fast on a device, and use it only there.
 
-A processor without bfloat16 arithmetic imitates it, many times slower than float32. So the
-question is not whether torch can compute in bfloat16, but whether the device does. The environment
-variable ACCLIMATE_BFLOAT16 overrides the answer: `on` or `off`.
+A processor without bfloat16 arithmetic emulates it, many times slower than float32. What matters is
+therefore whether the device computes in bfloat16, not whether torch can. The environment variable
+ACCLIMATE_BFLOAT16 overrides the detection: `on` or `off`.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from contextlib import contextmanager
 from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
 from acclimate.errors import InvalidConfig, did_you_mean
 
 #: Overrides the detection: "on" or "off".
 VARIABLE = "ACCLIMATE_BFLOAT16"
 
-#: "exact": the arithmetic of the model's own precision. "fast": bfloat16 where the device has it.
+#: "exact": the model's own precision. "fast": bfloat16 if the device supports it in hardware.
 SpeedName = Literal["exact", "fast"]
 
 
 def check_speed(speed: str) -> None:
-    """Refuse a speed that there is none of."""
+    """Refuse an unknown speed."""
     if speed not in get_args(SpeedName):
         hint = did_you_mean(speed, get_args(SpeedName))
         raise InvalidConfig(
             "unknown_name",
-            f'expected speed "exact" or "fast", found {speed!r}. {hint}',
+            f'Expected speed to be "exact" or "fast", found {speed!r}. {hint}',
             kind="speed",
             name=speed,
             known=get_args(SpeedName),
@@ -38,9 +39,9 @@ def check_speed(speed: str) -> None:
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:
-    """Return whether the device multiplies bfloat16 itself, hence faster than float32.
+    """Return whether the device supports bfloat16 in hardware, so that it is fast.
 
-    Where this cannot be asked (Apple's GPUs, other accelerators), the answer is no.
+    Where this cannot be detected (Apple's GPUs, other accelerators), it returns False.
 
     Raises:
         InvalidConfig: ACCLIMATE_BFLOAT16 is set to something other than `on` or `off`.
@@ -50,7 +51,7 @@ def has_fast_bfloat16(device: torch.device) -> bool:
         if forced not in ("on", "off"):
             raise InvalidConfig(
                 "unknown_name",
-                f'expected {VARIABLE} to be "on", "off" or not set, found "{forced}".',
+                f'Expected {VARIABLE} to be "on", "off" or not set, found "{forced}".',
                 kind=VARIABLE,
                 name=forced,
                 known=("on", "off"),
@@ -65,10 +66,10 @@ def has_fast_bfloat16(device: torch.device) -> bool:
 
 @contextmanager
 def fast_autocast(device: torch.device, enabled: bool) -> Iterator[None]:
-    """Run the block's matrix products and convolutions in bfloat16 if that is fast.
+    """Run the matrix products and convolutions inside in bfloat16 if that is fast.
 
-    Without `enabled`, or where bfloat16 is not fast, nothing is changed: a block at speed "fast"
-    is then the same, bit by bit, as at "exact".
+    If `enabled` is False or bfloat16 is not fast, nothing changes: the result of speed "fast" then
+    equals that of "exact" bit for bit.
     """
     if not (enabled and has_fast_bfloat16(device)):
         yield
@@ -77,10 +78,21 @@ def fast_autocast(device: torch.device, enabled: bool) -> Iterator[None]:
         yield
 
 
-def precision_used(dtype: torch.dtype, device: torch.device, enabled: bool) -> str:
-    """Return the precision that `fast_autocast` gives to weights of some type, for a record.
+def at_least_float32(values: Tensor) -> Tensor:
+    """Return values in float32 if they are in half precision."""
+    is_half = values.is_floating_point() and values.element_size() < 4
+    return values.float() if is_half else values
 
-    Doubles stay doubles: autocast leaves them alone.
+
+def widest_dtype(device: torch.device) -> torch.dtype:
+    """Return the dtype for sums: float64 if the device supports it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def precision_used(dtype: torch.dtype, device: torch.device, enabled: bool) -> str:
+    """Return the precision in which `fast_autocast` computes with weights of a dtype.
+
+    Autocast does not change double precision.
 
     >>> precision_used(torch.float64, torch.device("cpu"), enabled=True)
     'float64'
@@ -91,9 +103,9 @@ def precision_used(dtype: torch.dtype, device: torch.device, enabled: bool) -> s
 
 def _cpu_has_bfloat16() -> bool:
     if platform.machine().lower() in ("aarch64", "arm64"):
-        # Here torch's own question is about the instructions; on x86 it counts imitation as well.
+        # On ARM this function reports hardware support; on x86 it includes emulation.
         has_mkldnn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         return bool(has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    # Not part of torch's stable interface: a version without them cannot be asked.
-    questions = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(bool(getattr(torch.cpu, name, lambda: False)()) for name in questions)
+    # These are not part of torch's stable interface; without them, assume no support.
+    functions = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(bool(getattr(torch.cpu, name, lambda: False)()) for name in functions)

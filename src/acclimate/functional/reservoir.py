@@ -1,4 +1,4 @@
-"""A bounded memory with as many samples of each predicted class as can be had."""
+"""A bounded memory that is balanced over predicted classes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 def choose_slot(
     kept: list[int], label: int, n_seen: int, size: int, generator: torch.Generator
 ) -> int | None:
-    """Return the place of a new sample in a class-balanced memory; None: it is not kept.
+    """Return the slot of a new sample in a class-balanced memory; None if it is not stored.
 
     Args:
-        kept: Predicted classes of what the memory holds.
+        kept: Predicted classes of the samples in the memory.
         label: Predicted class of the new sample.
-        n_seen: Samples of that class so far, this one counted.
-        size: Of the memory.
-        generator: Of the draws.
+        n_seen: Number of samples of that class so far, including this one.
+        size: Size of the memory.
+        generator: Random number generator.
     """
     if len(kept) < size:
         return len(kept)
@@ -25,7 +25,7 @@ def choose_slot(
     if label not in largest:
         places = members[largest[_draw(len(largest), generator)]]
     else:
-        # So every sample of the class has had the same chance to be here.
+        # Every sample of the class has had the same chance to be in the memory.
         places = members[label]
         if float(torch.rand((), generator=generator)) > len(places) / n_seen:
             return None

@@ -1,6 +1,6 @@
 """BatchNorm over a batch that several processes share.
 
-PyTorch's own SyncBatchNorm does the like in training, on accelerators only, and exchanges layers.
+PyTorch's own SyncBatchNorm works in training mode and on accelerators only, and replaces layers.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from acclimate.functional.processes import Shard
+from acclimate.functional.across import Shard
 
 
 def shared_moments(x: Tensor, correction: int, shard: Shard) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean and variance of each channel over the whole batch, and the count of values.
+    """Return mean and variance of each channel over the whole batch, and the number of values.
 
     Args:
-        x: The part of the batch that is here, channels second.
-        correction: What the variance's divisor is less than the count.
-        shard: Where the rest is.
+        x: This process's part of the batch, with channels in the second dimension.
+        correction: Difference between the number of values and the divisor of the variance.
+        shard: Describes the whole batch.
     """
     variance, mean = torch.var_mean(x, dim=_all_but_channels(x), correction=0)
     count = mean.new_tensor([x.numel() / x.shape[1]])
-    # Moments of the parts are put together, for a difference of large sums would lose digits.
+    # Combine the moments of the parts, because a difference of large sums would lose digits.
     rows = shard.gather(torch.cat([mean, variance, count]))
     counts = rows[:, -1:]
     means, variances = rows[:, :-1].chunk(2, dim=1)
@@ -39,10 +39,11 @@ def shared_moments(x: Tensor, correction: int, shard: Shard) -> tuple[Tensor, Te
 
 @contextmanager
 def share_statistics(layers: Sequence[_BatchNorm], shard: Shard) -> Iterator[None]:
-    """Let BatchNorm layers, in evaluation mode, normalise with the moments of the whole batch.
+    """Make BatchNorm layers in evaluation mode normalise with the moments of the whole batch.
 
-    A hook normalises what enters a layer; the layer, given mean 0 and variance 1, adds scale and
-    shift, and what else it may do, such as an activation. Its buffers come back at the end.
+    A hook normalises the input of a layer. The layer, with mean 0 and variance 1, then applies
+    scale and shift, and anything else it may do, such as an activation. Its buffers are restored at
+    the end.
     """
     kept = [(layer, layer.running_mean, layer.running_var) for layer in layers]
 
@@ -67,7 +68,7 @@ def share_statistics(layers: Sequence[_BatchNorm], shard: Shard) -> Iterator[Non
 
 
 class _Normalize(torch.autograd.Function):
-    """(x − mean) / sqrt(variance + eps) over the whole batch, of which every process has a part."""
+    """(x − mean) / sqrt(variance + eps) over the whole batch, which the processes share."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, eps: float, shard: Shard) -> Tensor:

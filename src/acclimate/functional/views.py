@@ -1,45 +1,402 @@
 """Random views of image batches: the transform function T of the paper.
 
 A view is a value: it can be compared, printed, and written as JSON. Every sample of a batch has
-random numbers of its own, drawn on the CPU, one row per sample. Hence they depend neither on the
-pixels nor on the device; and if one generator serves two batches, their samples get the numbers
-they would have had in one batch.
+its own random numbers, drawn on the CPU, one row per sample. They therefore depend neither on the
+pixels nor on the device. If one generator is used for two batches, their samples get the same
+numbers as in one batch.
 
-`VIEW_SETS` holds the sets of the paper. It leaves some things open, decided here as follows.
+`VIEW_SETS` contains the sets of the paper. It leaves some details open, chosen here as follows.
 
-- `RandomChoice(..., p=0.5)` in the listing is read as: one of the two, each with probability 1/2,
-  then applied with its own probability.
-- "test": no probabilities are given; grayscale and blur have 0.5, as in the listing.
-- "projector": the size of the crops is not given. It is 0.2 to 1 of the area, as in TTT++, the
-  framework of the paper's ResNet-50 experiments (torchvision's default is 0.08 to 1). Nor is the
-  order; crop and flip come first, as is usual for contrastive learning.
+- `RandomChoice(..., p=0.5)` in the listing means: one of the two, each with probability 1/2, then
+  applied with its own probability.
+- "test": the paper states no probabilities; grayscale and blur have 0.5, as in the listing.
+- "projector": the paper does not state the size of the crops. It is 0.2 to 1 of the area, as in
+  TTT++, the framework of the paper's ResNet-50 experiments (torchvision's default is 0.08 to 1).
+  The order is not stated either; crop and flip come first, as is usual in contrastive learning.
 
-"crop+flip" and "simclr" are those of TTT++: the first for its summary of the source, the second
+"crop+flip" and "simclr" are those of TTT++: the first for its statistics of the source, the second
 for the two views that it contrasts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from acclimate.errors import InvalidConfig, did_you_mean
-from acclimate.functional.inputs import Normalization, check_image_shape
-from acclimate.functional.view_base import View, draw_uniforms
-from acclimate.functional.view_kinds import (
-    Blur,
-    ColorJitter,
-    Crop,
-    Flip,
-    Grayscale,
-    Invert,
-    OneOf,
-    views_from,
+from acclimate.functional.across import batch_rand
+from acclimate.functional.image_ops import (
+    CROP_TRIES,
+    apply_color,
+    crop_boxes,
+    gaussian_blur,
+    grayscale,
+    invert,
+    resized_crop,
 )
+from acclimate.functional.inputs import Normalization, check_image_shape
+
+
+def draw_uniforms(n: int, n_uniforms: int, generator: torch.Generator) -> Tensor:
+    """Return random numbers in [0, 1), one row per sample, (n, n_uniforms), on the CPU."""
+    if generator.device.type != "cpu":
+        raise InvalidConfig(
+            "out_of_range",
+            f"Expected a generator on the CPU, found one on {generator.device}. Create it with "
+            "torch.Generator(), so that results are the same on every device.",
+            option="generator",
+            found=str(generator.device),
+        )
+    return batch_rand(n, n_uniforms, generator)
+
+
+@dataclass(frozen=True)
+class View(ABC):
+    """A random transform of images, independent for each sample."""
+
+    @property
+    def moves_pixels(self) -> bool:
+        """Whether pixels may change their positions, so that masks no longer fit."""
+        return False
+
+    @property
+    @abstractmethod
+    def n_uniforms(self) -> int:
+        """Number of random numbers per sample."""
+
+    @abstractmethod
+    def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
+        """Return the transformed images as new tensors.
+
+        `Views` converts images of other dtypes and layouts.
+
+        Args:
+            x: Contiguous float32 or float64 images in [0, 1], (batch, channels, height, width).
+            uniforms: The result of `uniforms`, (batch, n_uniforms).
+        """
+
+    def uniforms(self, n: int, generator: torch.Generator) -> Tensor:
+        """Return the random numbers for `n` samples."""
+        return draw_uniforms(n, self.n_uniforms, generator)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the name of the class and the settings as plain values."""
+        settings = {name: _plain(getattr(self, name)) for name in self.setting_names()}
+        return {"name": type(self).__name__, **settings}
+
+    @classmethod
+    def setting_names(cls) -> list[str]:
+        """Return the names of the settings."""
+        return [field.name for field in dataclasses.fields(cls)]
+
+
+def change_(x: Tensor, chosen: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Change the chosen samples of `x` in place; all others are unchanged.
+
+    Args:
+        x: Images, samples first.
+        chosen: Which samples to change, (batch,), on the CPU.
+        change: Takes the chosen samples and returns the same number of samples.
+    """
+    index = chosen.nonzero().squeeze(1).to(x.device)
+    if len(index):
+        x.index_copy_(0, index, change(x.index_select(0, index)))
+    return x
+
+
+def set_number(view: View, field: str, lowest: float, highest: float) -> None:
+    """Convert a setting to float; raise InvalidConfig unless it is within the bounds."""
+    value = getattr(view, field)
+    if not _is_number(value) or not lowest <= value <= highest:
+        message = (
+            f"Expected {field} of {type(view).__name__} to be a number from {lowest} to {highest}, "
+            f"found {value!r}."
+        )
+        refuse(message, field, value, isinstance(value, int | float))
+    object.__setattr__(view, field, float(value))
+
+
+def set_range(view: View, field: str, highest: float) -> None:
+    """Convert a setting to a pair of floats; raise unless 0 < low <= high <= highest."""
+    value = getattr(view, field)
+    pair = tuple(value) if isinstance(value, tuple | list) else ()
+    if (
+        len(pair) != 2
+        or not all(_is_number(end) for end in pair)
+        or not 0 < pair[0] <= pair[1] <= highest
+    ):
+        message = (
+            f"Expected {field} of {type(view).__name__} to be a pair (low, high) with "
+            f"0 < low <= high <= {highest}, found {value!r}."
+        )
+        refuse(message, field, value, isinstance(value, tuple | list))
+    object.__setattr__(view, field, (float(pair[0]), float(pair[1])))
+
+
+def refuse(message: str, option: str, value: object, has_type: bool) -> NoReturn:
+    """Raise InvalidConfig for a setting with a wrong value or, without `has_type`, type."""
+    if has_type:
+        raise InvalidConfig("out_of_range", message, option=option, found=value)
+    raise InvalidConfig("wrong_type", message, option=option, found=type(value).__name__)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, View):
+        return value.to_dict()
+    return [_plain(part) for part in value] if isinstance(value, tuple) else value
+
+
+@dataclass(frozen=True)
+class ColorJitter(View):
+    """Changes brightness, contrast, saturation and hue in random order.
+
+    The first three have factors uniform in [max(0, 1 − s), 1 + s]; the hue is rotated by a fraction
+    of the circle uniform in [−hue, hue].
+    """
+
+    brightness: float = 0.8
+    contrast: float = 0.8
+    saturation: float = 0.8
+    hue: float = 0.2
+
+    def __post_init__(self) -> None:
+        for field in ("brightness", "contrast", "saturation"):
+            set_number(self, field, 0, math.inf)
+        set_number(self, "hue", 0, 0.5)
+
+    @property
+    def n_uniforms(self) -> int:
+        return 8
+
+    def decide(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        """Return factors and order of the operations, each (batch, 4); see `apply_color`."""
+        strengths = (self.brightness, self.contrast, self.saturation)
+        low = uniforms.new_tensor([*(max(0.0, 1 - s) for s in strengths), -self.hue])
+        high = uniforms.new_tensor([*(1 + s for s in strengths), self.hue])
+        return low + uniforms[:, :4] * (high - low), uniforms[:, 4:].argsort(dim=1)
+
+    def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
+        return apply_color(x, *self.decide(uniforms))
+
+
+@dataclass(frozen=True)
+class _Chance(View):
+    """Changes a sample with probability `p`."""
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        set_number(self, "p", 0, 1)
+
+    @property
+    def n_uniforms(self) -> int:
+        return 1
+
+    def decide(self, uniforms: Tensor) -> Tensor:
+        """Return which samples are changed, (batch,)."""
+        return uniforms[:, 0] < self.p
+
+
+class Grayscale(_Chance):
+    """Converts images to grey with probability `p`; the number of channels is unchanged."""
+
+    def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
+        if x.shape[1] == 1:
+            return x.clone()  # already grey
+        return change_(x.clone(), self.decide(uniforms), grayscale)
+
+
+class Invert(_Chance):
+    """Inverts images with probability `p`."""
+
+    def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
+        return change_(x.clone(), self.decide(uniforms), invert)
+
+
+class Flip(_Chance):
+    """Flips images horizontally with probability `p`."""
+
+    @property
+    def moves_pixels(self) -> bool:
+        return True
+
+    def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
+        return change_(x.clone(), self.decide(uniforms), lambda part: part.flip(-1))
+
+
+@dataclass(frozen=True)
+class Blur(View):
+    """Blurs with a Gaussian of random width, with probability `p`."""
+
+    kernel: int = 3
+    sigma: tuple[float, float] = (1.0, 2.0)
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kernel, int) or self.kernel < 1 or self.kernel % 2 == 0:
+            message = (
+                f"Expected kernel of Blur to be an odd positive integer, found {self.kernel!r}."
+            )
+            refuse(message, "kernel", self.kernel, isinstance(self.kernel, int))
+        set_range(self, "sigma", math.inf)
+        set_number(self, "p", 0, 1)
+
+    @property
+    def n_uniforms(self) -> int:
+        return 2
+
+    def decide(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which samples are blurred and the sigma of every sample, each (batch,)."""
+        low, high = self.sigma
+        return uniforms[:, 0] < self.p, low + uniforms[:, 1] * (high - low)
+
+    def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
+        chosen, sigmas = self.decide(uniforms)
+
+        def blur(part: Tensor) -> Tensor:
+            return gaussian_blur(part, self.kernel, sigmas[chosen])
+
+        return change_(x.clone(), chosen, blur)
+
+
+@dataclass(frozen=True)
+class Crop(View):
+    """Crops a random box and enlarges it to the size of the image.
+
+    The share of the area is uniform in `scale`, and the logarithm of the ratio of width to height
+    is uniform in `ratio`.
+    """
+
+    scale: tuple[float, float] = (0.2, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+
+    def __post_init__(self) -> None:
+        set_range(self, "scale", 1)
+        set_range(self, "ratio", math.inf)
+
+    @property
+    def moves_pixels(self) -> bool:
+        return True
+
+    @property
+    def n_uniforms(self) -> int:
+        return 2 * CROP_TRIES + 2
+
+    def decide(self, uniforms: Tensor, height: int, width: int) -> Tensor:
+        """Return a box for every sample, (batch, 4): top, left, height, width."""
+        return crop_boxes(uniforms, height, width, self.scale, self.ratio)
+
+    def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
+        return resized_crop(x, self.decide(uniforms, x.shape[2], x.shape[3]))
+
+
+@dataclass(frozen=True)
+class OneOf(View):
+    """Applies one of several equally likely views to each sample."""
+
+    views: tuple[View, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "views", views_from(self.views))
+        if not self.views:
+            raise InvalidConfig(
+                "out_of_range",
+                "Expected OneOf to have at least one view to choose from, found none.",
+                option="views",
+                found=(),
+            )
+
+    @property
+    def moves_pixels(self) -> bool:
+        return any(view.moves_pixels for view in self.views)
+
+    @property
+    def n_uniforms(self) -> int:
+        return 1 + sum(view.n_uniforms for view in self.views)
+
+    def decide(self, uniforms: Tensor) -> Tensor:
+        """Return the index in `views` of the view for each sample, (batch,)."""
+        return (uniforms[:, 0] * len(self.views)).long().clamp_(max=len(self.views) - 1)
+
+    def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
+        choice = self.decide(uniforms)
+        columns = uniforms[:, 1:].split_with_sizes([v.n_uniforms for v in self.views], dim=1)
+        out = x.clone()
+        for position, (view, own) in enumerate(zip(self.views, columns, strict=True)):
+            chosen = choice == position
+            change_(out, chosen, partial(view.apply, uniforms=own[chosen]))
+        return out
+
+
+VIEW_KINDS: dict[str, type[View]] = {
+    kind.__name__: kind for kind in (ColorJitter, Grayscale, Invert, OneOf, Blur, Flip, Crop)
+}
+
+
+def view_from_dict(value: Mapping[str, Any]) -> View:
+    """Build a view from the result of `to_dict`."""
+    settings = dict(value)
+    name = str(settings.pop("name", None))
+    if name not in VIEW_KINDS:
+        raise InvalidConfig(
+            "unknown_name",
+            f'There is no view "{name}". {did_you_mean(name, VIEW_KINDS)}',
+            kind="view",
+            name=name,
+            known=tuple(VIEW_KINDS),
+        )
+    kind = VIEW_KINDS[name]
+    known = kind.setting_names()
+    for setting in map(str, settings):
+        if setting not in known:
+            raise InvalidConfig(
+                "unknown_option",
+                f'{name} has no setting "{setting}". {did_you_mean(setting, known)}',
+                option=setting,
+                known=tuple(known),
+            )
+    if kind is OneOf and not settings:
+        raise InvalidConfig(
+            "missing_option",
+            'Expected OneOf to have "views", the list to choose from, found none.',
+            option="views",
+        )
+    return kind(**settings)
+
+
+def views_from(values: object) -> tuple[View, ...]:
+    """Return a tuple of views, given views or results of `to_dict`."""
+    if not isinstance(values, tuple | list):
+        raise InvalidConfig(
+            "wrong_type",
+            f"Expected a list of views, found {values!r}.",
+            option="views",
+            found=type(values).__name__,
+        )
+    views = tuple(view_from_dict(v) if isinstance(v, Mapping) else v for v in values)
+    for view in views:
+        if not isinstance(view, View):
+            known = ", ".join(VIEW_KINDS)
+            raise InvalidConfig(
+                "wrong_type",
+                f"Expected a list of views ({known}), found a list with {view!r}.",
+                option="view",
+                found=type(view).__name__,
+            )
+    return views
+
 
 __all__ = [
     "VIEW_SETS",
@@ -59,7 +416,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Views:
-    """Several views, one after the other.
+    """A sequence of views.
 
     >>> views = Views((Grayscale(p=1.0),))
     >>> views(torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)).shape
@@ -79,35 +436,35 @@ class Views:
 
     @property
     def move_pixels(self) -> bool:
-        """Whether some of them may move pixels, so that a mask would no longer fit."""
+        """Whether pixels may change their positions, so that masks no longer fit."""
         return any(view.moves_pixels for view in self.views)
 
     @property
     def n_uniforms(self) -> int:
-        """Random numbers that one sample takes."""
+        """Number of random numbers per sample."""
         return sum(view.n_uniforms for view in self.views)
 
     def uniforms(self, n: int, generator: torch.Generator) -> Tensor:
-        """Return the random numbers for `n` samples, the views' side by side."""
+        """Return the random numbers of all views for `n` samples, concatenated."""
         return draw_uniforms(n, self.n_uniforms, generator)
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return a random view of each image, without gradient; `x` stays as it is.
+        """Return a random view of each image, without gradients; `x` is unchanged.
 
         Args:
-            x: Images in [0, 1], (batch, channels, height, width), of 1 or 3 channels.
-            generator: On the CPU; it advances by `n_uniforms` numbers per sample.
+            x: Images in [0, 1], (batch, channels, height, width), with 1 or 3 channels.
+            generator: A generator on the CPU; it advances by `n_uniforms` numbers per sample.
 
         Returns:
-            Images in [0, 1] of the shape, type, device and memory layout of `x`. Samples that no
-            view was applied to are equal to the last bit.
+            Images in [0, 1] with the shape, dtype, device and memory layout of `x`. Samples to
+            which no view was applied are equal bit for bit.
         """
         check_image_shape(x)
         return self.apply(x, self.uniforms(len(x), generator))
 
     @torch.no_grad()
     def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
-        """Return the views of `x` that the given random numbers, (batch, n_uniforms), stand for."""
+        """Return the views of `x` for the given random numbers, (batch, n_uniforms)."""
         is_channels_last = not x.is_contiguous() and x.is_contiguous(
             memory_format=torch.channels_last
         )
@@ -127,7 +484,7 @@ class Views:
 
     @classmethod
     def from_dict(cls, value: Sequence[Mapping[str, Any]]) -> Views:
-        """Return the views that `to_dict` was called on."""
+        """Build views from the result of `to_dict`."""
         return cls(views_from(value))
 
 
@@ -137,7 +494,7 @@ _SWR = (*_COLOR_GRAY_INVERT, Blur())
 _TEST = (*_COLOR, Grayscale(), Blur())
 
 _CROP_FLIP = (Crop(), Flip())
-# The jitter has a probability of 0.8: one time in five, nothing happens.
+# Jitter with probability 0.8: one of the five equally likely views changes nothing.
 _OFTEN_COLOR = OneOf((*[ColorJitter(0.4, 0.4, 0.4, 0.1)] * 4, Grayscale(0.0)))
 
 # "color" to "color+...+crop" are the columns of the supplement's ablation.
@@ -158,10 +515,10 @@ VIEW_SETS: dict[str, Views] = {
 
 
 def get_views(which: str | View | Views | Sequence[View | Mapping[str, Any]]) -> Views:
-    """Return the views a user meant.
+    """Return the views for any supported value.
 
     Args:
-        which: Name of a set in `VIEW_SETS`, views, a list of them, or what `to_dict` returned.
+        which: Name of a set in `VIEW_SETS`, views, a list of views, or the result of `to_dict`.
 
     >>> get_views([{"name": "Grayscale", "p": 1}, Flip()])
     Views(views=(Grayscale(p=1.0), Flip(p=0.5)))
@@ -172,7 +529,7 @@ def get_views(which: str | View | Views | Sequence[View | Mapping[str, Any]]) ->
         if which not in VIEW_SETS:
             raise InvalidConfig(
                 "unknown_name",
-                f'no set of views "{which}". {did_you_mean(which, VIEW_SETS)}',
+                f'There is no set of views "{which}". {did_you_mean(which, VIEW_SETS)}',
                 kind="set of views",
                 name=which,
                 known=tuple(VIEW_SETS),
@@ -188,15 +545,15 @@ def apply_views(
     normalization: Normalization | None,
     generator: torch.Generator,
 ) -> Tensor:
-    """Return views of images that may be normalised already, normalised in the same way.
+    """Return views of images that may be normalised, with the same normalisation.
 
     Args:
         views: The views.
         x: Images, (batch, channels, height, width), in [0, 1] before normalisation.
-        normalization: What `x` was normalised with; None if it is in [0, 1] as it stands. The
-            way to [0, 1] and back rounds, hence samples that no view was applied to may then
-            differ in the last digit.
-        generator: On the CPU.
+        normalization: The normalisation of `x`; None if its pixels are in [0, 1]. Undoing and
+            repeating the normalisation rounds, so samples to which no view was applied may differ
+            in the last digit.
+        generator: A generator on the CPU.
     """
     if normalization is None or not views:
         return views(x, generator)

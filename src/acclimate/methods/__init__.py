@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from acclimate.errors import InvalidConfig, UnknownMethod, did_you_mean
 from acclimate.methods.alpha_bn import AlphaBn
-from acclimate.methods.base import Method
 from acclimate.methods.bn_ema import BnEma
 from acclimate.methods.core import Core
 from acclimate.methods.cotta import Cotta
@@ -15,6 +14,7 @@ from acclimate.methods.eta import Eta
 from acclimate.methods.infomax import Infomax
 from acclimate.methods.lame import Lame
 from acclimate.methods.memo import Memo
+from acclimate.methods.method import Method
 from acclimate.methods.norm import Norm
 from acclimate.methods.note import Note
 from acclimate.methods.nsp import NspMethod

@@ -10,13 +10,16 @@ from torch import Tensor
 
 from acclimate.functional.entropy import entropy, log_probs
 from acclimate.methods.alpha_bn import MixingMethod, MixtureConfig
-from acclimate.methods.config import Config, GradientConfig, choice, hp, uniform
+from acclimate.methods.config import Config, GradientConfig, Presets, choice, hp, uniform
+from acclimate.methods.method import MethodCard
 from acclimate.methods.tent import Tent
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoreConfig(MixtureConfig, GradientConfig):
     """Options of `core`; the share of the source and the form of the loss are not known."""
+
+    presets: ClassVar[Presets] = {"cifar10": {}, "cifar100": {}}
 
     correlation: str = hp(
         "raw",
@@ -72,11 +75,12 @@ class Core(MixingMethod, Tent):
     name: ClassVar[str] = "core"
     config_class: ClassVar[type[Config]] = CoreConfig
     config: CoreConfig
-    paper: ClassVar[str] = "https://arxiv.org/abs/2110.04065"
-    code: ClassVar[str] = ""
-    year: ClassVar[int] = 2021
-    reconstruction: ClassVar[str] = (
-        "the form of the loss and the share of the source statistics are not known"
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://arxiv.org/abs/2110.04065",
+        year=2021,
+        moves="scale and shift of normalisation layers",
+        backwards=1,
+        reconstruction="the form of the loss and the share of the source statistics are not known",
     )
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +13,9 @@ from acclimate.functional.augmentations import CottaAugmentation, augment, copy_
 from acclimate.functional.entropy import cross_entropy_between, log_probs
 from acclimate.functional.inputs import check_images
 from acclimate.functional.pixels import Grid, to_maps, to_rows
-from acclimate.methods.config import Config, GradientConfig, hp, uniform
+from acclimate.methods.config import Config, GradientConfig, Presets, hp, uniform
 from acclimate.methods.gradient import GradientMethod
+from acclimate.methods.method import MethodCard
 from acclimate.methods.teacher import copy_frozen, follow, share_buffers
 
 
@@ -23,11 +23,13 @@ from acclimate.methods.teacher import copy_frozen, follow, share_buffers
 class CottaConfig(GradientConfig):
     """Options of `cotta`; the defaults are published for CIFAR-10."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets: ClassVar[Presets] = {
+        "cifar10": {},
         "cifar100": {"confidence": 0.72},
         "imagenet": {
             "optimizer": "sgd",
             "lr": 0.01,
+            "nesterov": True,
             "confidence": 0.1,
             "restore": 0.001,
             "symmetric": True,
@@ -70,12 +72,15 @@ class Cotta(GradientMethod):
     name: ClassVar[str] = "cotta"
     config_class: ClassVar[type[Config]] = CottaConfig
     config: CottaConfig
-    paper: ClassVar[str] = "https://arxiv.org/abs/2203.13591"
-    code: ClassVar[str] = "https://github.com/qinenergy/cotta"
-    year: ClassVar[int] = 2022
-    moves: ClassVar[str] = "all parameters"
-    forwards: ClassVar[int] = 34
-    dense: ClassVar[bool] = True
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://arxiv.org/abs/2203.13591",
+        code="https://github.com/qinenergy/cotta",
+        year=2022,
+        moves="all parameters",
+        forwards=34,
+        backwards=1,
+        dense=True,
+    )
 
     teacher: nn.Module
     anchor: nn.Module

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +12,8 @@ from torch import Tensor, nn
 
 from acclimate.functional.entropy import entropy, log_probs
 from acclimate.functional.norm import Statistics
-from acclimate.methods.config import Config, GradientConfig, hp, uniform
+from acclimate.methods.config import Config, Presets, hp, uniform
+from acclimate.methods.method import MethodCard
 from acclimate.methods.sar import TOP_OF_RESNET50, SkipTopConfig, lower_norm_parameters
 from acclimate.methods.tent import Tent
 
@@ -53,12 +53,15 @@ def _resize(x: Tensor, height: int, width: int) -> Tensor:
 class DeyoConfig(SkipTopConfig):
     """Options of `deyo`; the defaults are the authors', with the benchmarks' rate on CIFAR-10."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets: ClassVar[Presets] = {
+        "cifar10": {},
+        "cifar100": {},
         "imagenet": {
-            **GradientConfig.presets["imagenet"],
+            "optimizer": "sgd",
+            "lr": 2.5e-4,
             "min_drop": 0.3,
             "skip_top": TOP_OF_RESNET50,
-        }
+        },
     }
 
     max_entropy: float = hp(
@@ -91,18 +94,23 @@ class Deyo(Tent):
     batch statistics that second pass has those of the shuffled, sure samples alone, as in the
     authors' code; a single one has none, and is normalised with the source's. Of their three ways
     to destroy an object, this is the one they recommend.
-    Moves scale and shift of normalisation layers, without the share `skip_top` next to the output
-    (see SAR). Returns the logits before the update.
+    Moves scale and shift of normalisation layers, without the share `skip_top` next to the output.
+    The authors' filter is by name, and also leaves out layers called `norm` wherever they are; here
+    names do not matter (see SAR). Returns the logits before the update.
     Cost of a batch: 2 forwards (the second on the sure samples), 1 backward.
     """
 
     name: ClassVar[str] = "deyo"
     config_class: ClassVar[type[Config]] = DeyoConfig
     config: DeyoConfig
-    paper: ClassVar[str] = "https://arxiv.org/abs/2403.07366"
-    code: ClassVar[str] = "https://github.com/Jhyun17/DeYO"
-    year: ClassVar[int] = 2024
-    forwards: ClassVar[int] = 2
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://arxiv.org/abs/2403.07366",
+        code="https://github.com/Jhyun17/DeYO",
+        year=2024,
+        moves="scale and shift of normalisation layers",
+        forwards=2,
+        backwards=1,
+    )
 
     @classmethod
     def trainable(cls, model: nn.Module, config: DeyoConfig) -> dict[str, nn.Parameter]:  # type: ignore[override]
@@ -129,7 +137,7 @@ class Deyo(Tent):
     def _drop(self, x: Tensor, logits: Tensor) -> Tensor:
         """Return what the predicted class loses in probability when the patches are shuffled."""
         shuffled = shuffle_patches(x, self.config.n_patches, self.generator)
-        statistics: Statistics | None = "source" if self._is_single(x) else None
+        statistics: Statistics | None = "source" if self.is_single(x) else None
         other = self.run(shuffled, moves=False, statistics=statistics).logits
         before, label = log_probs(logits).exp().max(dim=1)
         return before - log_probs(other).exp().gather(1, label[:, None]).squeeze(1)

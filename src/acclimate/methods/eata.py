@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from torch import Tensor
-
-from acclimate.errors import ArtifactMissing
-from acclimate.methods.config import Config, hp, log_uniform
+from acclimate.methods.config import Config, Presets, hp, log_uniform
 from acclimate.methods.eta import Eta, EtaConfig
+from acclimate.methods.method import MethodCard
+from acclimate.parts.fisher import FisherInformation
+from acclimate.parts.part import Part
+from acclimate.terms.fisher import FisherPenalty
+from acclimate.terms.term import Term
 
 
 @dataclass(frozen=True, kw_only=True)
 class EataConfig(EtaConfig):
     """Options of `eata`; the defaults are those published for CIFAR-10 at batches of 200."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         **EtaConfig.presets,
         "imagenet": {**EtaConfig.presets["imagenet"], "fisher_weight": 2000.0},
     }
@@ -45,34 +46,16 @@ class Eata(Eta):
     name: ClassVar[str] = "eata"
     config_class: ClassVar[type[Config]] = EataConfig
     config: EataConfig
-    needs: ClassVar[tuple[str, ...]] = ("fisher",)
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://arxiv.org/abs/2204.02610",
+        code="https://github.com/mr-eggplant/EATA",
+        year=2022,
+        moves="scale and shift of normalisation layers",
+        backwards=1,
+    )
+    needs: ClassVar[tuple[type[Part], ...]] = (FisherInformation,)
 
-    def setup(self) -> None:
-        """Take the Fisher information of what moves from the artifact."""
-        super().setup()
-        if self.artifact is None:
-            raise ArtifactMissing(
-                "artifact_needed",
-                "an artifact with the part fisher is needed: acclimate.prepare(model, source, "
-                'method="eata").',
-                methods=(self.name,),
-            )
-        measured = self.artifact.part("fisher")
-        self._fisher = {name: measured[name] for name in self.parameters_moved if name in measured}
-
-    def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return ETA's loss and the penalty; None if no sample is chosen."""
-        logits, loss = super().loss(x)
-        if loss is not None and self.config.fisher_weight > 0:
-            loss = loss + self.config.fisher_weight * self._distance(loss)
-        return logits, loss
-
-    def _distance(self, like: Tensor) -> Tensor:
-        """Return the weighted squared distance of the weights from the source's."""
-        source = self.initial()["modules"]
-        total = like.new_zeros(())
-        for name, fisher in self._fisher.items():
-            # In the precision of the loss: in bfloat16 the small differences would be rounded away.
-            moved = self.parameters_moved[name].to(like) - source[f"model.{name}"].to(like)
-            total = total + (fisher.to(like) * moved**2).sum()
-        return total
+    @classmethod
+    def own_terms(cls, config: EataConfig) -> tuple[Term, ...]:
+        """Return the penalty on leaving the source's weights."""
+        return (FisherPenalty(weight=config.fisher_weight),)

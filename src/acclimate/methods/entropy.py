@@ -9,6 +9,7 @@ from torch import Tensor
 from acclimate.functional.across import batch_mean
 from acclimate.functional.entropy import entropy
 from acclimate.methods.gradient import GradientMethod
+from acclimate.methods.method import MethodCard
 
 
 class Entropy(GradientMethod):
@@ -21,11 +22,14 @@ class Entropy(GradientMethod):
     """
 
     name: ClassVar[str] = "entropy"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2207.11707"
-    year: ClassVar[int] = 2022
-    moves: ClassVar[str] = "all parameters"
-    shards: ClassVar[bool] = True
-    dense: ClassVar[bool] = True
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://arxiv.org/abs/2207.11707",
+        year=2022,
+        moves="all parameters",
+        backwards=1,
+        shards=True,
+        dense=True,
+    )
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean entropy of the batch's predictions."""

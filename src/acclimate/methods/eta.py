@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from acclimate.functional.entropy import entropy, log_probs
-from acclimate.methods.config import Config, GradientConfig, hp, uniform
+from acclimate.methods.config import Config, GradientConfig, Presets, hp, uniform
+from acclimate.methods.method import MethodCard
 from acclimate.methods.tent import Tent
 
 
@@ -20,9 +20,10 @@ from acclimate.methods.tent import Tent
 class EtaConfig(GradientConfig):
     """Options of `eta`; the defaults are those published for CIFAR-10 at batches of 200."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets: ClassVar[Presets] = {
+        "cifar10": {},
         "cifar100": {"max_similarity": 0.1},
-        "imagenet": {**GradientConfig.presets["imagenet"], "max_similarity": 0.05},
+        "imagenet": {"optimizer": "sgd", "lr": 2.5e-4, "max_similarity": 0.05},
     }
 
     max_entropy: float = hp(
@@ -57,9 +58,13 @@ class Eta(Tent):
     name: ClassVar[str] = "eta"
     config_class: ClassVar[type[Config]] = EtaConfig
     config: EtaConfig
-    paper: ClassVar[str] = "https://arxiv.org/abs/2204.02610"
-    code: ClassVar[str] = "https://github.com/mr-eggplant/EATA"
-    year: ClassVar[int] = 2022
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://arxiv.org/abs/2204.02610",
+        code="https://github.com/mr-eggplant/EATA",
+        year=2022,
+        moves="scale and shift of normalisation layers",
+        backwards=1,
+    )
 
     mean_prediction: Tensor | None
 

@@ -1,67 +1,73 @@
-"""The base of methods that learn by gradient steps."""
+"""The base class of methods that learn by gradient steps."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from acclimate.errors import InvalidConfig, UnsuitableModel
+from acclimate.errors import AcclimateWarning, InvalidConfig, UnsuitableModel
+from acclimate.forward import Forward, is_about_inference, no_gradient
 from acclimate.functional.across import average
 from acclimate.functional.checkpointing import find_blocks
-from acclimate.functional.norm import Statistics, batch_norm_layers
-from acclimate.functional.pixels import random_box, take_samples
-from acclimate.functional.views import apply_views, get_views
-from acclimate.methods.base import Method, Problem
-from acclimate.methods.composition import Composition, build_nsp, build_swr
+from acclimate.functional.norm import Statistics
+from acclimate.functional.pixels import random_box
+from acclimate.functional.views import Views, apply_views
+from acclimate.methods.compute import Pass, add, split, spread
 from acclimate.methods.config import Config, GradientConfig
-from acclimate.methods.micro_batch import Pass, add, split
-from acclimate.methods.optimizer import all_finite, build_optimizer
-from acclimate.methods.speed import spread
-from acclimate.snapshot import Tree, copy_tree
-from acclimate.taps import Forward
-from acclimate.terms.nsp import Nsp
-from acclimate.terms.swr import Swr
+from acclimate.methods.method import Method, Problem
+from acclimate.snapshot import Tree
+from acclimate.terms.term import ActiveTerm, Term
 
 
 class GradientMethod(Method):
-    """A method that takes one optimiser step a batch.
+    """A method that takes one optimiser step per batch.
 
-    A subclass writes `loss`, and `trainable` if not all parameters move; `after_update` if more is
-    to happen then, and `differentiate` if the gradient is not that of one backward. SWR and NSP can
-    be laid over any of them (`adapt(..., regularizer="swr", auxiliary="nsp")`).
+    A subclass defines `loss`. It defines `trainable` if it does not train all parameters,
+    `after_update` if more happens after an update, and `differentiate` if one backward pass does
+    not give the gradients. Terms can be added to any such method:
+    `adapt(..., terms=["swr", "nsp"])`.
 
     An update that would make any parameter non-finite is not applied; it is counted in
-    `counts.skipped["non_finite"]`, a batch without a sample worth learning from in
-    `counts.skipped["nothing_selected"]`.
+    `counts.skipped["non_finite"]`. A batch from which no sample is selected is counted in
+    `counts.skipped["nothing_selected"]`, and an update that changed no parameter in
+    `counts.skipped["unchanged"]`.
     """
 
     config_class: ClassVar[type[Config]] = GradientConfig
     config: GradientConfig
-    backwards: ClassVar[int] = 1
+    takes_terms: ClassVar[bool] = True
 
-    regularizer: Swr | None = None
-    nsp: Nsp | None
-    previous: dict[str, Tensor]
+    #: The trained parameters by name: those of the model under their own names, and those of terms.
+    parameters_moved: dict[str, nn.Parameter]
+    optimizer: torch.optim.Optimizer
+    #: The active terms by name: an nn.ModuleDict of `ActiveTerm`.
+    terms: Any
+
+    _first: Forward | None
+    _passes: list[Pass]
+
+    # Hooks for subclasses -----------------------------------------------------------------------
 
     @classmethod
     def trainable(cls, model: nn.Module, config: Any) -> dict[str, nn.Parameter]:
-        """Return the parameters that move, by name: all that are not frozen."""
+        """Return the parameters to train, by name; by default all that are not frozen."""
         return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
     @classmethod
     def check(cls, model: nn.Module, config: Config) -> list[Problem]:
-        """Report a model in which nothing would move."""
+        """Report a model without a parameter that could be trained."""
         moved = cls.trainable(model, config)
         if any(parameter.dtype == torch.float16 for parameter in moved.values()):
             return [
                 Problem(
                     "precision",
-                    "float16 parameters cannot be trained: small updates vanish, and Adam's "
+                    "float16 parameters cannot be trained: small updates are lost, and Adam's "
                     "divisor rounds to zero.",
                     "Use model.bfloat16() or model.float().",
                 )
@@ -71,164 +77,66 @@ class GradientMethod(Method):
         return [
             Problem(
                 "parameters",
-                "every parameter that this method would train is frozen, so nothing would move.",
+                "every parameter that this method would train is frozen.",
                 "Unfreeze the model with model.requires_grad_(True).",
             )
         ]
 
     @classmethod
-    def own_terms(cls, config: Any) -> Composition:
-        """Return the terms that the method brings itself."""
-        return Composition()
+    def own_terms(cls, config: Any) -> tuple[Term, ...]:
+        """Return the terms that are part of the method itself."""
+        return ()
 
-    def extra_trainable(self) -> dict[str, nn.Parameter]:
-        """Return parameters that move besides the model's own, by name."""
-        return {}
+    def trained(self) -> Mapping[str, nn.Parameter]:
+        """Return the model's parameters that this instance trains: `trainable`, or fewer."""
+        return self.trainable(self.model, self.config)
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the logits of a batch and the loss to be minimised; runs with gradients.
+        """Return the logits of a batch and the loss to minimise. Gradients are enabled.
 
-        None as loss: there is nothing to learn from this batch.
+        Return None as loss if there is nothing to learn from this batch.
         """
         raise TypeError(f"{type(self).__name__} must define loss()")
 
     def after_update(self, x: Tensor) -> None:
-        """Do what follows an update: move a teacher, pull weights back. Runs without gradients."""
+        """Run after an update, without gradients: update a teacher, restore weights."""
 
-    def setup(self) -> None:
-        """Build the terms, collect what moves and build the optimiser."""
-        own, added = self.own_terms(self.config), self.composition
-        swr, nsp = own.regularizer or added.regularizer, own.auxiliary or added.auxiliary
-        self.nsp = None
-        if nsp is not None:
-            self.nsp = build_nsp(nsp, self.artifact, next(iter(self.model.parameters())))
-            self._views = get_views(nsp.views)
-        self.parameters_moved = {
-            **self.trainable(self.model, self.config),
-            **self.extra_trainable(),
-        }
-        if self.nsp is not None and nsp is not None and nsp.train_projector:
-            for name, parameter in self.nsp.projector.named_parameters():
-                self.parameters_moved[f"nsp.projector.{name}"] = parameter
-        if not self.parameters_moved:
-            raise UnsuitableModel(
-                "nothing_to_train", f"{self.name} finds no parameter to train in this model."
-            )
-        if swr is not None:
-            self.regularizer = build_swr(swr, self.artifact, self.model)
-            self._pin(self.regularizer)
-        self.optimizer = build_optimizer(list(self.parameters_moved.values()), self.config)
-        # What SWR holds the next update to: the values before the last applied update, so that
-        # the anchor lags one update behind. (Taken after the update, the term would be zero.)
-        self.add_state("previous", {})
-        if swr is not None and swr.anchor == "source":
-            self.previous = {
-                name: parameter.detach().clone()
-                for name, parameter in self.parameters_moved.items()
-            }
-        self._batch: Tensor | None = None
-        self._first: Forward | None = None
-        self._passes: list[Pass] = []
-        self._check_speed()
+    # Tools for subclasses and terms -------------------------------------------------------------
 
-    def _pin(self, regularizer: Swr) -> None:
-        """Leave out of what moves the tensors that their penalty holds in place."""
-        limit = self.speed.pinned
-        for name in [name for name in self.parameters_moved if regularizer.holds(name, limit)]:
-            if limit and len(self.parameters_moved) > 1:
-                del self.parameters_moved[name]
+    def first_pass(self, x: Tensor) -> Forward:
+        """Return the pass with a graph that `loss` ran on the batch; run one if there is none.
 
-    def _check_speed(self) -> None:
-        """Refuse what would change the result in a way nobody asked for."""
-        moving = self._statistics if self._has_batch_norm else ""
-        if self.speed.micro_batch and moving in ("running", "robust"):
+        Terms take logits and features from it, so that no forward pass runs twice.
+        """
+        return self._first if self._first is not None else self.run(x, moves=False)
+
+    def forget_pass(self) -> None:
+        """Discard the pass that `first_pass` returns, because weights have changed since."""
+        self._first = None
+
+    def view(self, x: Tensor, views: Views) -> tuple[slice, Tensor] | None:
+        """Return the selected samples and their transformed view; None if none is selected.
+
+        `speed` decides how many samples are selected.
+        """
+        size = self.speed.view_size(len(x), self.counts.batches)
+        if size == 0:
+            return None
+        if self._is_dense and views.move_pixels:
             raise InvalidConfig(
-                "conflicting_options",
-                f'micro_batch and statistics="{moving}" cannot go together: the statistics would '
-                'move between the parts of one batch. Use "batch" or "source" statistics.',
-                options=("micro_batch", "statistics"),
+                "views_move_pixels",
+                "Expected views that do not move pixels, because this model predicts every pixel, "
+                'found crops or flips. Use views="test".',
             )
-        if not self.speed.checkpoint:
-            return
-        if moving == "robust":
-            raise InvalidConfig(
-                "conflicting_options",
-                'checkpoint and statistics="robust" cannot go together: what is computed again '
-                "would meet statistics that have moved. Use another choice of statistics.",
-                options=("checkpoint", "statistics"),
-            )
-        if not find_blocks(self.model):
-            raise UnsuitableModel(
-                "not_applicable",
-                "checkpoint needs blocks, modules with layers inside; this model has none. "
-                "Leave checkpoint out, or use micro_batch.",
-                option="checkpoint",
-            )
-
-    def needs_several_samples(self) -> bool:
-        """A projector with BatchNorm needs a batch, even if the model does not."""
-        nsp = self.nsp
-        inside = nsp is not None and nsp.statistics == "batch" and batch_norm_layers(nsp.projector)
-        return super().needs_several_samples() or bool(inside)
-
-    def _moved(self) -> str:
-        names = list(self.parameters_moved)
-        return f"{len(names)} tensors, {hashlib.sha256(repr(names).encode()).hexdigest()[:12]}"
-
-    def step(self, x: Tensor) -> Tensor:
-        """Predict, then take one optimiser step on the loss."""
-        whole = None
-        if self.speed.crop:
-            whole, x = self.predict(x), self._crop(x)
-        self._batch = x
-        try:
-            with self._trainable_only(), torch.enable_grad():
-                logits, loss, gradients = self.differentiate(x)
-        finally:
-            self._batch = self._first = None  # which hold the graph
-            self._passes = []
-        logits = logits if whole is None else whole
-        if loss is None:
-            self.counts.skip("nothing_selected")
-            return logits
-        self.note_loss("loss", loss)
-        if self._update(loss, gradients):
-            self.after_update(x)
-        return logits
-
-    def differentiate(self, x: Tensor) -> tuple[Tensor, Tensor | None, Sequence[Tensor | None]]:
-        """Return logits, loss and the gradients of all that moves, in its order."""
-        logits, loss = self.loss(x)
-        if loss is None:
-            return logits, None, ()
-        if self.nsp is None:
-            return logits, loss, self.gradients_of(loss)
-        own, target = self.nsp(self._known_first(x).known_features)
-        self.note_loss("main", loss)
-        self.note_loss("prototypes", own)
-        loss = loss + own
-        view = self._view(x)
-        if view is None:
-            return logits, loss, self.gradients_of(loss)
-        picked, x_view = view
-        target = take_samples(target, len(x), picked)
-        if not self.nsp.detach_target:
-            agreement = self.nsp.agreement(target, self._view_features(x_view))
-            self.note_loss("agreement", agreement)
-            loss = loss + agreement
-            return logits, loss, self.gradients_of(loss)
-        # A fixed target leaves the two views independent: the graph of the first is used up before
-        # the second is passed, which halves the memory and takes no more time.
-        gradients: Sequence[Tensor | None] = self.gradients_of(loss)
-        logits, loss, target, self._first = logits.detach(), loss.detach(), target.detach(), None
-        agreement = self.nsp.agreement(target, self._view_features(x_view))
-        self.note_loss("agreement", agreement)
-        gradients = add(gradients, self.gradients_of(agreement))
-        return logits, loss + agreement.detach(), gradients
+        picked = spread(x, size)
+        return picked, apply_views(views, x[picked], self.normalization, self.generator)
 
     def gradients_of(self, loss: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of a loss for all that moves, and count the backward."""
-        self.counts.backwards += 1
+        """Return the gradients of a loss for all trained parameters, and count the backward."""
+        if not loss.requires_grad:
+            raise no_gradient(f'the method "{self.name}"')
+        if self.is_learning:
+            self.counts.backwards += 1
         moved = list(self.parameters_moved.values())
         passes, self._passes = self._passes, []
         leaves = [leaf for each in passes for leaf in each.leaves]
@@ -241,87 +149,37 @@ class GradientMethod(Method):
             self.counts.forwards += 1
         return tuple(gradients)
 
-    def auxiliary(self, x: Tensor) -> Tensor:
-        """Return the loss of nearest source prototypes on a batch, of which `loss` made one pass.
+    def differentiate(self, x: Tensor) -> tuple[Tensor, Tensor | None, Sequence[Tensor | None]]:
+        """Return logits, loss and the gradients of all trained parameters, in their order."""
+        logits, loss = self.loss(x)
+        if loss is None:
+            return logits, None, ()
+        return self.add_terms(x, logits, loss)
 
-        If it made none with a gradient on the batch as it is, one is made here.
-        """
-        if self.nsp is None:
-            return x.new_zeros(())
-        loss, target = self.nsp(self._known_first(x).known_features)
-        view = self._view(x)
-        if view is not None:
-            picked, x_view = view
-            target = take_samples(target, len(x), picked)
-            loss = loss + self.nsp.agreement(target, self._view_features(x_view))
-        return loss  # type: ignore[no-any-return]
+    def add_terms(
+        self, x: Tensor, logits: Tensor, loss: Tensor
+    ) -> tuple[Tensor, Tensor, Sequence[Tensor | None]]:
+        """Return logits, the loss with all terms, and its gradients."""
+        if not self.terms:
+            return logits, loss, self.gradients_of(loss)
+        self.note_loss("main", loss)
+        for term in self._terms_with("loss"):
+            added = term.loss(self, x)
+            loss = loss if added is None else loss + added
+        logits = self._answer(logits, self.first_pass(x))
+        gradients: Sequence[Tensor | None] = self.gradients_of(loss)
+        # Free the graph of the first pass before the following passes need memory.
+        logits, loss = logits.detach(), loss.detach()
+        self.forget_pass()
+        for term in self._terms_with("later_loss"):
+            added = term.later_loss(self, x)
+            if added is not None:
+                gradients = add(gradients, self.gradients_of(added))
+                loss = loss + added.detach()
+        return logits, loss, gradients
 
-    def run(
-        self,
-        x: Tensor,
-        moves: bool = True,
-        statistics: Statistics | None = None,
-        model: nn.Module | None = None,
-    ) -> Forward:
-        """Run the model once; a pass on the batch with a graph is kept for the auxiliary loss."""
-        result = super().run(x, moves, statistics, model)
-        if self.nsp is not None and x is self._batch and model is None:
-            features = result.known_features
-            if self._first is None and features.requires_grad:
-                self._first = result
-        return result
-
-    def _pass(
-        self, x: Tensor, moves: bool, statistics: Statistics | None, model: nn.Module | None
-    ) -> Forward:
-        whole, size = super()._pass, self.speed.micro_batch
-        if size == 0 or len(x) <= size:
-            return whole(x, moves, statistics, model)
-        found = Pass.of(
-            split(x, size, 2 if self.needs_several_samples() else 1),
-            lambda part: whole(part, moves, statistics, model),
-            lambda part: whole(part, False, statistics, model),
-        )
-        if torch.is_grad_enabled():
-            self._passes.append(found)
-        return found.result
-
-    def _known_first(self, x: Tensor) -> Forward:
-        return self._first if self._first is not None else self.run(x, moves=False)
-
-    def _crop(self, x: Tensor) -> Tensor:
-        """Return a random square of all images, and cut the labels alike if they were revealed."""
-        if not self._is_dense:
-            raise InvalidConfig(
-                "not_applicable",
-                "crop is for models that predict every pixel; this one predicts whole images, "
-                "which a part of them does not show. Leave crop out, or use micro_batch.",
-                option="crop",
-            )
-        box = random_box(x.shape[2], x.shape[3], self.speed.crop, self.generator)
-        if self._labels is not None:
-            self._labels = self._labels[..., *box]
-        return x[..., *box]
-
-    def _view(self, x: Tensor) -> tuple[slice, Tensor] | None:
-        """Return which samples get a transformed view, and the view; None if none does."""
-        size = self.speed.view_size(len(x), self.counts.batches)
-        if self.nsp is None or self.nsp.consistency == 0 or size == 0:
-            return None
-        if self._is_dense and self._views.move_pixels:
-            raise InvalidConfig(
-                "views_move_pixels",
-                "expected views that leave every pixel in its place, as this model predicts every "
-                'pixel; found crops or mirror images. Use views="test".',
-            )
-        picked = spread(x, size)
-        return picked, apply_views(self._views, x[picked], self.normalization, self.generator)
-
-    def _view_features(self, view: Tensor) -> Tensor:
-        return self.run(view, moves=False).known_features
-
-    def _update(self, loss: Tensor, gradients: Sequence[Tensor | None]) -> bool:
-        """Step the optimiser; say whether the update was applied."""
+    def update(self, loss: Tensor, gradients: Sequence[Tensor | None]) -> bool:
+        """Step the optimiser; return whether the update was applied."""
         gradients = average(gradients)
         names = [
             name
@@ -329,14 +187,14 @@ class GradientMethod(Method):
             if gradient is not None
         ]
         moved = [self.parameters_moved[name] for name in names]
-        steps = [gradient for gradient in gradients if gradient is not None]
-        if self.regularizer is not None:
-            steps = self.regularizer.add_gradient(names, steps, moved, self.previous)
+        steps: Sequence[Tensor] = [gradient for gradient in gradients if gradient is not None]
+        for term in self._terms_with("add_gradients"):
+            steps = term.add_gradients(names, steps, moved)
         if not (bool(loss.isfinite()) and all_finite(steps)):
             self.counts.skip("non_finite")
             return False
         before = {name: p.detach().clone() for name, p in zip(names, moved, strict=True)}
-        optimizer_before = copy_tree(self._optimizer_tree())
+        optimizer_before = self._copy_optimizer()
         applied = False
         try:
             self._apply_step(moved, steps)
@@ -350,13 +208,174 @@ class GradientMethod(Method):
         if not applied:
             self.counts.skip("non_finite")
             return False
-        self.counts.updates += 1
-        if self.regularizer is not None and self.regularizer.anchor == "previous":
-            self.previous = before
+        if all(torch.equal(before[name], p) for name, p in zip(names, moved, strict=True)):
+            self._report_unchanged()
+        else:
+            self.counts.updates += 1
+        for term in self._terms_with("after_update"):
+            term.after_update(before)
         return True
 
+    # Implementation -----------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        """Attach the terms, collect the trained parameters and build the optimiser."""
+        self.terms = nn.ModuleDict()
+        for term in (*self.own_terms(self.config), *self.added_terms):
+            self.terms[term.name] = term.attach(self)
+        self.parameters_moved = dict(self.trained())
+        for name, active in self.terms.items():
+            own = active.trainable().items()
+            self.parameters_moved |= {f"{name}.{key}": parameter for key, parameter in own}
+        if not self.parameters_moved:
+            raise UnsuitableModel(
+                "nothing_to_train",
+                f'Expected parameters to train for the method "{self.name}", but all are frozen. '
+                "Unfreeze the model with model.requires_grad_(True).",
+            )
+        self._pin()
+        self.optimizer = build_optimizer(list(self.parameters_moved.values()), self.config)
+        for active in self.terms.values():
+            active.start(self)
+        self._batch: Tensor | None = None
+        self._first = None
+        self._passes = []
+        self._has_reported = False
+        self._check_speed()
+
+    def _terms_with(self, hook: str) -> list[ActiveTerm]:
+        """Return the terms that override a hook of `ActiveTerm`."""
+        terms: Iterable[ActiveTerm] = self.terms.values()
+        return [t for t in terms if getattr(type(t), hook) is not getattr(ActiveTerm, hook)]
+
+    def _answer(self, logits: Tensor, found: Forward) -> Tensor:
+        """Return the logits of the term that replaces the model's, if one does."""
+        for term in self._terms_with("answer"):
+            made = term.answer(self, found)
+            logits = logits if made is None else made
+        return logits
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Predict one batch without learning anything from it."""
+        found = self.run(x, moves=False)
+        return self._answer(found.logits, found)
+
+    def _pin(self) -> None:
+        """Stop training the tensors that a term holds in place."""
+        limit = self.speed.pinned
+        if not limit:
+            return
+        for name in list(self.parameters_moved):
+            is_held = any(active.holds(name, limit) for active in self.terms.values())
+            if is_held and len(self.parameters_moved) > 1:
+                del self.parameters_moved[name]
+
+    def _check_speed(self) -> None:
+        """Refuse speed options that would change the result in an unintended way."""
+        moving = self.statistics if self._has_batch_norm else ""
+        if self.speed.micro_batch and moving in ("running", "robust"):
+            raise InvalidConfig(
+                "conflicting_options",
+                f'The options micro_batch and statistics="{moving}" exclude each other, because '
+                "the statistics would change between the parts of one batch. Use "
+                'statistics="batch" or "source".',
+                options=("micro_batch", "statistics"),
+            )
+        if not self.speed.checkpoint:
+            return
+        if moving == "robust":
+            raise InvalidConfig(
+                "conflicting_options",
+                'The options checkpoint and statistics="robust" exclude each other, because '
+                "activations would be recomputed with changed statistics. Use other statistics.",
+                options=("checkpoint", "statistics"),
+            )
+        if not find_blocks(self.model):
+            raise UnsuitableModel(
+                "not_applicable",
+                "The option checkpoint needs a model with blocks (modules that contain layers), "
+                "found none. Remove checkpoint, or use micro_batch.",
+                option="checkpoint",
+            )
+
+    def needs_several_samples(self) -> bool:
+        """A term may need a batch even if the model does not."""
+        if super().needs_several_samples():
+            return True
+        hook = "needs_several_samples"
+        return any(term.needs_several_samples() for term in self._terms_with(hook))
+
+    def step(self, x: Tensor) -> Tensor:
+        """Predict, then take one optimiser step on the loss."""
+        whole = None
+        if self.speed.crop:
+            whole, x = self.predict(x), self._crop(x)
+        self._batch = x
+        try:
+            with self._trainable_only(), torch.enable_grad():
+                logits, loss, gradients = self.differentiate(x)
+        except RuntimeError as error:
+            if not is_about_inference(error):
+                raise
+            raise no_gradient(f'the method "{self.name}"') from error
+        finally:
+            self._batch = self._first = None  # these keep the graph alive
+            self._passes = []
+        logits = logits if whole is None else whole
+        if loss is None:
+            self.counts.skip("nothing_selected")
+            return logits
+        self.note_loss("loss", loss)
+        if self.update(loss, gradients):
+            self.after_update(x)
+        return logits
+
+    def run(
+        self,
+        x: Tensor,
+        moves: bool = True,
+        statistics: Statistics | None = None,
+        model: nn.Module | None = None,
+    ) -> Forward:
+        """Run the model once; keep the first pass with a graph on the batch for the terms."""
+        result = super().run(x, moves, statistics, model)
+        if self.terms and x is self._batch and model is None and self._first is None:
+            known = result.logits if result.features is None else result.features
+            self._first = result if known.requires_grad else None
+        return result
+
+    def _pass(
+        self, x: Tensor, moves: bool, statistics: Statistics | None, model: nn.Module | None
+    ) -> Forward:
+        size = self.speed.micro_batch
+        if size == 0 or len(x) <= size:
+            return super()._pass(x, moves, statistics, model)
+        whole = super()._pass
+        found = Pass.of(
+            split(x, size, 2 if self.needs_several_samples() else 1),
+            lambda part: whole(part, moves, statistics, model),
+            lambda part: whole(part, False, statistics, model),
+        )
+        if torch.is_grad_enabled():
+            self._passes.append(found)
+        return found.result
+
+    def _crop(self, x: Tensor) -> Tensor:
+        """Return a random square crop of all images; crop revealed labels in the same way."""
+        if not self._is_dense:
+            raise InvalidConfig(
+                "not_applicable",
+                "The option crop is for models that predict every pixel, but this model predicts "
+                "whole images. Remove crop, or use micro_batch.",
+                option="crop",
+            )
+        box = random_box(x.shape[2], x.shape[3], self.speed.crop, self.generator)
+        if self.labels is not None:
+            self.labels = self.labels[..., *box]
+        return x[..., *box]
+
     def _apply_step(self, moved: Sequence[nn.Parameter], steps: Sequence[Tensor]) -> None:
-        """Step the optimiser on given gradients; a caller's own `.grad` is left as it is."""
+        """Step the optimiser with the given gradients; the caller's `.grad` is unchanged."""
         kept = [parameter.grad for parameter in self.parameters_moved.values()]
         self.optimizer.zero_grad(set_to_none=True)
         try:
@@ -367,9 +386,24 @@ class GradientMethod(Method):
             for parameter, own in zip(self.parameters_moved.values(), kept, strict=True):
                 parameter.grad = own
 
+    def _report_unchanged(self) -> None:
+        """Count an update that changed no parameter, and warn once."""
+        self.counts.skip("unchanged")
+        if not self._has_reported:
+            self._has_reported = True
+            warnings.warn(
+                AcclimateWarning(
+                    "nothing_changed",
+                    f'An update of the method "{self.name}" changed no parameter, because the '
+                    "gradients or the learning rate are zero or too small. Such updates are "
+                    'counted in counts.skipped["unchanged"]. Check the learning rate and the loss.',
+                ),
+                stacklevel=8,
+            )
+
     @contextmanager
     def _trainable_only(self) -> Iterator[None]:
-        """Ask gradients of what moves only, which saves activations; give the flags back."""
+        """Require gradients of trained parameters only, which saves memory; restore the flags."""
         moved = {id(parameter) for parameter in self.parameters_moved.values()}
         flags = [(parameter, parameter.requires_grad) for parameter in self.parameters()]
         try:
@@ -379,6 +413,28 @@ class GradientMethod(Method):
         finally:
             for parameter, flag in flags:
                 parameter.requires_grad_(flag)
+
+    def _declared_state(self) -> dict[str, Tree]:
+        terms = {name: active.state for name, active in self.terms.items()}
+        return {**super()._declared_state(), "terms": terms}
+
+    def _set_declared_state(self, state: dict[str, Tree]) -> None:
+        super()._set_declared_state(state)
+        for name, active in self.terms.items():
+            active.state = state["terms"][name]
+
+    def _identity(self) -> dict[str, Any]:
+        names = list(self.parameters_moved)
+        moved = f"{len(names)} tensors, {hashlib.sha256(repr(names).encode()).hexdigest()[:12]}"
+        terms = {term.name: term.to_dict() for term in self.added_terms}
+        return {**super()._identity(), "terms": terms, "moves": moved}
+
+    def _copy_optimizer(self) -> Tree:
+        """Return an independent copy of the optimiser's state."""
+        return {
+            name: {key: v.clone() if isinstance(v, Tensor) else v for key, v in values.items()}
+            for name, values in self._optimizer_tree().items()
+        }
 
     def _optimizer_tree(self) -> Tree:
         return {
@@ -391,9 +447,40 @@ class GradientMethod(Method):
         self.optimizer.state.clear()
         for name, values in tree.items():
             parameter = self.parameters_moved[name]
-            # Adam counts its steps on the CPU, in single precision; everything else is like the
-            # parameter.
+            # Adam counts its steps on the CPU in single precision. All other tensors have the
+            # device and dtype of the parameter.
             self.optimizer.state[parameter] = {
                 key: value.to(parameter) if isinstance(value, Tensor) and key != "step" else value
                 for key, value in values.items()
             }
+
+
+def build_optimizer(
+    parameters: Sequence[nn.Parameter], config: GradientConfig
+) -> torch.optim.Optimizer:
+    """Build the optimiser that a configuration names."""
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(
+            parameters,
+            lr=config.lr,
+            momentum=config.sgd_momentum,
+            nesterov=config.nesterov,
+            weight_decay=config.weight_decay,
+        )
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    return kind(
+        parameters,
+        lr=config.lr,
+        betas=(config.beta1, config.beta2),
+        weight_decay=config.weight_decay,
+    )
+
+
+def all_finite(tensors: Sequence[Tensor]) -> bool:
+    """Return whether all tensors are finite."""
+    filled = [tensor.detach() for tensor in tensors if tensor.numel()]
+    if not filled:
+        return True
+    # The maximum norm is exact, propagates NaN and infinity, and cannot overflow as a sum can.
+    largest = torch._foreach_norm(filled, float("inf"))
+    return bool(torch.stack([value.isfinite().to(filled[0].device) for value in largest]).all())

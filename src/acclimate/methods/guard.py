@@ -1,18 +1,18 @@
-"""An opt-in guard against collapse: notice it, and go back to the last good state.
+"""An opt-in guard against collapse, which restores the last good state.
 
-A method that minimises entropy can end in predicting one class for everything, with great
-certainty. The sign is the same for all of them: the entropy of single predictions falls while the
-predicted classes narrow to a few. The guard compares with how the model predicted on its own
-source data, which is in the artifact.
+A method that minimises entropy can collapse: it predicts one class for every sample with high
+confidence. The symptom is always the same: the entropy of single predictions falls while the number
+of predicted classes shrinks. The guard compares the predictions with those of the model on source
+data, which are stored in the artifact.
 
-If the restored state collapses again before another good one was reached, the source model itself
-is restored.
+If the restored state collapses again before another good one was reached, the guard restores the
+source model.
 
-It does not mend a method that is set up to collapse: with a learning rate so high that one batch
-ruins the model, it restores, collapses and restores again. Lower the rate when `restored` grows.
+The guard cannot repair wrong hyper-parameters: if the learning rate is so high that one batch ruins
+the model, it restores, collapses and restores again. Lower the learning rate when `restored` grows.
 
-A stream that really shows few classes for a long time (sorted by label, say) looks alike; the guard
-then keeps the model near its last good state, which is the safe side.
+A stream that contains few classes for a long time, for example one sorted by label, looks the same.
+The guard then keeps the model near its last good state, which is safe.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from acclimate.functional.entropy import entropy, log_probs
 from acclimate.snapshot import Tree, copy_tree
 
 if TYPE_CHECKING:
-    from acclimate.methods.base import Method
+    from acclimate.methods.method import Method
 
 
 class Guard:
-    """Watches the predictions and restores the last good state when they collapse.
+    """Monitors the predictions and restores the last good state when they collapse.
 
     Args:
-        artifact: Must have the part `predictions`: how the model predicts on source data.
-        narrow: Collapse is suspected when the effective number of predicted classes is under this
-            share of the source's, and the entropy under that of the last good state.
-        healthy: The state is worth keeping when it is over this share.
-        decay: Of the moving averages, per batch; slower where batches are small for the number of
-            classes.
-        patience: Suspicious batches in a row before the state is restored.
-        every: Batches between two kept states.
+        artifact: An artifact with the part `features`, which describes predictions on source data.
+        narrow: Collapse is suspected when the effective number of predicted classes is below this
+            share of the source's, and the entropy below that of the last good state.
+        healthy: A state is good when the number of predicted classes is above this share.
+        decay: Decay of the moving averages per batch. It is slower if batches are small compared
+            with the number of classes.
+        patience: Number of consecutive suspicious batches before the state is restored.
+        every: Number of batches between two stored states.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class Guard:
         if problems:
             raise InvalidConfig(
                 "invalid_options",
-                "expected 0 < narrow < healthy <= 1, 0 <= decay < 1, patience and every of at "
-                f"least 1; found narrow={narrow}, healthy={healthy}, decay={decay}, "
-                f"patience={patience}, every={every}.",
+                "Expected 0 < narrow < healthy <= 1, 0 <= decay < 1, patience >= 1 and every >= 1, "
+                f"found narrow={narrow}, healthy={healthy}, decay={decay}, patience={patience}, "
+                f"every={every}.",
                 problems=problems,
             )
         self.n_classes = len(mean)
@@ -80,7 +80,7 @@ class Guard:
         self._state: Tree = self._fresh()
 
     def watch(self, method: Method, logits: Tensor) -> None:
-        """Take in one batch of predictions; restore the method's last good state if it must be."""
+        """Process one batch of predictions; restore the method's last good state if necessary."""
         state = self._state
         if state["good"] is None:  # the first batch: the source model itself is good
             state["good"] = copy_tree(method.initial())
@@ -92,7 +92,7 @@ class Guard:
             state["good_entropy"] = certain
         if state["mean"] is None:
             state.update(mean=mean, entropy=certain, n_averaged=0.0)
-        # The averages must hold several samples a class, or few classes is all they can show.
+        # The averages must contain several samples per class; otherwise they always show few.
         n = batch_size(logits)
         decay = max(self.decay, 1 - n / (4 * self.n_classes))
         state["n_averaged"] = decay * state["n_averaged"] + n
@@ -107,7 +107,7 @@ class Guard:
         state["strikes"] = state["strikes"] + 1 if suspicious else 0
         state["since"] += 1
         if state["strikes"] >= self.patience:
-            if state["relapsing"]:  # the kept state was on its way down already: begin anew
+            if state["relapsing"]:  # the stored state was already collapsing: use the source model
                 state["good"] = copy_tree(method.initial())
             method.load_learned(copy_tree(state["good"]))
             method.counts.restored += 1
@@ -121,7 +121,7 @@ class Guard:
         return self._state
 
     def load_tree(self, tree: Tree) -> None:
-        """Take a state back."""
+        """Load a state."""
         self._state = dict(tree)
 
     @staticmethod
@@ -139,5 +139,5 @@ class Guard:
 
 
 def _effective_classes(mean: Tensor) -> float:
-    """Return the number of classes that an even prediction of the same entropy would have."""
+    """Return the number of classes of a uniform prediction with the same entropy."""
     return float(entropy(mean.clamp_min(1e-12).log()).exp())

@@ -1,23 +1,26 @@
-"""The head of a model that comes without an artifact, for methods that look at features."""
+"""Find the head of a model without an artifact, for methods that use features."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from acclimate.errors import UnsuitableModel
+from acclimate.forward import Forward
 from acclimate.functional.norm import Statistics
-from acclimate.methods.base import Method
-from acclimate.taps import Forward, get_head
+from acclimate.introspect import get_head
+from acclimate.methods.method import Method
 
-_REMEDY = "Name the module that makes the logits: head=<name>."
+_REMEDY = "Name the module that returns the logits: info=ModelInfo(head=<name>)."
 
 
 def find_head(model: nn.Module) -> str:
-    """Return the name of what is most likely the head, without any data.
+    """Return the name of the most likely head, without any data.
 
-    That is what the model's own `get_classifier()` returns (timm's models have it), else the last
-    linear layer. Whether it makes the logits shows in the first forward: see `FeatureMethod`.
+    That is the result of the model's own `get_classifier()` (models of timm have it), otherwise the
+    last linear layer. The first batch verifies that it returns the logits; see `FeatureMethod`.
 
     Raises:
         UnsuitableModel: The model has no linear layer.
@@ -32,7 +35,7 @@ def find_head(model: nn.Module) -> str:
     if not linear or not linear[-1]:
         raise UnsuitableModel(
             "head_not_found",
-            f"no linear layer was found that could be the head. {_REMEDY}",
+            f"Expected a linear layer as the head of the model, found none. {_REMEDY}",
             candidates=(),
         )
     return linear[-1]
@@ -42,31 +45,31 @@ def linear_head(model: nn.Module, name: str, method: str) -> nn.Linear:
     """Return the head, which must be a linear layer.
 
     Raises:
-        UnsuitableModel: It is something else.
+        UnsuitableModel: It is another kind of layer.
     """
     head = get_head(model, name)
     if not isinstance(head, nn.Linear):
         raise UnsuitableModel(
             "wrong_head",
-            f"{method} starts from the rows of a linear head; expected nn.Linear at "
-            f'"{name}", found {type(head).__name__}. {_REMEDY}',
+            f'Expected the head "{name}" to be an nn.Linear, whose weights the method "{method}" '
+            f"uses, found {type(head).__name__}. {_REMEDY}",
             head=name,
         )
     return head
 
 
 class FeatureMethod(Method):
-    """A method that needs features, and finds the head itself if nobody named it.
+    """A method that needs features, and finds the head itself if it was not given.
 
-    A head that was found, not named, is put to the test with the first batch: what it makes of the
-    features must be the logits.
+    A head that was found in this way is verified with the first batch: its output must equal the
+    logits.
     """
 
     def setup(self) -> None:
-        """Find the head before anything is built on it."""
+        """Find the head before the method uses it."""
         self._is_guessed = self.head is None
         if self.head is None:
-            self.head = find_head(self.model)
+            self.info = replace(self.info, head=find_head(self.model))
         super().setup()
 
     def run(
@@ -76,7 +79,7 @@ class FeatureMethod(Method):
         statistics: Statistics | None = None,
         model: nn.Module | None = None,
     ) -> Forward:
-        """Run the model once; see that a guessed head makes the logits of the first batch."""
+        """Run the model once; verify that a guessed head returns the logits of the first batch."""
         result = super().run(x, moves, statistics, model)
         if self._is_guessed and model is None:
             self._check_head(result)
@@ -89,15 +92,15 @@ class FeatureMethod(Method):
         finite = logits.isfinite().all(dim=1)
         if made.shape == logits.shape:
             if not finite.any():
-                return  # which shows nothing; the next batch may
-            # Wide enough for another order of summation, far too narrow for another layer.
+                return  # nothing can be verified; the next batch may be finite
+            # Tolerates another order of summation, but no other layer.
             largest = logits[finite].abs().max()
             if bool((made - logits)[finite].abs().max() <= 0.02 * largest):
                 self._is_guessed = False
                 return
         raise UnsuitableModel(
             "wrong_head",
-            f'the head of this model was taken to be "{self.head}", its last linear layer, but '
-            f"that does not make the logits. {_REMEDY}",
+            f'Expected the last linear layer, "{self.head}", to return the logits of this model, '
+            f"found other values. {_REMEDY}",
             head=self.head,
         )

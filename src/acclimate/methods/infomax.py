@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from acclimate.functional.entropy import information_maximization
 from acclimate.methods.config import Config, GradientConfig, hp, uniform
 from acclimate.methods.gradient import GradientMethod
+from acclimate.methods.method import MethodCard
 
-#: The supplement's setting for Cityscapes-C, with batches of two images: running statistics are
-#: kept and updated.
-CITYSCAPES = {"optimizer": "adam", "lr": 1e-5, "statistics": "running", "statistics_momentum": 0.1}
+#: The supplement's setting for Cityscapes-C; see `GradientConfig` for what of it is ours.
+CITYSCAPES = GradientConfig.presets["cityscapes"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class InfomaxConfig(GradientConfig):
     """Options of `infomax`; the defaults are those of SWR + NSP."""
-
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        **GradientConfig.presets,
-        "cityscapes": CITYSCAPES,
-    }
 
     main_confidence: float = hp(
         0.2, search=uniform(0.1, 1.0), help="weight of the mean entropy, main task (λ_m1)"
@@ -45,11 +39,14 @@ class Infomax(GradientMethod):
     name: ClassVar[str] = "infomax"
     config_class: ClassVar[type[Config]] = InfomaxConfig
     config: InfomaxConfig
-    paper: ClassVar[str] = "https://arxiv.org/abs/2207.11707"
-    year: ClassVar[int] = 2022
-    moves: ClassVar[str] = "all parameters"
-    shards: ClassVar[bool] = True
-    dense: ClassVar[bool] = True
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://arxiv.org/abs/2207.11707",
+        year=2022,
+        moves="all parameters",
+        backwards=1,
+        shards=True,
+        dense=True,
+    )
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the main loss; terms are added by the base class."""

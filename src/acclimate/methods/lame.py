@@ -9,16 +9,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from acclimate.forward import Forward
 from acclimate.functional.entropy import log_probs
 from acclimate.functional.norm import STATISTICS
-from acclimate.methods.config import Config, choice, hp
+from acclimate.methods.config import Config, Presets, choice, hp
 from acclimate.methods.heads import FeatureMethod
-from acclimate.taps import Forward
+from acclimate.methods.method import MethodCard
 
 
 @dataclass(frozen=True, kw_only=True)
 class LameConfig(Config):
     """Options of `lame`."""
+
+    # It is not for pixels.
+    presets: ClassVar[Presets] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
 
     statistics: str = hp(
         "source", choices=STATISTICS, help="BatchNorm statistics: the source's, or another policy"
@@ -86,6 +90,10 @@ class Lame(FeatureMethod):
 
     Paper: Boudiaf et al. 2022, https://arxiv.org/abs/2201.05718.
     Official code: https://github.com/fiveai/LAME, of which nothing is used here.
+    That code takes log(p + 1e-10), which bounds how unlikely a class can be, and its energy mixes
+    two iterates: it multiplies the affinities with the one before. Here neither is done. The
+    difference grows with the batch: for a ResNet-20 on CIFAR-10-C the probabilities differ by up to
+    1e-4 in batches of 50, and by up to 0.35 in one of 250, though no predicted class does.
     Moves no parameter and keeps nothing between batches; BatchNorm keeps the source's statistics.
     Helps where neighbours in the stream share their label, and hurts where they do not. Returns the
     logarithms of the corrected probabilities. Cost of a batch: 1 forward.
@@ -94,9 +102,11 @@ class Lame(FeatureMethod):
     name: ClassVar[str] = "lame"
     config_class: ClassVar[type[Config]] = LameConfig
     config: LameConfig
-    paper: ClassVar[str] = "https://arxiv.org/abs/2201.05718"
-    code: ClassVar[str] = "https://github.com/fiveai/LAME"
-    year: ClassVar[int] = 2022
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://arxiv.org/abs/2201.05718",
+        code="https://github.com/fiveai/LAME",
+        year=2022,
+    )
 
     def step(self, x: Tensor) -> Tensor:
         """Predict one batch and correct it."""

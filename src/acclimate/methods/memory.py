@@ -1,6 +1,6 @@
-"""A memory of test images that is balanced over predicted classes, and lets go the old and unsure.
+"""A memory of test images, balanced over predicted classes, that drops old and uncertain images.
 
-The one of RoTTA (Yuan et al. 2023, https://arxiv.org/abs/2303.13899, section 3.2).
+It is the memory of RoTTA (Yuan et al. 2023, https://arxiv.org/abs/2303.13899, section 3.2).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EMPTY = -1  # in place of a label
 
 @dataclass
 class Item:
-    """One image, its predicted class, the entropy of that prediction, and samples seen since."""
+    """One image, its predicted class, the entropy of the prediction, and its age in samples."""
 
     image: Tensor
     label: int
@@ -28,19 +28,19 @@ class Item:
 
 
 class BalancedMemory:
-    """At most `capacity` images; a class that has its share makes room for itself.
+    """A memory of at most `capacity` images with an equal share per class.
 
-    A newcomer takes a free place while its class is under its share of the capacity. Otherwise it
-    replaces the item with the highest score, of its own class or, if that is under its share, of
-    the most frequent classes; unless its own score is as high. The score of an item grows with its
-    age and with its uncertainty.
+    A new item takes a free slot while its class is below its share of the capacity. Otherwise it
+    replaces the item with the highest score of its own class or, if that class is below its share,
+    of the most frequent classes, unless its own score is as high. The score of an item grows with
+    its age and with its uncertainty.
 
     Args:
-        capacity: Most images.
-        n_classes: Of the model; each has an equal share of the capacity.
-        age_weight: Of age in the score; λ_t in the paper.
-        uncertainty_weight: Of uncertainty in the score; λ_u in the paper.
-        items: What is in it, in the order in which it came.
+        capacity: Maximum number of images.
+        n_classes: Number of classes of the model; each has an equal share of the capacity.
+        age_weight: Weight of age in the score; λ_t in the paper.
+        uncertainty_weight: Weight of uncertainty in the score; λ_u in the paper.
+        items: The initial items, oldest first.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class BalancedMemory:
         self.items = list(items)
 
     def add(self, image: Tensor, label: int, uncertainty: float) -> None:
-        """Offer an image to the memory; everything in it is one sample older then."""
+        """Offer an image to the memory; all of its items become one sample older."""
         item = Item(image, label, uncertainty)
         if self._make_room(item):
             self.items.append(item)
@@ -68,7 +68,7 @@ class BalancedMemory:
         return sorted(self.items, key=lambda item: item.label)
 
     def to_tree(self) -> Tree:
-        """Return the items as tensors whose size does not depend on how many there are."""
+        """Return the items as tensors whose size does not depend on the number of items."""
         n_free = self.capacity - len(self.items)
         if not self.items:
             return None
@@ -102,7 +102,7 @@ class BalancedMemory:
             return True
         else:
             crowded = {label for label, count in enumerate(counts) if count == max(counts)}
-        # Of equals the one that came last goes; ages differ, so that there hardly are any.
+        # Ties are broken by position: the last item is dropped. They are rare, since ages differ.
         scored = [
             (self._score(item), position)
             for position, item in enumerate(self.items)
@@ -116,6 +116,6 @@ class BalancedMemory:
 
     def _score(self, item: Item) -> float:
         age = self.age_weight / (1 + math.exp(-item.age / self.capacity))
-        # One class leaves nothing to be unsure about, but must not divide by zero.
+        # Avoid a division by zero with a single class.
         most = math.log(max(self.n_classes, 2))
         return age + self.uncertainty_weight * item.uncertainty / most

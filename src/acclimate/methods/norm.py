@@ -7,8 +7,8 @@ from typing import ClassVar
 from torch import nn
 
 from acclimate.functional.norm import batch_norm_layers
-from acclimate.methods.base import Method, Problem
 from acclimate.methods.config import Config
+from acclimate.methods.method import Method, MethodCard, Problem
 
 
 class Norm(Method):
@@ -21,11 +21,13 @@ class Norm(Method):
     """
 
     name: ClassVar[str] = "norm"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2006.10963"
-    code: ClassVar[str] = "https://github.com/DequanWang/tent"
-    year: ClassVar[int] = 2020
-    shards: ClassVar[bool] = True
-    dense: ClassVar[bool] = True
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://arxiv.org/abs/2006.10963",
+        code="https://github.com/DequanWang/tent",
+        year=2020,
+        shards=True,
+        dense=True,
+    )
 
     @classmethod
     def check(cls, model: nn.Module, config: Config) -> list[Problem]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
-from acclimate.methods.config import Config, hp, log_uniform
+from acclimate.methods.config import Config, Presets, hp, log_uniform
 from acclimate.methods.eta import Eta, EtaConfig
+from acclimate.methods.method import MethodCard
 from acclimate.snapshot import copy_tree
 
 
@@ -18,7 +18,7 @@ class RdumbConfig(EtaConfig):
     """Options of `rdumb`; the defaults are those published for CIFAR-10 at batches of 200."""
 
     # The benchmark that runs it on CIFAR-100 keeps its threshold of CIFAR-10, other than for ETA.
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"imagenet": EtaConfig.presets["imagenet"]}
+    presets: ClassVar[Presets] = {**EtaConfig.presets, "cifar100": {}}
 
     reset_every: int = hp(
         1000, low=1, search=log_uniform(100, 10000), help="updates from one reset to the next"
@@ -32,8 +32,8 @@ class Rdumb(Eta):
     Official code: https://github.com/oripress/CCC.
     A reset takes back weights, optimiser and the mean prediction; the random draws and `counts` go
     on, and `counts.restored` counts it. Updates are counted; the authors' code counts batches,
-    those without a chosen sample too. It also has 0.355 for `max_entropy`, where EATA's runs, and
-    hence the default here, have 0.4.
+    those without a chosen sample too. `max_entropy` is 0.4 in its newest commit, as in EATA's runs
+    and here; earlier ones had log(1000) / 2 − 1, which is 0.355 of log(1000).
     Moves scale and shift of all normalisation layers. Returns the logits before the update.
     Cost of a batch: 1 forward, 1 backward.
     """
@@ -41,9 +41,13 @@ class Rdumb(Eta):
     name: ClassVar[str] = "rdumb"
     config_class: ClassVar[type[Config]] = RdumbConfig
     config: RdumbConfig
-    paper: ClassVar[str] = "https://arxiv.org/abs/2306.05401"
-    code: ClassVar[str] = "https://github.com/oripress/CCC"
-    year: ClassVar[int] = 2023
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://arxiv.org/abs/2306.05401",
+        code="https://github.com/oripress/CCC",
+        year=2023,
+        moves="scale and shift of normalisation layers",
+        backwards=1,
+    )
 
     def after_update(self, x: Tensor) -> None:
         """Become the source model again when it is time."""

@@ -11,13 +11,20 @@ from torch import Tensor
 from acclimate.functional.augmentations import CottaAugmentation, augment
 from acclimate.functional.entropy import cross_entropy_between, entropy, log_probs
 from acclimate.functional.inputs import check_images
-from acclimate.methods.config import Config, GradientConfig, hp, uniform
+from acclimate.methods.config import Config, GradientConfig, Presets, hp, uniform
+from acclimate.methods.method import MethodCard
 from acclimate.methods.tent import Tent
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoidConfig(GradientConfig):
     """Options of `roid`; the defaults are the authors'."""
+
+    presets: ClassVar[Presets] = {
+        "cifar10": {},
+        "cifar100": {},
+        "imagenet": {"optimizer": "sgd", "lr": 2.5e-4, "nesterov": True},
+    }
 
     temperature: float = hp(1 / 3, low=1e-4, help="of the weights of samples (τ)")
     probs_decay: float = hp(0.9, low=0.0, high=1.0, help="of the mean prediction (β)")
@@ -53,10 +60,14 @@ class Roid(Tent):
     name: ClassVar[str] = "roid"
     config_class: ClassVar[type[Config]] = RoidConfig
     config: RoidConfig
-    paper: ClassVar[str] = "https://arxiv.org/abs/2306.00650"
-    code: ClassVar[str] = "https://github.com/mariodoebler/test-time-adaptation"
-    year: ClassVar[int] = 2024
-    forwards: ClassVar[int] = 2
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://arxiv.org/abs/2306.00650",
+        code="https://github.com/mariodoebler/test-time-adaptation",
+        year=2024,
+        moves="scale and shift of normalisation layers",
+        forwards=2,
+        backwards=1,
+    )
 
     mean_probs: Tensor | None
 
@@ -76,7 +87,7 @@ class Roid(Tent):
         loss = (soft_likelihood_ratio(logits, self.config.clip) * weights).sum()
         chosen = weights > 0
         part = x[chosen]
-        if self.config.consistency > 0 and not self._is_single(part):
+        if self.config.consistency > 0 and not self.is_single(part):
             view = augment(self._augmentation, part, self.normalization, self.generator)
             other, own = self.run(view, moves=False).logits, logits[chosen]
             both = cross_entropy_between(own, other) + cross_entropy_between(other, own)

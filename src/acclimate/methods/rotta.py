@@ -13,8 +13,9 @@ from acclimate.functional.augmentations import CottaAugmentation, augment
 from acclimate.functional.entropy import cross_entropy_between, entropy
 from acclimate.functional.inputs import check_images
 from acclimate.functional.norm import STATISTICS
-from acclimate.methods.config import Config, GradientConfig, hp
+from acclimate.methods.config import Config, GradientConfig, Presets, hp
 from acclimate.methods.memory import BalancedMemory
+from acclimate.methods.method import MethodCard
 from acclimate.methods.teacher import copy_frozen, follow
 from acclimate.methods.tent import Tent
 from acclimate.snapshot import Tree
@@ -23,6 +24,9 @@ from acclimate.snapshot import Tree
 @dataclass(frozen=True, kw_only=True)
 class RottaConfig(GradientConfig):
     """Options of `rotta`; the defaults are published for CIFAR-10 and CIFAR-100."""
+
+    # On ImageNet the benchmark of ROID runs it with the same values; its authors do not run it.
+    presets: ClassVar[Presets] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
 
     statistics: str = hp(
         "robust",
@@ -56,11 +60,15 @@ class Rotta(Tent):
     name: ClassVar[str] = "rotta"
     config_class: ClassVar[type[Config]] = RottaConfig
     config: RottaConfig
-    paper: ClassVar[str] = "https://arxiv.org/abs/2303.13899"
-    code: ClassVar[str] = "https://github.com/BIT-DA/RoTTA"
-    year: ClassVar[int] = 2023
-    moves: ClassVar[str] = "scale and shift of normalisation layers, BatchNorm statistics"
-    forwards: ClassVar[int] = 3
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://arxiv.org/abs/2303.13899",
+        code="https://github.com/BIT-DA/RoTTA",
+        year=2023,
+        moves="scale and shift of normalisation layers, BatchNorm statistics",
+        forwards=3,
+        backwards=1,
+        replays=True,
+    )
 
     teacher: nn.Module
     memory: Tree
@@ -114,12 +122,12 @@ class Rotta(Tent):
             self.counts.skip("nothing_selected")
             return
         images = torch.stack([item.image for item in items])
-        if self._is_single(images):
+        if self.is_single(images):
             self.counts.skip("single")
             return
         ages = torch.tensor([item.age for item in items], dtype=torch.float64)
         self._weights = torch.sigmoid(-ages / self.config.memory_size)
-        torch.clear_autocast_cache()  # which holds the weights from before the last update
+        self.weights_changed()  # which holds the weights from before the last update
         super().step(images)
 
     def _read_memory(self, n_classes: int) -> BalancedMemory:

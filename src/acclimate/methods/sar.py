@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from acclimate.functional.entropy import entropy
 from acclimate.functional.norm import NORM_LAYERS, norm_parameters
-from acclimate.methods.config import Config, GradientConfig, hp, log_uniform, uniform
-from acclimate.methods.optimizer import all_finite
+from acclimate.methods.config import Config, GradientConfig, Presets, hp, log_uniform, uniform
+from acclimate.methods.gradient import all_finite
+from acclimate.methods.method import MethodCard
 from acclimate.methods.tent import Tent
 from acclimate.snapshot import copy_tree
 
@@ -56,8 +57,10 @@ class SkipTopConfig(GradientConfig):
 class SarConfig(SkipTopConfig):
     """Options of `sar`; rate and batches of 200 are the benchmarks' on CIFAR-10."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "imagenet": {"lr": 2.5e-4, "skip_top": TOP_OF_RESNET50}
+    presets: ClassVar[Presets] = {
+        "cifar10": {},
+        "cifar100": {},
+        "imagenet": {"lr": 2.5e-4, "skip_top": TOP_OF_RESNET50},
     }
 
     optimizer: str = hp("sgd", choices=("adam", "adamw", "sgd"), help="the optimiser")
@@ -84,20 +87,25 @@ class Sar(Tent):
     the low mean back, and so restores again and again. A batch without a sure sample changes
     nothing; their optimiser coasts on its momentum then. NSP, if added, is in the second gradient.
     Moves scale and shift of normalisation layers, without the share `skip_top` next to the output.
-    The authors exclude by name (`layer4` of ResNets, blocks 9 to 11 and the last norm of ViTs),
-    which excludes nothing in CIFAR's WideResNets and ResNet-20: the default. Their rate for ViTs is
-    1e-3, and shrinks with small batches. Returns the logits before the update.
+    The authors exclude by name: `layer4` of ResNets, blocks 9 to 11 of ViTs, and any layer that is
+    called `norm`, or is inside a module of a name that ends so. The last rule is for the last layer
+    of ViTs, but hits others, such as the stem of a model that calls it `norm`; no name matters
+    here. Nothing is excluded in CIFAR's WideResNets: the default. Their rate for ViTs is 1e-3, and
+    shrinks with small batches. Returns the logits before the update.
     Cost of a batch: 2 forwards, 2 backwards.
     """
 
     name: ClassVar[str] = "sar"
     config_class: ClassVar[type[Config]] = SarConfig
     config: SarConfig
-    paper: ClassVar[str] = "https://arxiv.org/abs/2302.12400"
-    code: ClassVar[str] = "https://github.com/mr-eggplant/SAR"
-    year: ClassVar[int] = 2023
-    forwards: ClassVar[int] = 2
-    backwards: ClassVar[int] = 2
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://arxiv.org/abs/2302.12400",
+        code="https://github.com/mr-eggplant/SAR",
+        year=2023,
+        moves="scale and shift of normalisation layers",
+        forwards=2,
+        backwards=2,
+    )
 
     mean_loss: Tensor | None
 
@@ -130,18 +138,18 @@ class Sar(Tent):
             logits, loss = self.loss(x)
             if loss is None:
                 return logits, None, ()
-            gradients = self.gradients_of(loss)
+            gradients: Sequence[Tensor | None] = self.gradients_of(loss)
             if not all_finite([g for g in gradients if g is not None]):
                 return logits, loss, gradients  # which are counted as such, and not applied
             self._climb(moved, gradients)
-            self._first = None  # the pass that NSP is to use is the one up there
+            self.forget_pass()  # terms use the pass at the top of the climb
             _, loss = self.loss(x)
             if loss is None:
                 return logits, None, ()
             old, new = self.mean_loss, loss.detach()
             self.mean_loss = new if old is None else DECAY * old.to(new) + (1 - DECAY) * new
-            loss = loss + self.auxiliary(x) if self.nsp is not None else loss
-            return logits, loss, self.gradients_of(loss)
+            _, loss, gradients = self.add_terms(x, logits, loss)
+            return logits, loss, gradients
         finally:
             self._reliable = None
             with torch.no_grad():
@@ -163,4 +171,4 @@ class Sar(Tent):
         for parameter, gradient in given:
             parameter.add_(step.to(gradient) * gradient)
         # Autocast may hold low-precision copies of the weights as they were.
-        torch.clear_autocast_cache()
+        self.weights_changed()

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from acclimate.errors import UnsuitableModel
 from acclimate.functional.entropy import information_maximization, log_probs
-from acclimate.methods.config import Config, GradientConfig, choice, hp, log_uniform
+from acclimate.introspect import get_head
+from acclimate.methods.config import Config, GradientConfig, Presets, choice, hp, log_uniform
 from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.heads import FeatureMethod
-from acclimate.methods.optimizer import build_optimizer
-from acclimate.taps import get_head
+from acclimate.methods.method import MethodCard
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShotConfig(GradientConfig):
     """Options of `shot`; the defaults are those of the TTT++ framework on CIFAR."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    # The framework has a script for CIFAR-10 only; Choi et al. take its defaults for both.
+    presets: ClassVar[Presets] = {"cifar10": {}, "cifar100": {}}
 
     optimizer: str = hp("sgd", choices=("adam", "adamw", "sgd"), help="the optimiser")
     confidence: float = hp(1.0, low=0.0, help="weight of the mean entropy")
@@ -80,29 +80,26 @@ class Shot(FeatureMethod, GradientMethod):
     name: ClassVar[str] = "shot"
     config_class: ClassVar[type[Config]] = ShotConfig
     config: ShotConfig
-    paper: ClassVar[str] = "https://arxiv.org/abs/2002.08546"
-    code: ClassVar[str] = "https://github.com/tim-learn/SHOT"
-    year: ClassVar[int] = 2020
-    moves: ClassVar[str] = "all parameters but the head's"
-    reconstruction: ClassVar[str] = "how pseudo-labels are made online is not published"
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://arxiv.org/abs/2002.08546",
+        code="https://github.com/tim-learn/SHOT",
+        year=2020,
+        moves="all parameters but the head's",
+        backwards=1,
+        reconstruction="how pseudo-labels are made online is not published",
+    )
 
     queue: dict[str, Tensor]
 
     def setup(self) -> None:
-        """Take the head out of what moves, and open the queue."""
+        """Open the queue."""
         super().setup()
-        frozen = {id(p) for p in get_head(self.model, str(self.head)).parameters()}
-        self.parameters_moved = {
-            name: p for name, p in self.parameters_moved.items() if id(p) not in frozen
-        }
-        if not self.parameters_moved:
-            raise UnsuitableModel(
-                "nothing_to_train",
-                f'{self.name} trains all but the head "{self.head}", of which every parameter is '
-                "frozen. Unfreeze the model with model.requires_grad_(True).",
-            )
-        self.optimizer = build_optimizer(list(self.parameters_moved.values()), self.config)
         self.add_state("queue", {})
+
+    def trained(self) -> Mapping[str, nn.Parameter]:
+        """Return all parameters but the head's."""
+        frozen = {id(p) for p in get_head(self.model, self.info.known_head).parameters()}
+        return {name: p for name, p in super().trained().items() if id(p) not in frozen}
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return information maximisation, and the cross entropy with pseudo-labels."""

@@ -8,8 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from acclimate.functional.norm import STATISTICS
-from acclimate.methods.base import Method
 from acclimate.methods.config import Config, hp
+from acclimate.methods.method import Method, MethodCard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +30,10 @@ class Source(Method):
 
     name: ClassVar[str] = "source"
     config_class: ClassVar[type[Config]] = SourceConfig
-    shards: ClassVar[bool] = True
-    dense: ClassVar[bool] = True
+    card: ClassVar[MethodCard] = MethodCard(
+        shards=True,
+        dense=True,
+    )
 
     def _takes_channels_last(self, x: Tensor) -> bool:
         """Leave the layout alone: what is returned is the model's own output to the last bit."""

@@ -11,6 +11,7 @@ from acclimate.errors import NotAdapted
 from acclimate.functional.entropy import log_probs
 from acclimate.functional.pixels import image_losses, to_maps
 from acclimate.methods.gradient import GradientMethod
+from acclimate.methods.method import MethodCard
 
 
 class Supervised(GradientMethod):
@@ -25,15 +26,18 @@ class Supervised(GradientMethod):
     """
 
     name: ClassVar[str] = "supervised"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2207.11707"
-    year: ClassVar[int] = 2022
-    moves: ClassVar[str] = "all parameters"
-    is_oracle: ClassVar[bool] = True
-    dense: ClassVar[bool] = True
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://arxiv.org/abs/2207.11707",
+        year=2022,
+        moves="all parameters",
+        backwards=1,
+        is_oracle=True,
+        dense=True,
+    )
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the cross entropy with the labels that were revealed."""
-        if self._labels is None:
+        if self.labels is None:
             raise NotAdapted(
                 "labels_needed",
                 "supervised is an oracle: it learns from labels, which only an evaluation can show "
@@ -41,7 +45,7 @@ class Supervised(GradientMethod):
                 "another method.",
             )
         found = self.run(x)
-        logits, y = found.logits, self._labels.to(found.logits.device)
+        logits, y = found.logits, self.labels.to(found.logits.device)
         if found.grid is None:
             return logits, F.nll_loss(log_probs(logits), y)
         counts = (y >= 0) & (y < logits.shape[1])

@@ -6,14 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from acclimate.methods.composition import Composition, SwrOptions
-from acclimate.methods.config import Config
+from acclimate.methods.config import Config, GradientConfig, Presets
 from acclimate.methods.infomax import CITYSCAPES, Infomax, InfomaxConfig
+from acclimate.methods.method import MethodCard
+from acclimate.parts.part import Part
+from acclimate.parts.penalty import Penalty
+from acclimate.terms.swr import Swr, SwrOptions
+from acclimate.terms.term import Term
 
-#: The paper changes the strength only on ImageNet-C; optimiser and rate there are TENT's.
-IMAGENET = {"optimizer": "sgd", "lr": 2.5e-4, "strength": 3000.0}
+#: The supplement changes the strength only, and has the rate of TENT on ImageNet; it does not name
+#: the optimiser, and TENT's is taken here.
+IMAGENET = {**GradientConfig.presets["imagenet"], "strength": 3000.0}
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: dict[str, Mapping[str, Any]] = {
+    "cifar10": {},
+    "cifar100": {},
     "imagenet": IMAGENET,
     "cityscapes": {**CITYSCAPES, "strength": 40.0, "anchor": "source"},
 }
@@ -23,7 +30,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 class SwrConfig(SwrOptions, InfomaxConfig):
     """Options of `swr`; the defaults are the paper's."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+    presets: ClassVar[Presets] = PRESETS
 
 
 class SwrMethod(Infomax):
@@ -31,18 +38,25 @@ class SwrMethod(Infomax):
 
     Paper: Choi et al. 2022, table 2, https://arxiv.org/abs/2207.11707. Official code: none is
     public. Moves all parameters. Returns the logits before the update. The supplement adapts models
-    that predict every pixel with it: `preset="cityscapes"`, batches of two images.
-    Cost of a batch: 1 forward, 1 backward.
+    that predict every pixel with it: `preset="cityscapes"`, batches of two images. There BatchNorm
+    moves its running statistics and uses them in the same pass; `GradientConfig` says what of this
+    preset is the supplement's and what is ours. Cost of a batch: 1 forward, 1 backward.
     """
 
     name: ClassVar[str] = "swr"
     config_class: ClassVar[type[Config]] = SwrConfig
     config: SwrConfig
-    needs: ClassVar[tuple[str, ...]] = ("penalty",)
-    shards: ClassVar[bool] = True
-    dense: ClassVar[bool] = True
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://arxiv.org/abs/2207.11707",
+        year=2022,
+        moves="all parameters",
+        backwards=1,
+        shards=True,
+        dense=True,
+    )
+    needs: ClassVar[tuple[type[Part], ...]] = (Penalty,)
 
     @classmethod
-    def own_terms(cls, config: SwrConfig) -> Composition:
-        """Return the regulariser."""
-        return Composition(regularizer=SwrOptions.taken_from(config))
+    def own_terms(cls, config: SwrConfig) -> tuple[Term, ...]:
+        """Return SWR."""
+        return (Swr.taken_from(config),)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,8 @@ from torch import Tensor
 
 from acclimate.functional.entropy import log_probs
 from acclimate.functional.views import VIEW_SETS, apply_views, get_views
-from acclimate.methods.config import Config, hp
+from acclimate.methods.config import Config, Presets, hp
+from acclimate.methods.method import MethodCard
 from acclimate.methods.swr import IMAGENET, SwrConfig, SwrMethod
 
 
@@ -20,7 +20,7 @@ from acclimate.methods.swr import IMAGENET, SwrConfig, SwrMethod
 class SwrFixmatchConfig(SwrConfig):
     """Options of `swr_fixmatch`; threshold and weight are FixMatch's own."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"imagenet": IMAGENET}
+    presets: ClassVar[Presets] = {"cifar10": {}, "cifar100": {}, "imagenet": IMAGENET}
 
     threshold: float = hp(0.95, low=0.0, high=1.0, help="learn from predictions as sure as this")
     weight: float = hp(1.0, low=0.0, help="of the consistency loss")
@@ -44,8 +44,14 @@ class SwrFixmatch(SwrMethod):
     name: ClassVar[str] = "swr_fixmatch"
     config_class: ClassVar[type[Config]] = SwrFixmatchConfig
     config: SwrFixmatchConfig
-    forwards: ClassVar[int] = 2
-    reconstruction: ClassVar[str] = "the paper does not give its settings of FixMatch"
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://arxiv.org/abs/2207.11707",
+        year=2022,
+        moves="all parameters",
+        forwards=2,
+        backwards=1,
+        reconstruction="the paper does not give its settings of FixMatch",
+    )
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return main loss and FixMatch's; the regulariser is added to the gradient."""

@@ -9,16 +9,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from acclimate.forward import Forward
 from acclimate.functional.entropy import entropy
 from acclimate.functional.norm import STATISTICS
-from acclimate.methods.config import Config, choice, hp
+from acclimate.methods.config import Config, Presets, choice, hp
 from acclimate.methods.heads import FeatureMethod, linear_head
-from acclimate.taps import Forward
+from acclimate.methods.method import MethodCard
 
 
 @dataclass(frozen=True, kw_only=True)
 class T3aConfig(Config):
     """Options of `t3a`."""
+
+    # It is not for pixels.
+    presets: ClassVar[Presets] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
 
     statistics: str = hp(
         "source", choices=STATISTICS, help="BatchNorm statistics: the source's, or another policy"
@@ -48,9 +52,11 @@ class T3a(FeatureMethod):
     name: ClassVar[str] = "t3a"
     config_class: ClassVar[type[Config]] = T3aConfig
     config: T3aConfig
-    paper: ClassVar[str] = "https://openreview.net/forum?id=e_yvNqkJKAW"
-    code: ClassVar[str] = "https://github.com/matsuolab/T3A"
-    year: ClassVar[int] = 2021
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://openreview.net/forum?id=e_yvNqkJKAW",
+        code="https://github.com/matsuolab/T3A",
+        year=2021,
+    )
 
     supports: Tensor
     entropies: Tensor

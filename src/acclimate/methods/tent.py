@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from acclimate.functional.across import batch_mean
 from acclimate.functional.entropy import entropy
 from acclimate.functional.norm import norm_parameters
-from acclimate.methods.base import Problem
 from acclimate.methods.config import Config, GradientConfig
 from acclimate.methods.gradient import GradientMethod
+from acclimate.methods.method import MethodCard, Problem
 
 
 class Tent(GradientMethod):
@@ -21,18 +21,21 @@ class Tent(GradientMethod):
     Official code: https://github.com/DequanWang/tent.
     Moves scale and shift of all normalisation layers; the authors' code takes BatchNorm2d only,
     which is the same on a model that has no other. It also runs the model in training mode, and so
-    with dropout; here dropout stays off. Returns the logits before the update.
-    Cost of a batch: 1 forward, 1 backward.
+    with dropout; here dropout stays off. Returns the logits before the update. `GradientConfig`
+    says which values of the presets are published. Cost of a batch: 1 forward, 1 backward.
     """
 
     name: ClassVar[str] = "tent"
     config_class: ClassVar[type[Config]] = GradientConfig
-    paper: ClassVar[str] = "https://arxiv.org/abs/2006.10726"
-    code: ClassVar[str] = "https://github.com/DequanWang/tent"
-    year: ClassVar[int] = 2021
-    moves: ClassVar[str] = "scale and shift of normalisation layers"
-    shards: ClassVar[bool] = True
-    dense: ClassVar[bool] = True
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://arxiv.org/abs/2006.10726",
+        code="https://github.com/DequanWang/tent",
+        year=2021,
+        moves="scale and shift of normalisation layers",
+        backwards=1,
+        shards=True,
+        dense=True,
+    )
 
     @classmethod
     def trainable(cls, model: nn.Module, config: GradientConfig) -> dict[str, nn.Parameter]:

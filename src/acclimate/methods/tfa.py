@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from acclimate.artifact import Artifact
 from acclimate.errors import AcclimateWarning, ArtifactMissing, UnsuitableModel
-from acclimate.methods.config import Config, GradientConfig, hp, log_uniform
+from acclimate.methods.alignment import Alignment
+from acclimate.methods.config import Config, GradientConfig, Presets, hp, log_uniform
 from acclimate.methods.gradient import GradientMethod
-from acclimate.terms.alignment import Alignment
-from acclimate.terms.contrastive_head import head_from_weights
+from acclimate.methods.method import MethodCard
+from acclimate.parts.contrast import Contrast
+from acclimate.parts.contrastive_head import head_from_weights
+from acclimate.parts.part import Part
 
 
 @dataclass(frozen=True, kw_only=True)
 class TfaConfig(GradientConfig):
     """Options of `tfa`; the defaults are the authors' for CIFAR-10."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "cifar100": {"lr": 1e-4, "encoder_scale": 5.0, "head_scale": 20.0, "window": 2048}
+    presets: ClassVar[Presets] = {
+        "cifar10": {},
+        "cifar100": {"lr": 1e-4, "encoder_scale": 5.0, "head_scale": 20.0, "window": 2048},
     }
 
     optimizer: str = hp("sgd", choices=("adam", "adamw", "sgd"), help="the optimiser")
@@ -60,7 +63,9 @@ class Tfa(GradientMethod):
     queue of earlier features, once the queue is full.
     The authors' script is offline: it passes over the test set up to 500 times, and its learning
     rate and its end depend on the test error. Here each batch is seen once. It also predicts with
-    running statistics that move; here the batch's own, those of the update, are used.
+    running statistics that move; here the batch's own, those of the update, are used. Its queue
+    hands out the tensor that it then writes the batch into, so that moments count every batch
+    twice, once without a gradient, in the place of the oldest one; here it counts once.
     Moves all parameters of the encoder; classifier and projection head are fixed. Returns the
     logits before the update. Cost of a batch: 1 forward, 1 backward.
     """
@@ -68,13 +73,14 @@ class Tfa(GradientMethod):
     name: ClassVar[str] = "tfa"
     config_class: ClassVar[type[Config]] = TfaConfig
     config: TfaConfig
-    paper: ClassVar[str] = (
-        "https://papers.nips.cc/paper/2021/hash/b618c3210e934362ac261db280128c22-Abstract.html"
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://papers.nips.cc/paper/2021/hash/b618c3210e934362ac261db280128c22-Abstract.html",
+        code="https://github.com/vita-epfl/ttt-plus-plus",
+        year=2021,
+        moves="all parameters of the encoder",
+        backwards=1,
     )
-    code: ClassVar[str] = "https://github.com/vita-epfl/ttt-plus-plus"
-    year: ClassVar[int] = 2021
-    moves: ClassVar[str] = "all parameters of the encoder"
-    needs: ClassVar[tuple[str, ...]] = ("contrast",)
+    needs: ClassVar[tuple[type[Part], ...]] = (Contrast,)
 
     alignment: Alignment
     queue: Tensor
@@ -86,16 +92,16 @@ class Tfa(GradientMethod):
         device = next(iter(self.model.parameters())).device
         self.alignment = self._build_alignment(artifact).to(device)
         super().setup()
-        classifier = self.model.get_submodule(artifact.anatomy.head)
+        classifier = self.model.get_submodule(artifact.info.known_head)
         fixed = {id(parameter) for parameter in classifier.parameters()}
         if all(id(parameter) in fixed for parameter in self.parameters_moved.values()):
             raise UnsuitableModel(
                 "nothing_to_train",
                 f"{self.name} moves the encoder, but every parameter before the head "
-                f'"{artifact.anatomy.head}" is frozen. Unfreeze it: model.requires_grad_(True).',
+                f'"{artifact.info.known_head}" is frozen. Unfreeze it: model.requires_grad_(True).',
             )
         like = next(iter(self.model.parameters()))
-        self.add_state("queue", like.new_zeros(self.config.window, artifact.anatomy.n_features))
+        self.add_state("queue", like.new_zeros(self.config.window, artifact.info.known_width))
         self.add_state("n_queued", 0)
         self._fresh: Tensor | None = None
 
@@ -132,7 +138,7 @@ class Tfa(GradientMethod):
                     "encoder_only",
                     f"the artifact has no projection head: {self.name} aligns the encoder's "
                     "features alone. Say head_scale=0 if that is what you want, or prepare a "
-                    "jointly trained model with contrast_head=FILE (see "
+                    "jointly trained model with parts=[Contrast(head=FILE)] (see "
                     "`acclimate train --joint`).",
                 ),
                 stacklevel=2,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,16 +11,17 @@ from torch import Tensor
 from acclimate.errors import ArtifactMissing
 from acclimate.functional.contrast import contrastive_loss
 from acclimate.functional.views import VIEW_SETS, apply_views, get_views
-from acclimate.methods.config import Config, hp, log_uniform, uniform
+from acclimate.methods.config import Config, Presets, hp, log_uniform, uniform
+from acclimate.methods.method import MethodCard
 from acclimate.methods.tfa import Tfa, TfaConfig
-from acclimate.terms.contrastive_head import HOW_TO_TRAIN
+from acclimate.parts.contrastive_head import HOW_TO_TRAIN
 
 
 @dataclass(frozen=True, kw_only=True)
 class TttPpConfig(TfaConfig):
     """Options of `ttt_pp`; the defaults are the authors' for CIFAR-10."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = TfaConfig.presets
+    presets: ClassVar[Presets] = TfaConfig.presets
 
     temperature: float = hp(
         0.5, low=1e-4, search=uniform(0.05, 1.0), help="of the contrastive loss (T)"
@@ -56,7 +56,14 @@ class TttPp(Tfa):
     name: ClassVar[str] = "ttt_pp"
     config_class: ClassVar[type[Config]] = TttPpConfig
     config: TttPpConfig
-    forwards: ClassVar[int] = 2
+    card: ClassVar[MethodCard] = MethodCard(
+        paper="https://papers.nips.cc/paper/2021/hash/b618c3210e934362ac261db280128c22-Abstract.html",
+        code="https://github.com/vita-epfl/ttt-plus-plus",
+        year=2021,
+        moves="all parameters of the encoder",
+        forwards=2,
+        backwards=1,
+    )
     #: Whether an artifact without a projection head is of no use, and need not be made.
     needs_contrast_head: ClassVar[bool] = True
 

@@ -61,7 +61,7 @@ def find_experiments(name: str) -> tuple[Experiment, ...]:
         known = (*EXPERIMENTS, *WHOLES, *ALIASES)
         raise BadInput(
             "unknown_name",
-            f'the paper has no "{name}" here. {did_you_mean(asked, known)}',
+            f'Unknown experiment "{name}". {did_you_mean(asked, known)}',
             kind="experiment",
             name=name,
             known=known,

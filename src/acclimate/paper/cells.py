@@ -101,8 +101,8 @@ def read_grids(
         if missing:
             raise BadInput(
                 "wrong_fields",
-                f'expected the jobs of an experiment, but "{outcome.entry.label}" names neither '
-                "row nor column. Take the outcomes of Experiment.suite().",
+                f'Expected the jobs of an experiment; "{outcome.entry.label}" defines no row or '
+                "column. Pass the outcomes of Experiment.suite().",
                 missing=missing,
                 unknown=(),
             )
@@ -139,7 +139,7 @@ def _percent(result: Result, measured: Measured) -> dict[str, float]:
     if not shares:
         raise BadInput(
             "not_recorded",
-            "expected jobs that predict every pixel, found none that overlap.",
+            "Expected jobs with pixel predictions, found none with a measured overlap.",
             what=measured,
         )
     return {name: 100 * share for name, share in shares.items()}

@@ -179,9 +179,9 @@ def _run_trials(
     if failed:
         raise BadInput(
             "unfinished_job",
-            f"{len(failed)} of {len(entries)} trials did not reach their end, such as "
-            f'"{failed[0].label}" on {failed[0].group}: nothing can be chosen. Why: acclimate '
-            f"bench status {place}",
+            f'{len(failed)} of {len(entries)} trials did not finish, such as "{failed[0].label}" '
+            f"on {failed[0].group}, so no candidate can be selected. For the reasons, run: "
+            f"acclimate bench status {place}",
             path=place,
         )
     return found

@@ -186,7 +186,7 @@ def find_domain_setups(scale: str, settings: Settings) -> tuple[DomainSetup, ...
         known = tuple(f"{own.column}, {own.get_group(a)}" for own in made for a in ALGORITHMS)
         raise BadInput(
             "unknown_name",
-            f'no setting has "{settings.only}" in its name. There are: {"; ".join(known)}.',
+            f'No setting has "{settings.only}" in its name. Known: {"; ".join(known)}.',
             kind="setting",
             name=settings.only,
             known=known,

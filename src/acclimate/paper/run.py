@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from acclimate import zoo
-from acclimate.artifact import versions
 from acclimate.bench.engine import run_suite
 from acclimate.bench.events import OnEvent
 from acclimate.bench.outcome import Entry, Outcome
@@ -27,7 +26,7 @@ from acclimate.paper.plan import Workshop
 from acclimate.paper.render import render_latex, render_markdown
 from acclimate.paper.scales import Settings
 from acclimate.paper.tables import PaperTable
-from acclimate.storage import write_atomically
+from acclimate.storage import versions, write_atomically
 from acclimate.zoo.named import how_to_train
 from acclimate.zoo.segmentation import is_dense_name
 
@@ -123,8 +122,8 @@ def reproduce(
     if not outcomes:
         raise BadInput(
             "no_finished_job",
-            f"none of the {len(suite.entries)} jobs of {experiment.id} reached its end. Why: "
-            f"acclimate bench status {place}",
+            f"None of the {len(suite.entries)} jobs of {experiment.id} finished. For the reasons, "
+            f"run: acclimate bench status {place}",
         )
     notes = (*suite.notes.splitlines(), *describe_protocols(outcomes))
     notes = (*notes, f"Selection: {get_rule(suite.selection).sentence}.")
@@ -184,8 +183,9 @@ def check_weights(suite: Suite) -> None:
         if spec.weights is None and is_dense_name(spec.model) and spec.model != "builtin-scenes":
             raise BadInput(
                 "no_weights",
-                f"{entry.group} needs weights of {spec.model}, and none are published. Train it: "
-                f"{how_to_train(spec.model)}; then give the file: --weights {spec.model}=FILE.",
+                f"{entry.group} needs weights of {spec.model}, and none are published. Train the "
+                f"model: {how_to_train(spec.model)}. Then pass the file: --weights "
+                f"{spec.model}=FILE",
                 name=spec.model,
             )
         if spec.weights is not None or spec.model not in zoo.list_models():
@@ -194,9 +194,9 @@ def check_weights(suite: Suite) -> None:
         if not path.is_file():
             raise BadInput(
                 "not_found",
-                f"{entry.group} needs the weights of {spec.model}, which are not at {path}. Get "
-                f"them: acclimate zoo get {spec.model}; or give a file: --weights "
-                f"{spec.model}=FILE.",
+                f"{entry.group} needs the weights of {spec.model}, which were not found at "
+                f"{path}. Run: acclimate zoo get {spec.model}, or pass a file: --weights "
+                f"{spec.model}=FILE",
                 path=path,
             )
 
@@ -234,7 +234,7 @@ def _write(path: Path, content: str | bytes) -> Path:
     except OSError as error:
         raise BadInput(
             "not_writable",
-            f"cannot make {path.parent} ({error.strerror}). Give another folder by --out.",
+            f"Cannot create {path.parent} ({error.strerror}). Pass another folder with --out.",
             path=path.parent,
         ) from error
     write_atomically(path, content.encode() if isinstance(content, str) else content)

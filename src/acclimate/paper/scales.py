@@ -66,7 +66,7 @@ class Settings:
         if self.trials is not None and self.trials < 1:
             raise BadInput(
                 "out_of_range",
-                f"expected at least 1 of --trials, found {self.trials}.",
+                f"Expected --trials to be at least 1, found {self.trials}.",
                 option="trials",
                 found=self.trials,
             )
@@ -83,7 +83,7 @@ class Settings:
                     hint = did_you_mean(name, known)
                     raise BadInput(
                         "unknown_name",
-                        f'--{what}: nothing is called "{name}" here. {hint}',
+                        f'Unknown name "{name}" for --{what}. {hint}',
                         kind=what,
                         name=name,
                         known=tuple(known),
@@ -117,7 +117,7 @@ def check_scale(scale: str) -> str:
     if scale not in SCALES:
         raise BadInput(
             "unknown_name",
-            f'there is no scale "{scale}". {did_you_mean(scale, SCALES)}',
+            f'Unknown scale "{scale}". {did_you_mean(scale, SCALES)}',
             kind="scale",
             name=scale,
             known=tuple(SCALES),
@@ -151,7 +151,7 @@ def find_setups(
         known = tuple(setup.name for setup in made)
         raise BadInput(
             "unknown_name",
-            f'no setting has "{settings.only}" in its name. There are: {"; ".join(known)}.',
+            f'No setting has "{settings.only}" in its name. Known: {"; ".join(known)}.',
             kind="setting",
             name=settings.only,
             known=known,
@@ -161,8 +161,8 @@ def find_setups(
     if not left:
         raise BadInput(
             "missing_option",
-            f"no model for {wanted[0].name} is public. Give yours: "
-            f'--model "{wanted[0].name}=package.module:function".',
+            f"No model for {wanted[0].name} is public. Pass your own: --model "
+            f'"{wanted[0].name}=package.module:function"',
             option="models",
         )
     return left
@@ -224,8 +224,8 @@ def _change(setup: Setup, scale: str, settings: Settings) -> Setup:
     elif job["data"] == "imagenetc":
         raise BadInput(
             "missing_option",
-            f"{setup.name} needs labelled training images, which acclimate does not have: say "
-            "--source imagenetc=DIR, of the layout DIR/<wnid>/<image>.",
+            f"{setup.name} needs labelled training images, which acclimate does not provide. Pass "
+            "--source imagenetc=DIR, with the layout DIR/<wnid>/<image>.",
             option="sources",
         )
     job["prepare"] = prepare

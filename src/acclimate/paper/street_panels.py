@@ -59,8 +59,7 @@ def predict_last(outcome: Outcome, materials: Materials) -> list[Panel]:
         spec.method,
         materials.get_artifact(spec, model, data),
         config=spec.get_config(),
-        regularizer=spec.get_regularizer(),
-        auxiliary=spec.get_auxiliary(),
+        terms=spec.get_terms(),
         seed=spec.seed,
         speed=spec.speed,
     )

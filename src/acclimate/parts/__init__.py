@@ -1,27 +1,21 @@
-"""The parts of an artifact: each is computed on source data by one function."""
+"""The parts of an artifact: statistics computed once on source data, for later adaptation."""
 
-from acclimate.parts.contrast import prepare_contrast
-from acclimate.parts.features import prepare_features
-from acclimate.parts.fisher import prepare_fisher
-from acclimate.parts.options import (
-    ContrastOptions,
-    FisherOptions,
-    PenaltyOptions,
-    PrototypeOptions,
-)
-from acclimate.parts.penalty import prepare_penalty
-from acclimate.parts.prototypes import prepare_prototypes
-from acclimate.parts.source import Source
+from acclimate.parts.contrast import Contrast
+from acclimate.parts.features import Features
+from acclimate.parts.fisher import FisherInformation
+from acclimate.parts.part import PARTS, Context, Part, get_part, register_part
+from acclimate.parts.penalty import Penalty
+from acclimate.parts.prototypes import Prototypes
 
 __all__ = [
-    "ContrastOptions",
-    "FisherOptions",
-    "PenaltyOptions",
-    "PrototypeOptions",
-    "Source",
-    "prepare_contrast",
-    "prepare_features",
-    "prepare_fisher",
-    "prepare_penalty",
-    "prepare_prototypes",
+    "PARTS",
+    "Context",
+    "Contrast",
+    "Features",
+    "FisherInformation",
+    "Part",
+    "Penalty",
+    "Prototypes",
+    "get_part",
+    "register_part",
 ]

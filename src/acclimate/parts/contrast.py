@@ -1,9 +1,12 @@
-"""How features are spread on source data, before and after a projection head: for TFA and TTT++."""
+"""Moments of features on source data, before and after a projection head, for TFA and TTT++."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,60 +14,105 @@ from torch import Tensor, nn
 from acclimate.errors import BadInput
 from acclimate.functional.contrast import covariance_distance, feature_moments, mean_distance
 from acclimate.functional.views import apply_views, get_views
-from acclimate.parts.encoder import Encoder
-from acclimate.parts.options import ContrastOptions, to_card
-from acclimate.parts.source import Source
-from acclimate.taps import Anatomy
+from acclimate.introspect import ModelInfo
+from acclimate.options import hp
+from acclimate.parts.contrastive_head import read_head
+from acclimate.parts.part import Computed, Context, Part, register_part
 
-_FEWEST = 4  # samples that make two blocks with a covariance
+_FEWEST = 4  # the minimum number of samples for two blocks with a covariance
 
 
-@torch.no_grad()
-def prepare_contrast(
-    model: nn.Module,
-    anatomy: Anatomy,
-    source: Source,
-    options: ContrastOptions,
-    head: nn.Sequential | None,
-    generator: torch.Generator,
-    encoder: Encoder | None = None,
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return moments in each space and the head's weights, and the part's card.
+@register_part
+@dataclass(frozen=True, kw_only=True)
+class Contrast(Part):
+    """Moments of the features in each space, and the projection head, for TFA and TTT++.
 
-    `contrast/encoder_mean` (d) and `contrast/encoder_covariance` (d, d; unbiased), of all samples;
-    `contrast/encoder_mean_distance` and `contrast/encoder_covariance_distance`: how far they are
-    from those of the first block in the other whole blocks, on average. The same for `head`, if
-    there is one, and its weights as `contrast_head/<name>`. (The authors' code leaves the first
-    block out of the moments; here no sample is.)
+    The tensors are `contrast/encoder_mean` (d) and `contrast/encoder_covariance` (d, d; unbiased)
+    of all samples, and `contrast/encoder_mean_distance` and `contrast/encoder_covariance_distance`:
+    the mean distances of the other whole blocks from the first. With a head, there are the same
+    tensors for `head`, and its weights `contrast_head/<name>`. (The authors' code excludes the
+    first block from the moments; this implementation includes all samples.)
     """
-    options = options.for_head(head is not None)
-    spaces: dict[str, Callable[[Tensor], Tensor]] = {"encoder": lambda features: features}
-    if head is not None:
-        spaces["head"] = head
-    summaries = {space: _Summary() for space in spaces}
-    encoder = Encoder(model, anatomy) if encoder is None else encoder
-    encoded = _encode(encoder, source, options, generator)
-    for block in _blocks(encoded, options.batch_size):
-        for space, project in spaces.items():
-            summaries[space].add(project(block))
-    n, batch_size = summaries["encoder"].n, summaries["encoder"].batch_size
-    reference = next(iter(model.parameters()))
-    precision = torch.float64 if reference.dtype == torch.float64 else torch.float32
-    tensors = {
-        f"contrast/{space}_{name}": value.to(precision)
-        for space, summary in summaries.items()
-        for name, value in summary.moments().items()
-    }
-    card = {**to_card(options), "n_samples": n, "batch_size": batch_size, "head": None}
-    if head is not None:
-        weights = head.state_dict()
-        tensors |= {f"contrast_head/{name}": value for name, value in weights.items()}
-        card["head"] = [len(weights["0.weight"]), len(weights["2.weight"])]
-    return tensors, card
+
+    name: ClassVar[str] = "contrast"
+
+    n_samples: int = hp(50_000, low=1, help="maximum number of source samples")
+    batch_size: int = hp(
+        1536,
+        low=2,
+        help="samples per block. Distances at test time are divided by those between blocks of "
+        "the source, so use the number of samples that moments are computed over at test time: "
+        "queue and batch together. A source of fewer than two blocks is halved",
+    )
+    views: Any = hp(
+        "auto",
+        help="transforms of the samples: a name, a list, or auto: crop+flip with a projection "
+        "head, which the authors use and a jointly trained model has seen; none without one",
+    )
+    head: nn.Module | str | Path | None = hp(
+        None,
+        help="the projection head that was trained jointly with the model, which TTT++ needs: a "
+        "file of `acclimate train --joint simclr`, or a module (Linear, ReLU, Linear)",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.views != "auto":
+            get_views(self.views)
+
+    def to_card(self) -> dict[str, Any]:
+        """Return the options without the head, which is described by its widths."""
+        named = dataclasses.replace(self, head=None, views=self.chosen_views)
+        return super(Contrast, named).to_card()
+
+    @property
+    def chosen_views(self) -> Any:
+        """The views, with `"auto"` resolved.
+
+        >>> Contrast(head="FILE").chosen_views, Contrast().chosen_views
+        ('crop+flip', 'none')
+        """
+        if self.views != "auto":
+            return self.views
+        return "none" if self.head is None else "crop+flip"
+
+    def check(self, model: nn.Module, info: ModelInfo) -> None:
+        """Refuse a projection head of another model."""
+        if self.head is not None:
+            read_head(self.head, model, info.known_width)
+
+    @torch.no_grad()
+    def compute(self, context: Context) -> Computed:
+        """Return moments in each space and the head's weights, and the card."""
+        head = None
+        if self.head is not None:
+            head = read_head(self.head, context.model, context.info.known_width)
+        spaces: dict[str, Callable[[Tensor], Tensor]] = {"encoder": lambda features: features}
+        if head is not None:
+            spaces["head"] = head
+        summaries = {space: _Summary() for space in spaces}
+        encoded = _encode(context, self)
+        for block in _blocks(encoded, self.batch_size):
+            for space, project in spaces.items():
+                summaries[space].add(project(block))
+        n, batch_size = summaries["encoder"].n, summaries["encoder"].batch_size
+        reference = next(iter(context.model.parameters()))
+        precision = torch.float64 if reference.dtype == torch.float64 else torch.float32
+        tensors = {
+            f"contrast/{space}_{name}": value.to(precision)
+            for space, summary in summaries.items()
+            for name, value in summary.moments().items()
+        }
+        card = {**self.to_card(), "n_samples": n, "batch_size": batch_size, "head": None}
+        if head is not None:
+            weights = head.state_dict()
+            tensors |= {f"contrast_head/{name}": value for name, value in weights.items()}
+            card["head"] = [len(weights["0.weight"]), len(weights["2.weight"])]
+        return tensors, card
 
 
 class _Summary:
-    """Moments of one space under way: of all samples, and between blocks; on the CPU, in double."""
+    """Running moments of one space over all samples and between blocks, in double on the CPU."""
 
     def __init__(self) -> None:
         self.n = self.batch_size = 0
@@ -73,12 +121,12 @@ class _Summary:
         self._distances: list[tuple[Tensor, Tensor]] = []
 
     def add(self, features: Tensor) -> None:
-        """Take a block in; only one as large as the first says how far blocks are apart."""
+        """Add a block; only blocks as large as the first count for the distances."""
         features = features.cpu().double()
         mean, covariance = feature_moments(features)
         n, total = len(features), self.n + len(features)
         apart = mean - self._mean
-        # What two groups scatter together: each by itself, and their means around the common one.
+        # The joint scatter of two groups: that of each group, and that of their means.
         between = apart[:, None] * apart * (self.n * n / total)
         self._scatter = self._scatter + covariance * (n - 1) + between
         self._mean = self._mean + apart * (n / total)
@@ -101,8 +149,8 @@ class _Summary:
         if not (of_mean > 0 and of_covariance > 0):
             raise BadInput(
                 "degenerate_source",
-                "the features of all blocks of the source have the same mean or covariance, so "
-                "that no distance can be measured. Give different images, not one again and again.",
+                "Expected source samples that differ, but the features of all blocks have the same "
+                "mean or covariance, so that no distance can be measured. Pass different images.",
             )
         return {
             "mean": self._mean,
@@ -113,9 +161,9 @@ class _Summary:
 
 
 def _blocks(encoded: Iterable[Tensor], size: int) -> Iterator[Tensor]:
-    """Regroup features into blocks of one size, the last smaller; at least two are of that size.
+    """Regroup features into at least two blocks of equal size, and a smaller last one.
 
-    Features for less than two such blocks are halved.
+    Features for fewer than two such blocks are halved.
     """
     held: list[Tensor] = []
     n_held, started = 0, False
@@ -131,8 +179,8 @@ def _blocks(encoded: Iterable[Tensor], size: int) -> Iterator[Tensor]:
     if not started and n_held < _FEWEST:
         raise BadInput(
             "too_few_samples",
-            f"expected at least {_FEWEST} source samples, to measure how far two halves of them "
-            f"are apart, found {n_held}. Give more source data: thousands are usual.",
+            f"Expected at least {_FEWEST} source samples to measure the distance between two "
+            f"halves of them, found {n_held}. Pass more source data; thousands are usual.",
             expected=_FEWEST,
             found=n_held,
         )
@@ -140,15 +188,13 @@ def _blocks(encoded: Iterable[Tensor], size: int) -> Iterator[Tensor]:
         yield from torch.split(torch.cat(held), size if started else n_held // 2)
 
 
-def _encode(
-    encoder: Encoder, source: Source, options: ContrastOptions, generator: torch.Generator
-) -> Iterator[Tensor]:
-    """Yield the features of views of the source, batch by batch as it comes."""
-    views = get_views(options.views)
-    left = options.n_samples
-    for x, _ in source.iterate("contrast"):
-        view = apply_views(views, x[:left], source.normalization, generator)
-        # Without views, these are images that other parts have seen.
+def _encode(context: Context, part: Contrast) -> Iterator[Tensor]:
+    """Yield the features of views of the source, batch by batch."""
+    views, encoder = get_views(part.chosen_views), context.encoder
+    left = part.n_samples
+    for x, _ in context.source.iterate("contrast"):
+        view = apply_views(views, x[:left], context.source.normalization, context.generator)
+        # Without views, other parts may have encoded the same images.
         yield (encoder.encode(view) if views else encoder.recall(view)).features
         left -= len(view)
         if left == 0:

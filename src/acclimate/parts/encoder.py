@@ -1,27 +1,252 @@
-"""The frozen model: features and logits of source images, with the source's statistics."""
+"""The frozen model on source images, and a cache of its outputs for later passes over the source.
+
+`Encoder` runs the model with the source's statistics, so that the output for an image does not
+depend on its neighbours and can be kept. `RowCache` keeps it by the content of the image, in memory
+or, beyond a budget, in a temporary file.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import hashlib
+import shutil
+import tempfile
+import warnings
+from collections.abc import Sequence
+from types import TracebackType
+from typing import IO, Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from acclimate.errors import AcclimateWarning
+from acclimate.forward import Call, run
 from acclimate.functional.norm import use_statistics
 from acclimate.functional.pixels import Grid
 from acclimate.functional.precision import SpeedName, fast_autocast, precision_used
-from acclimate.parts.cache import RowCache, image_keys
-from acclimate.taps import Anatomy, get_head, run
+from acclimate.introspect import ModelInfo, get_head
+
+Bytes = npt.NDArray[np.uint8]
+
+#: The maximum share of the free disk space to use.
+DISK_SHARE = 0.5
+
+_BLOCK = 4096  # rows per allocation
+
+
+class Rows:
+    """Rows of equal width, numbered in the order in which they are appended.
+
+    Args:
+        memory_budget: Bytes in memory; if they are exceeded, all rows move to disk.
+        disk_budget: Bytes on disk; None for half of the free space.
+        folder: Folder of the file; None for the system's temporary folder.
+    """
+
+    def __init__(
+        self, memory_budget: int, disk_budget: int | None = None, folder: str | None = None
+    ) -> None:
+        self._memory_budget, self._disk_budget = memory_budget, disk_budget
+        self._folder = folder
+        self._n_rows = 0
+        self._blocks: list[Bytes] = []
+        self._file: IO[bytes] | None = None
+        self._mapped: Bytes | None = None
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the rows are in a temporary file."""
+        return self._file is not None
+
+    def append(self, values: Bytes) -> None:
+        """Add rows (n, width).
+
+        Raises:
+            OSError: There is not enough disk space.
+        """
+        n_rows = self._n_rows + len(values)
+        if self._file is None and n_rows * values.shape[1] > self._memory_budget:
+            self._move_to_disk(n_rows * values.shape[1])
+        if self._file is not None:
+            self._write(values)
+        else:
+            for number, row in enumerate(values, self._n_rows):
+                if number // _BLOCK == len(self._blocks):
+                    self._blocks.append(np.empty((_BLOCK, values.shape[1]), np.uint8))
+                self._blocks[number // _BLOCK][number % _BLOCK] = row
+        self._n_rows = n_rows
+
+    def take(self, numbers: Sequence[int]) -> Bytes:
+        """Return a copy of rows by their numbers."""
+        if self._file is None:
+            return np.stack([self._blocks[n // _BLOCK][n % _BLOCK] for n in numbers])
+        if self._mapped is None:
+            width = self._file.seek(0, 2) // self._n_rows
+            self._mapped = np.memmap(self._file, np.uint8, "r", shape=(self._n_rows, width))
+        return np.array(self._mapped[list(numbers)])
+
+    def close(self) -> None:
+        """Release memory and disk."""
+        self._blocks.clear()
+        self._mapped = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _move_to_disk(self, n_bytes: int) -> None:
+        if self._disk_budget is None:
+            free = shutil.disk_usage(self._folder or tempfile.gettempdir()).free
+            self._disk_budget = int(DISK_SHARE * free)
+        self._check_room(n_bytes)
+        self._file = tempfile.TemporaryFile(prefix="acclimate-features-", dir=self._folder)  # noqa: SIM115
+        n_left = self._n_rows
+        for block in self._blocks:
+            self._write(block[: min(n_left, _BLOCK)])
+            n_left -= _BLOCK
+        self._blocks.clear()
+
+    def _write(self, values: Bytes) -> None:
+        if self._file is None:
+            return
+        self._check_room(self._file.seek(0, 2) + values.size)
+        self._file.write(values.tobytes())
+        self._file.flush()
+        self._mapped = None  # the map does not include later rows
+
+    def _check_room(self, n_bytes: int) -> None:
+        if self._disk_budget is not None and n_bytes > self._disk_budget:
+            raise OSError(f"{n_bytes:,} bytes are needed, {self._disk_budget:,} are available")
+
+
+#: Bytes of memory for rows. The key of an image takes about 200 bytes in addition.
+MEMORY_BUDGET = 512 * 2**20
+#: Batches of a later pass without a hit after which the cache is turned off.
+PATIENCE = 4
+
+
+class RowCache:
+    """Rows of numbers, one per image. It is a context manager that releases all rows at its end.
+
+    The key of an image is its content, not its position: the order of a source may change between
+    passes. (The rows are then those of the model up to rounding; in the same order they are equal
+    bit for bit.) The number of rows is limited to twice that of the first pass. The cache turns
+    itself off if the images are new in every pass, for example because of random crops.
+
+    Args:
+        memory_budget: Bytes in memory; if they are exceeded, all rows move to disk.
+        disk_budget: Bytes on disk; None for half of the free space. If they are exceeded, the cache
+            is turned off with a warning.
+        folder: Folder of the temporary file; None for the system's default.
+    """
+
+    def __init__(
+        self,
+        memory_budget: int = MEMORY_BUDGET,
+        disk_budget: int | None = None,
+        folder: str | None = None,
+    ) -> None:
+        self.is_given_up = False
+        self._rows = Rows(memory_budget, disk_budget, folder)
+        self._numbers: dict[bytes, int] = {}
+        self._dtype = torch.float32
+        self._most: int | None = None
+        self._n_missed_batches = self._n_hits = 0
+
+    def __enter__(self) -> RowCache:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self._numbers)
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the rows are in a temporary file."""
+        return self._rows.is_on_disk
+
+    def end_pass(self) -> None:
+        """Mark the end of a complete pass over the source."""
+        if self._most is None:
+            self._most = 2 * len(self._numbers)
+        self._n_missed_batches = self._n_hits = 0
+
+    def get(self, keys: Sequence[bytes]) -> Tensor | None:
+        """Return the rows of a batch of images on the CPU, or None if any of them is missing."""
+        numbers = [self._numbers[key] for key in keys if key in self._numbers]
+        self._n_hits += len(numbers)
+        if len(numbers) == len(keys):
+            return torch.from_numpy(self._rows.take(numbers)).view(self._dtype)
+        self._n_missed_batches += 1
+        if self._most is not None and self._n_missed_batches >= PATIENCE and not self._n_hits:
+            self.close()
+        return None
+
+    def put(self, keys: Sequence[bytes], rows: Tensor) -> None:
+        """Store the rows (n, width) of those images that are not in the cache yet."""
+        new = {key: index for index, key in enumerate(keys) if key not in self._numbers}
+        n_rows = len(self._numbers) + len(new)
+        if self.is_given_up or not new or (self._most is not None and n_rows > self._most):
+            return
+        chosen = rows.detach().cpu()[list(new.values())].contiguous()
+        self._dtype = chosen.dtype
+        try:
+            self._rows.append(chosen.view(torch.uint8).numpy())
+        except OSError as error:
+            self.close()
+            warnings.warn(
+                AcclimateWarning(
+                    "cache_full",
+                    "The features of the source fit neither in the memory budget nor on disk "
+                    f"({error}), so the model runs again in every pass. Free some space, or set "
+                    "the environment variable TMPDIR to a folder with more.",
+                ),
+                stacklevel=2,
+            )
+            return
+        for number, key in enumerate(new, len(self._numbers)):
+            self._numbers[key] = number
+
+    def close(self) -> None:
+        """Release memory and disk, and turn the cache off."""
+        self.is_given_up = True
+        self._numbers.clear()
+        self._rows.close()
+
+
+def image_keys(x: Tensor) -> list[bytes]:
+    """Return a digest of every image of a batch.
+
+    >>> first, second, third = image_keys(torch.tensor([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]))
+    >>> first == third, first == second
+    (True, False)
+    """
+    start = hashlib.blake2b(f"{x.dtype} {tuple(x.shape[1:])}".encode(), digest_size=16)
+    rows: Any = x.detach().cpu().contiguous().flatten(1).view(torch.uint8).numpy()
+    keys = []
+    for row in rows:
+        state = start.copy()
+        state.update(row.data)
+        keys.append(state.digest())
+    return keys
 
 
 class Encoded(NamedTuple):
-    """What the model made of a batch.
+    """Features and logits of a batch.
 
     Attributes:
-        features: Inputs of the head, (rows, d): one for each image, or pixel of its input.
-        logits: Shape (rows, K).
-        grid: Where logits are in maps, if every pixel is predicted; else None.
-        feature_grid: The same for the features.
+        features: Inputs of the head (rows, d): one row per image, or per pixel of its input.
+        logits: Logits (rows, K).
+        grid: Layout of the logits as maps, if every pixel is predicted; otherwise None.
+        feature_grid: Layout of the features in the same way.
     """
 
     features: Tensor
@@ -31,28 +256,30 @@ class Encoded(NamedTuple):
 
 
 class Encoder:
-    """Runs the model up to its logits, frozen, in evaluation mode.
+    """Runs the frozen model in evaluation mode.
 
-    BatchNorm uses the source's statistics, so that what an image gives does not depend on its
-    neighbours and can be kept.
+    BatchNorm uses the source's statistics, so that the output of an image does not depend on the
+    rest of the batch and can be cached.
 
     Args:
         model: The model.
-        anatomy: Where its features and logits are.
-        speed: "fast" for bfloat16 where the device has it.
-        cache: Keeps what `recall` computes; None to compute it every time, as it must be where
-            every pixel is predicted.
+        info: Where its features and logits are.
+        call: How it is called, if not with the images alone.
+        speed: "fast" for bfloat16 if the device supports it.
+        cache: Stores the results of `recall`; None to compute them every time, which is required
+            if every pixel is predicted.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        anatomy: Anatomy,
+        info: ModelInfo,
+        call: Call | None = None,
         speed: SpeedName = "exact",
         cache: RowCache | None = None,
     ) -> None:
-        self._model, self._anatomy = model, anatomy
-        self._head = get_head(model, anatomy.head)
+        self._model, self._info, self._call = model, info, call
+        self._head = get_head(model, info.known_head)
         self._is_fast = speed == "fast"
         self._cache = cache
         self._layout: torch.memory_format | None = None
@@ -63,7 +290,7 @@ class Encoder:
         return precision_used(weights.dtype, weights.device, self._is_fast)
 
     def end_pass(self) -> None:
-        """Say that the source was gone through once, to its end."""
+        """Mark the end of a complete pass over the source."""
         if self._cache is not None:
             self._cache.end_pass()
 
@@ -72,8 +299,8 @@ class Encoder:
         """Run the model on a batch."""
         if self._layout is not None:
             return self._run(x.contiguous(memory_format=self._layout))
-        # With the channels last, a CPU is faster at convolutions; the first batch tells whether the
-        # model takes them so. One that calls `view`, for example, may not.
+        # Convolutions on a CPU are faster in channels-last format. The first batch shows whether
+        # the model supports it; one that calls `view` may not.
         if x.dim() == 4 and x.device.type == "cpu" and x.dtype == torch.float32:
             try:
                 result = self._run(x.contiguous(memory_format=torch.channels_last))
@@ -86,7 +313,7 @@ class Encoder:
         return self._run(x)
 
     def recall(self, x: Tensor) -> Encoded:
-        """Return what `encode` would, without running the model if all images are known."""
+        """Return the result of `encode`, from the cache if it contains all images."""
         cache = self._cache
         if cache is None or cache.is_given_up:
             return self.encode(x)
@@ -97,15 +324,15 @@ class Encoder:
             if result.features.dtype == result.logits.dtype:
                 cache.put(keys, torch.cat([result.features, result.logits], dim=1))
             return result
-        n_features = self._anatomy.n_features
+        n_features = self._info.known_width
         rows = rows.to(x.device)
         return Encoded(rows[:, :n_features].contiguous(), rows[:, n_features:].contiguous())
 
     def _run(self, x: Tensor) -> Encoded:
         with use_statistics(self._model, "source"), fast_autocast(x.device, self._is_fast):
-            found = run(self._model, x, self._head, self._anatomy.logits_at)
+            found = run(self._model, x, self._head, self._info.logits_at, self._call)
         features, logits = found.known_features, found.logits
         if self._is_fast and self.precision() == "bfloat16":
-            # Autocast leaves halves behind; what is made of features is made in single precision.
+            # Autocast returns half precision; statistics of features need single precision.
             features, logits = features.float(), logits.float()
         return Encoded(features, logits, *found.grids)

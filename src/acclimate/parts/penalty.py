@@ -1,115 +1,136 @@
-"""The penalty vector of SWR, from source data."""
+"""The penalties of SWR, computed on source data."""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from acclimate.errors import AcclimateWarning, BadInput, InvalidConfig
-from acclimate.functional.gradient_pass import summed_cross_entropy
-from acclimate.functional.gradients import GradientCosines
 from acclimate.functional.norm import use_statistics
-from acclimate.functional.penalty import penalties
+from acclimate.functional.per_sample import GradientCosines, Granularity, summed_cross_entropy
 from acclimate.functional.pixels import image_losses
-from acclimate.functional.precision import SpeedName
+from acclimate.functional.swr_nsp import penalties
 from acclimate.functional.views import apply_views, get_views
-from acclimate.parts.options import PenaltyOptions, to_card
-from acclimate.parts.source import Source, iterate_blocks
-from acclimate.taps import Anatomy, get_logits
+from acclimate.introspect import ModelInfo
+from acclimate.options import hp
+from acclimate.parts.part import Computed, Context, Part, register_part
+from acclimate.parts.source import iterate_blocks
 
-#: Samples taken together; random draws do not depend on the batch size of the source.
+#: Samples per block; random views do not depend on the batch size of the source.
 BLOCK = 128
-#: The same for images of which every pixel is predicted, which are large.
+#: The same for models that predict every pixel, whose images are large.
 PIXEL_BLOCK = 8
 
 
-def prepare_penalty(
-    model: nn.Module,
-    anatomy: Anatomy,
-    source: Source,
-    options: PenaltyOptions,
-    generator: torch.Generator,
-    speed: SpeedName = "exact",
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return penalties and mean cosines by parameter name, and the part's card.
+@register_part
+@dataclass(frozen=True, kw_only=True)
+class Penalty(Part):
+    """How much each parameter's gradient changes under a shift (paper, eq. 2).
 
-    The model is frozen, in evaluation mode. Samples are the source's first `n_samples`, in its
-    order: give a shuffled loader.
+    It uses the first `n_samples` samples of the source, so the loader should be shuffled. The
+    tensors are `penalty/<parameter>` and the mean cosines `cosine/<parameter>`.
     """
-    views = get_views(options.views)
-    ignored = source.ignore_label
-    if ignored is not None and views.move_pixels:
-        raise InvalidConfig(
-            "views_move_pixels",
-            "expected views that leave every pixel in its place, so that masks still fit, found "
-            'crops or mirror images. Use PenaltyOptions(views="swr"), or another such set.',
-        )
-    labels: set[int] = set()
-    n = n_unlabelled = 0
 
-    def forward(x: Tensor) -> Tensor:
-        return get_logits(model(x), anatomy.logits_at)
+    name: ClassVar[str] = "penalty"
+    dense: ClassVar[bool] = True
 
-    def pixel_loss(logits: Tensor, y: Tensor) -> Tensor:
-        return image_losses(logits, y, -1 if ignored is None else ignored).sum()
+    n_samples: int = hp(1024, low=1, help="number of source samples (N)")
+    granularity: str = hp(
+        "tensor",
+        choices=get_args(Granularity),
+        help="the unit that has one penalty; a tensor is one entry of named_parameters(), of which "
+        'the paper counts 161 in a ResNet-50, so this is its "layer"',
+    )
+    exponent: float = hp(
+        2.0,
+        low=1e-6,
+        help="exponent applied after scaling to [0, 1]; 1 and 3 are variants of the paper",
+    )
+    views: Any = hp("swr", help="transforms that simulate the shift: a name or a list")
 
-    loss = summed_cross_entropy if ignored is None else pixel_loss
-    sums = GradientCosines(forward, model, options.granularity, speed=speed, loss=loss)
-    size = BLOCK if ignored is None else PIXEL_BLOCK
-    with use_statistics(model, "source"):
-        for x, y in iterate_blocks(source, "penalty", options.n_samples, size):
-            view = apply_views(views, x, source.normalization, generator)
-            if ignored is not None:
-                labelled = (y != ignored).flatten(1).any(dim=1)
-                n_unlabelled += int((~labelled).sum())
-                x, view, y = x[labelled], view[labelled], y[labelled]
-            if len(x):
-                sums.add(x, view, y)
-            labels |= set(y.unique().tolist()) - {ignored}  # type: ignore[no-untyped-call]
-            n += len(x)
-            if source.progress is not None:
-                source.progress("penalty", n, options.n_samples)
-    _check_labelled(n, n_unlabelled, options.n_samples)
-    _warn(n + n_unlabelled, n_unlabelled, options.n_samples, len(labels), source.n_classes)
-    cosines = {
-        name: (found.total / n).where(found.seen, torch.nan)
-        for name, found in sums.result().items()
-    }
-    tensors = {f"cosine/{name}": value for name, value in cosines.items()}
-    weights = penalties(cosines, options.exponent)
-    tensors |= {f"penalty/{name}": value for name, value in weights.items()}
-    card = {**to_card(options), "n_samples": n, "n_units": _n_units(weights, options)}
-    return tensors, card if ignored is None else {**card, "n_unlabelled": n_unlabelled}
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        get_views(self.views)
+
+    def check(self, model: nn.Module, info: ModelInfo) -> None:
+        """Refuse views that move pixels if pixels have labels."""
+        if info.is_dense and get_views(self.views).move_pixels:
+            raise InvalidConfig(
+                "views_move_pixels",
+                "Expected views that do not move pixels, because this model predicts every pixel, "
+                'found crops or flips. Use Penalty(views="swr").',
+            )
+
+    def compute(self, context: Context) -> Computed:
+        """Return penalties and mean cosines by parameter name, and the card."""
+        model, source = context.model, context.source
+        views = get_views(self.views)
+        ignored = source.ignore_label
+        labels: set[int] = set()
+        n = n_unlabelled = 0
+
+        def pixel_loss(logits: Tensor, y: Tensor) -> Tensor:
+            return image_losses(logits, y, -1 if ignored is None else ignored).sum()
+
+        granularity: Any = self.granularity
+        loss = summed_cross_entropy if ignored is None else pixel_loss
+        sums = GradientCosines(context.logits, model, granularity, speed=context.speed, loss=loss)
+        size = BLOCK if ignored is None else PIXEL_BLOCK
+        with use_statistics(model, "source"):
+            for x, y in iterate_blocks(source, "penalty", self.n_samples, size):
+                view = apply_views(views, x, source.normalization, context.generator)
+                if ignored is not None:
+                    labelled = (y != ignored).flatten(1).any(dim=1)
+                    n_unlabelled += int((~labelled).sum())
+                    x, view, y = x[labelled], view[labelled], y[labelled]
+                if len(x):
+                    sums.add(x, view, y)
+                labels |= set(y.unique().tolist()) - {ignored}  # type: ignore[no-untyped-call]
+                n += len(x)
+                if source.progress is not None:
+                    source.progress("penalty", n, self.n_samples)
+        _check_labelled(n, n_unlabelled, self.n_samples)
+        _warn(n + n_unlabelled, n_unlabelled, self.n_samples, len(labels), source.n_classes)
+        cosines = {
+            name: (found.total / n).where(found.seen, torch.nan)
+            for name, found in sums.result().items()
+        }
+        tensors = {f"cosine/{name}": value for name, value in cosines.items()}
+        weights = penalties(cosines, self.exponent)
+        tensors |= {f"penalty/{name}": value for name, value in weights.items()}
+        card = {**self.to_card(), "n_samples": n, "n_units": _n_units(weights, self.granularity)}
+        return tensors, card if ignored is None else {**card, "n_unlabelled": n_unlabelled}
 
 
 def _check_labelled(n: int, n_unlabelled: int, wanted: int) -> None:
-    """Refuse a source without any label, and warn of images that have none.
+    """Refuse a source without any label, and warn about images without labels.
 
-    Where the source has fewer images than are wanted, that warning tells of these as well.
+    If the source has fewer images than requested, `_warn` reports those without labels as well.
     """
     if n == 0:
         raise BadInput(
             "no_labelled_pixels",
-            f"expected masks with labels, but in all {n_unlabelled} of them every pixel is to be "
-            "ignored. Check the masks, and ignore_label.",
+            f"Expected masks with labelled pixels, found {n_unlabelled} masks without any. Check "
+            "the masks and ignore_label.",
         )
     if n_unlabelled and n + n_unlabelled >= wanted:
         warnings.warn(
             AcclimateWarning(
                 "unlabelled_images",
                 f"{n_unlabelled} of {n + n_unlabelled} source images for the penalty have no "
-                f"labelled pixel: they were left out, and {n} were used.",
+                f"labelled pixel and were skipped; {n} were used.",
                 n=n_unlabelled,
             ),
             stacklevel=4,
         )
 
 
-def _n_units(weights: dict[str, Tensor], options: PenaltyOptions) -> int:
-    if options.granularity == "module":
+def _n_units(weights: dict[str, Tensor], granularity: str) -> int:
+    if granularity == "module":
         return len({name.rpartition(".")[0] for name in weights})
     return sum(value.numel() for value in weights.values())
 
@@ -122,8 +143,8 @@ def _warn(n: int, n_unlabelled: int, wanted: int, n_labels: int, n_classes: int)
         warnings.warn(
             AcclimateWarning(
                 "few_samples",
-                f"the penalty was to be measured on {wanted} source samples, but the source has "
-                f"only {n}: {used}. The paper finds it stable from 256 on.",
+                f"Expected {wanted} source samples for the penalty, but the source has only {n}: "
+                f"{used}. The paper finds the penalty stable from 256 samples on.",
                 found=n - n_unlabelled,
                 expected=wanted,
             ),
@@ -133,8 +154,8 @@ def _warn(n: int, n_unlabelled: int, wanted: int, n_labels: int, n_classes: int)
         warnings.warn(
             AcclimateWarning(
                 "sorted_source",
-                f"the {n} source samples for the penalty show only {n_labels} of {n_classes} "
-                "classes: the source seems to be sorted by class. Shuffle it.",
+                f"The {n} source samples for the penalty contain only {n_labels} of {n_classes} "
+                "classes. The source seems to be sorted by class. Shuffle it.",
                 found=n_labels,
                 expected=n_classes,
             ),

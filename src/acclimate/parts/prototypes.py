@@ -1,8 +1,9 @@
-"""Source prototypes, and the projector that is trained around them."""
+"""Source prototypes, and the projector that is trained with them."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -10,64 +11,202 @@ from torch import Tensor, nn
 
 from acclimate.errors import BadInput, InvalidConfig, UnsuitableModel
 from acclimate.functional.pixels import sample_rows
-from acclimate.functional.prototypes import move_prototypes, prototype_logits
+from acclimate.functional.swr_nsp import move_prototypes, prototype_logits
 from acclimate.functional.views import apply_views, get_views
-from acclimate.parts.encoder import Encoded, Encoder
-from acclimate.parts.options import PrototypeOptions, to_card
-from acclimate.parts.source import Source
-from acclimate.taps import Anatomy, get_head
-from acclimate.terms.projector import build_projector
+from acclimate.introspect import ModelInfo, get_head
+from acclimate.options import hp
+from acclimate.parts.encoder import Encoded
+from acclimate.parts.part import Computed, Context, Part, register_part
+from acclimate.parts.source import SourceData
+
+#: Up to this many classes, depth "auto" means no projector. The paper uses none for 10 classes and
+#: two layers for 100, and does not state a limit; this is the geometric mean of both.
+FEW_CLASSES = 31
 
 
-def prepare_prototypes(
-    model: nn.Module,
-    anatomy: Anatomy,
-    source: Source,
-    options: PrototypeOptions,
-    generator: torch.Generator,
-    encoder: Encoder | None = None,
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return prototypes (and the projector's weights, if there is one), and the part's card.
+@register_part
+@dataclass(frozen=True, kw_only=True)
+class Prototypes(Part):
+    """One prototype per class, and the projector (paper, section 3.3 and supplement C).
 
-    An encoder with a cache spares the model a second look at the source's images; their views are
-    new in every epoch. Of a model that predicts every pixel, some pixels are drawn from each image,
-    of each of its classes alike, at the resolution of the head's input.
+    The tensors are `prototypes/embedding` (K, d) and the projector's weights `projector/<name>`.
+    Prototypes of models that predict every pixel are an extension of the paper: the same number of
+    pixels of each class is sampled from each image, at the resolution of the head's input.
     """
-    depth = options.depth_for(anatomy.n_classes)
-    card = {**to_card(options), "projector_depth": depth}
-    if options.source == "classifier":
-        return {"prototypes/embedding": _classifier_rows(model, anatomy)}, card
-    reference = next(iter(model.parameters()))
-    seed = int(torch.randint(2**31, (), generator=generator))
-    projector = build_projector(depth, anatomy.n_features, options.hidden, options.width, seed)
-    projector.to(reference)
-    width = options.width if depth else anatomy.n_features
-    encoder = Encoder(model, anatomy) if encoder is None else encoder
-    # So that all pixels of an image together weigh what a sample weighs.
-    momentum = options.momentum ** (1 / options.pixels if anatomy.is_dense else 1)
-    moving = _Moving(source.n_classes, width, reference, momentum)
-    if depth == 0:
-        for x, y in source.iterate("prototypes"):
-            found = encoder.recall(x)
-            picked, y = _pick(found, y, source, options, generator)
-            moving.move(found.features[picked], y)
-        encoder.end_pass()
+
+    name: ClassVar[str] = "prototypes"
+    dense: ClassVar[bool] = True
+
+    source: str = hp(
+        "embedding",
+        choices=("embedding", "classifier"),
+        help="embedding: moving averages of projections, or of features without a projector; "
+        "classifier: the rows of the head's weight",
+    )
+    depth: int | str = hp(
+        "auto",
+        choices=("auto", 0, 1, 2, 3),
+        help="number of layers of the projector; auto: 0 for few classes, 2 for many",
+    )
+    width: int = hp(512, low=1, help="output width of the projector")
+    hidden: int = hp(
+        512,
+        low=1,
+        help="hidden width of the projector; not stated in the paper, 512 equals the output width",
+    )
+    epochs: int = hp(20, low=1, help="passes over the source data for training the projector")
+    momentum: float = hp(0.99, low=0.0, high=0.999999, help="momentum of the moving averages (α)")
+    temperature: float = hp(0.1, low=1e-6, help="temperature of the nearest-prototype softmax (τ)")
+    lr: float = hp(1e-3, low=1e-12, help="learning rate of the projector; not stated in the paper")
+    optimizer: str = hp(
+        "adam",
+        choices=("adam", "sgd"),
+        help="optimiser of the projector; sgd uses Nesterov momentum of 0.9",
+    )
+    views: Any = hp("projector", help="transforms for training the projector: a name or a list")
+    pixels: int = hp(
+        64, low=1, help="pixels per class and image, if the model predicts every pixel"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        get_views(self.views)
+
+    def depth_for(self, n_classes: int) -> int:
+        """Return the number of projector layers for that many classes.
+
+        >>> Prototypes().depth_for(10), Prototypes().depth_for(100)
+        (0, 2)
+        """
+        if self.source == "classifier":
+            return 0
+        if isinstance(self.depth, int):
+            return self.depth
+        return 0 if n_classes <= FEW_CLASSES else 2
+
+    def n_passes(self, info: ModelInfo) -> int:
+        """Return one pass per epoch, or one if there is no projector."""
+        if self.source == "classifier":
+            return 0
+        return self.epochs if self.depth_for(info.known_classes) else 1
+
+    def check(self, model: nn.Module, info: ModelInfo) -> None:
+        """Refuse views that move pixels if pixels have labels."""
+        depth = self.depth_for(info.known_classes)
+        if info.is_dense and depth and get_views(self.views).move_pixels:
+            raise InvalidConfig(
+                "views_move_pixels",
+                "Expected views that do not move pixels, because this model predicts every pixel, "
+                'found crops or flips. Use Prototypes(views="test").',
+            )
+
+    def compute(self, context: Context) -> Computed:
+        """Return prototypes, the projector's weights if there is one, and the card."""
+        info, source, generator = context.info, context.source, context.generator
+        depth = self.depth_for(info.known_classes)
+        card = {**self.to_card(), "projector_depth": depth}
+        if self.source == "classifier":
+            return {"prototypes/embedding": _classifier_rows(context.model, info)}, card
+        reference = next(iter(context.model.parameters()))
+        seed = int(torch.randint(2**31, (), generator=generator))
+        projector = build_projector(depth, info.known_width, self.hidden, self.width, seed)
+        projector.to(reference)
+        width = self.width if depth else info.known_width
+        # All pixels of one class in an image together have the weight of one sample.
+        momentum = self.momentum ** (1 / self.pixels if info.is_dense else 1)
+        moving = _Moving(source.n_classes, width, reference, momentum)
+        if depth == 0:
+            for x, y in source.iterate("prototypes"):
+                found = context.encoder.recall(x)
+                picked, y = self._pick(found, y, context)
+                moving.move(found.features[picked], y)
+            context.encoder.end_pass()
+            moving.check_complete()
+            return {"prototypes/embedding": moving.prototypes}, card
+        self._start(moving, projector, context)
+        history = self._train(moving, projector, context)
+        weights = {f"projector/{name}": value for name, value in projector.state_dict().items()}
+        return {"prototypes/embedding": moving.prototypes, **weights}, {**card, "loss": history}
+
+    def _start(self, moving: _Moving, projector: nn.Module, context: Context) -> None:
+        """Run until every class has a prototype (steps 1 and 2 of the paper), at most one pass."""
+        projector.train()
+        usable = False
+        for x, y in context.source.iterate("first prototypes"):
+            if _is_single(x, context.source):
+                continue
+            found = context.encoder.recall(x)
+            picked, y = self._pick(found, y, context)
+            if len(y) < 2:
+                continue
+            usable = True
+            with torch.no_grad():
+                moving.move(projector(found.features[picked]), y)
+            if bool(moving.seen.all()):
+                return
+        if not usable:
+            raise BadInput(
+                "single_sample",
+                "Expected source batches of more than one sample to train a projector, found "
+                "single samples only. Use larger batches.",
+            )
         moving.check_complete()
-        return {"prototypes/embedding": moving.prototypes}, card
-    if anatomy.is_dense and get_views(options.views).move_pixels:
-        raise InvalidConfig(
-            "views_move_pixels",
-            "expected views that leave every pixel in its place, as this model predicts every "
-            'pixel; found crops or mirror images. Use PrototypeOptions(views="test").',
+
+    def _train(self, moving: _Moving, projector: nn.Module, context: Context) -> list[float]:
+        """Train the projector with the embedding loss (eq. 6) while updating the prototypes.
+
+        Returns:
+            The mean loss of each epoch.
+        """
+        optimizer: torch.optim.Optimizer = (
+            torch.optim.Adam(projector.parameters(), lr=self.lr)
+            if self.optimizer == "adam"
+            else torch.optim.SGD(projector.parameters(), lr=self.lr, momentum=0.9, nesterov=True)
         )
-    _start(moving, projector, source, encoder, options, generator)
-    history = _train(moving, projector, source, encoder, options, generator)
-    weights = {f"projector/{name}": value for name, value in projector.state_dict().items()}
-    return {"prototypes/embedding": moving.prototypes, **weights}, {**card, "loss": history}
+        source, encoder, views = context.source, context.encoder, get_views(self.views)
+        history = []
+        for epoch in range(self.epochs):
+            losses = []
+            for x, y in source.iterate(f"projector, epoch {epoch + 1} of {self.epochs}"):
+                if _is_single(x, source):
+                    continue
+                found = encoder.recall(x)
+                picked, y = self._pick(found, y, context)
+                if len(y) < 2:
+                    continue
+                features = found.features[picked]
+                view = apply_views(views, x, source.normalization, context.generator)
+                view_features = encoder.encode(view).features[picked]
+                with torch.enable_grad():
+                    embeddings = projector(features)
+                    # The prototypes are updated before the loss; the supplement leaves it open.
+                    moving.move(embeddings, y)
+                    first, second = (
+                        F.cross_entropy(
+                            prototype_logits(part, moving.prototypes, self.temperature), y
+                        )
+                        for part in (embeddings, projector(view_features))
+                    )
+                    loss = first + second
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                losses.append(float(loss.detach()))
+            encoder.end_pass()
+            history.append(sum(losses) / len(losses))
+        return history
+
+    def _pick(self, found: Encoded, y: Tensor, context: Context) -> tuple[slice | Tensor, Tensor]:
+        """Return the indices and labels of the features to use: all samples, or some pixels."""
+        if found.feature_grid is None:
+            return slice(None), y
+        labels, is_labelled = context.source.label_rows(y, found.feature_grid)
+        picked = sample_rows(labels, is_labelled, len(y), self.pixels, context.generator)
+        return picked, labels[picked]
 
 
 class _Moving:
-    """Prototypes under way."""
+    """Moving averages of the prototypes."""
 
     def __init__(self, n_classes: int, width: int, like: Tensor, momentum: float) -> None:
         self.prototypes = torch.zeros(n_classes, width, device=like.device, dtype=like.dtype)
@@ -85,118 +224,48 @@ class _Moving:
             shown = ", ".join(map(str, missing[:20])) + (" …" if len(missing) > 20 else "")
             raise BadInput(
                 "missing_classes",
-                f"expected source samples of all {len(self.seen)} classes, but none was found of "
-                f"{len(missing)}: {shown}. Every class needs a prototype: give source data that "
-                "covers all classes the model predicts.",
+                f"Expected source samples of all {len(self.seen)} classes, found none of "
+                f"{len(missing)} classes: {shown}. Pass source data of all classes that the model "
+                "predicts; each needs a prototype.",
                 missing=tuple(missing),
             )
 
 
-def _start(
-    moving: _Moving,
-    projector: nn.Module,
-    source: Source,
-    encoder: Encoder,
-    options: PrototypeOptions,
-    generator: torch.Generator,
-) -> None:
-    """Go on until every class has a prototype (the paper's steps 1 and 2), at most one pass."""
-    projector.train()
-    usable = False
-    for x, y in source.iterate("first prototypes"):
-        if _is_single(x, source):
-            continue
-        found = encoder.recall(x)
-        picked, y = _pick(found, y, source, options, generator)
-        if len(y) < 2:
-            continue
-        usable = True
-        with torch.no_grad():
-            moving.move(projector(found.features[picked]), y)
-        if bool(moving.seen.all()):
-            return
-    if not usable:
-        raise BadInput(
-            "single_sample",
-            "expected source batches of more than one sample to train a projector.",
-        )
-    moving.check_complete()
-
-
-def _train(
-    moving: _Moving,
-    projector: nn.Module,
-    source: Source,
-    encoder: Encoder,
-    options: PrototypeOptions,
-    generator: torch.Generator,
-) -> list[float]:
-    """Train the projector with the embedding loss (eq. 6) while the prototypes move on.
-
-    Returns the mean loss of each epoch.
-    """
-    optimizer: torch.optim.Optimizer = (
-        torch.optim.Adam(projector.parameters(), lr=options.lr)
-        if options.optimizer == "adam"
-        else torch.optim.SGD(projector.parameters(), lr=options.lr, momentum=0.9, nesterov=True)
-    )
-    views = get_views(options.views)
-    history = []
-    for epoch in range(options.epochs):
-        losses = []
-        for x, y in source.iterate(f"projector, epoch {epoch + 1} of {options.epochs}"):
-            if _is_single(x, source):
-                continue
-            found = encoder.recall(x)
-            picked, y = _pick(found, y, source, options, generator)
-            if len(y) < 2:
-                continue
-            features = found.features[picked]
-            view = apply_views(views, x, source.normalization, generator)
-            view_features = encoder.encode(view).features[picked]
-            with torch.enable_grad():
-                embeddings = projector(features)
-                moving.move(embeddings, y)
-                losses_of_views = [
-                    F.cross_entropy(
-                        prototype_logits(part, moving.prototypes, options.temperature), y
-                    )
-                    for part in (embeddings, projector(view_features))
-                ]
-                loss = losses_of_views[0] + losses_of_views[1]
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            losses.append(float(loss.detach()))
-        encoder.end_pass()
-        history.append(sum(losses) / len(losses))
-    return history
-
-
-def _is_single(x: Tensor, source: Source) -> bool:
-    """Say whether a batch has no statistics for the projector's BatchNorm; pixels have some."""
+def _is_single(x: Tensor, source: SourceData) -> bool:
+    """Return whether a batch is too small for the projector's BatchNorm; pixels are enough."""
     return len(x) == 1 and source.ignore_label is None
 
 
-def _pick(
-    found: Encoded, y: Tensor, source: Source, options: PrototypeOptions, draws: torch.Generator
-) -> tuple[slice | Tensor, Tensor]:
-    """Return which features are used, and their labels: those of all samples, or of some pixels."""
-    if found.feature_grid is None:
-        return slice(None), y
-    labels, is_labelled = source.label_rows(y, found.feature_grid)
-    picked = sample_rows(labels, is_labelled, len(y), options.pixels, draws)
-    return picked, labels[picked]
-
-
-def _classifier_rows(model: nn.Module, anatomy: Anatomy) -> Tensor:
-    weight = getattr(get_head(model, anatomy.head), "weight", None)
-    shape = (anatomy.n_classes, anatomy.n_features)
+def _classifier_rows(model: nn.Module, info: ModelInfo) -> Tensor:
+    weight = getattr(get_head(model, info.known_head), "weight", None)
+    shape = (info.n_classes, info.n_features)
     if not isinstance(weight, Tensor) or weight.flatten(1).shape != shape:
         raise UnsuitableModel(
             "wrong_head",
-            f'expected the head "{anatomy.head}" to have a weight of shape {shape}, one row a '
-            "class, to take prototypes from. Use prototypes from source data: source='embedding'.",
-            head=anatomy.head,
+            f'Expected the head "{info.head}" to have a weight of shape {shape}, one row per '
+            "class, to take prototypes from. Use prototypes from source data: "
+            'Prototypes(source="embedding").',
+            head=info.head,
         )
     return weight.detach().flatten(1).clone()
+
+
+def build_projector(depth: int, n_in: int, hidden: int, n_out: int, seed: int = 0) -> nn.Module:
+    """Build a projector of `depth` linear layers; depth 0 is the identity.
+
+    The layers are Linear – BatchNorm – ReLU – … – Linear, as in the paper's figure. The initial
+    weights depend on the seed only; the global random state is unchanged.
+
+    >>> [type(layer).__name__ for layer in build_projector(2, 8, 16, 4)]
+    ['Linear', 'BatchNorm1d', 'ReLU', 'Linear']
+    """
+    if depth == 0:
+        return nn.Identity()
+    layers: list[nn.Module] = []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for _ in range(depth - 1):
+            layers += [nn.Linear(n_in, hidden), nn.BatchNorm1d(hidden), nn.ReLU()]
+            n_in = hidden
+        layers.append(nn.Linear(n_in, n_out))
+    return nn.Sequential(*layers)

@@ -42,8 +42,8 @@ def paint(labels: Labels, palette: Sequence[Colour]) -> Pixels:
         found = sorted({int(value) for value in labels[~known]})[:5]
         raise BadInput(
             "wrong_labels",
-            f"expected class numbers below {len(palette)}, the number of colours, or 255; found "
-            f"{found}. Give the palette of the data set.",
+            f"Expected class indices below {len(palette)}, the number of colours, or 255, found "
+            f"{found}. Pass the palette of the data set.",
             found=tuple(found),
             n_classes=len(palette),
         )
@@ -73,8 +73,8 @@ def draw_panels(
     shapes = {picture.shape for row in pictures for picture in row}
     lengths = sorted({len(row) for row in rows})
     text = (
-        f"expected rows of {len(titles)} panels of one size, found rows of {lengths} and sizes "
-        f"{sorted(shapes)}. Enlarge predictions to the size of the image first."
+        f"Expected rows of {len(titles)} panels of one size, found rows of {lengths} and sizes "
+        f"{sorted(shapes)}. Resize predictions to the size of the image first."
     )
     if not shapes or lengths != [len(titles)]:
         raise BadInput("count_mismatch", text, expected=len(titles), found=tuple(lengths))

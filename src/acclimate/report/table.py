@@ -63,7 +63,7 @@ class Row:
     @property
     def is_oracle(self) -> bool:
         """Whether the method learned from labels, so that it does not compete with the others."""
-        return self.method in METHODS and METHODS[self.method].is_oracle
+        return self.method in METHODS and METHODS[self.method].card.is_oracle
 
     @property
     def label(self) -> str:
@@ -72,8 +72,8 @@ class Row:
         if kind is None:
             return self.name
         marks = (
-            "oracle" if kind.is_oracle else "",
-            "reconstruction" if kind.reconstruction else "",
+            "oracle" if kind.card.is_oracle else "",
+            "reconstruction" if kind.card.reconstruction else "",
         )
         return " ".join([self.name, *(f"({mark})" for mark in marks if mark)])
 
@@ -150,8 +150,9 @@ def summarize(runs: Sequence[Run]) -> Table:
     if len(shapes) != 1:
         raise BadInput(
             "runs_differ",
-            "expected runs in which every method meets the same seeds and the same shifts in the "
-            f"same order, found {len(shapes)} kinds. Leave out the methods that were not finished.",
+            "Expected runs in which every method has the same seeds and the same shifts in the "
+            f"same order, found {len(shapes)} different combinations. Remove the methods that did "
+            "not finish.",
         )
     rows = tuple(_row(own) for own in by_name.values())
     domains = tuple(runs[0].result.error_by_domain)

@@ -1,4 +1,4 @@
-"""Streams: ordered batches of domains, and how they are made."""
+"""Streams: ordered batches of domains, and functions that build them."""
 
 from acclimate.streams.batch import Batch, Domain, Stream
 from acclimate.streams.scenarios import (

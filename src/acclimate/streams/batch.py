@@ -1,4 +1,4 @@
-"""Domains, batches and streams: what an evaluation runs over."""
+"""Domains, batches and streams for evaluations."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from acclimate.errors import BadInput
 
 @dataclass(frozen=True)
 class Domain:
-    """One kind of shift: a name, and all samples that show it.
+    """One kind of shift: a name, and all of its samples.
 
     Attributes:
-        name: What tables call it.
+        name: The name in tables.
         x: Inputs: a tensor, or an array of 8-bit images (n, height, width, 3), which may be mapped
-            from a file; it is turned into tensors in [0, 1] batch by batch.
-        y: Class numbers (n,), or masks (n, height, width) where every pixel is predicted.
+            from a file; it is converted to tensors in [0, 1] batch by batch.
+        y: Class numbers (n,), or masks (n, height, width) for models that predict every pixel.
     """
 
     name: str
@@ -32,14 +32,15 @@ class Domain:
         if len(self.x) != len(self.y):
             raise BadInput(
                 "count_mismatch",
-                f"{self.name}: {len(self.x)} samples, but {len(self.y)} labels.",
+                f"Domain {self.name}: Expected {len(self.x)} labels, one per sample, found "
+                f"{len(self.y)}.",
                 expected=len(self.x),
                 found=len(self.y),
             )
         if not isinstance(self.x, Tensor) and getattr(self.x, "dtype", None) != np.uint8:
             raise BadInput(
                 "wrong_type",
-                f"{self.name}: expected a tensor or an array of 8-bit images, found "
+                f"Domain {self.name}: Expected a tensor or an array of 8-bit images, found "
                 f"{type(self.x).__name__}.",
                 option="x",
                 found=type(self.x).__name__,
@@ -50,26 +51,26 @@ class Domain:
 
     @property
     def labels(self) -> Tensor:
-        """All labels, one class a sample.
+        """All labels, one class per sample.
 
         Raises:
-            BadInput: They are masks, by which samples cannot be put in order.
+            BadInput: The labels are masks, by which samples cannot be sorted.
         """
         if len(getattr(self.y, "shape", ())) > 1:
             raise BadInput(
                 "wrong_shape",
-                f"{self.name}: expected one class a sample, to order samples by, found masks of "
-                f"shape {tuple(self.y.shape)}. Use a scenario that does not look at labels, such "
-                "as reset_each, continual, gradual or mixed.",
+                f"Domain {self.name}: Expected one class per sample, to sort samples by, found "
+                f"masks of shape {tuple(self.y.shape)}. Use a scenario that does not use labels, "
+                "such as reset_each, continual, gradual or mixed.",
                 found=tuple(self.y.shape),
             )
-        # Copied: an array mapped from a file is read-only, which tensors cannot be.
+        # Copied, because an array mapped from a file is read-only and a tensor is not.
         return torch.tensor(np.asarray(self.y), dtype=torch.int64)
 
     def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return these samples and their labels."""
+        """Return the samples with these indices, and their labels."""
         numbers = indices.numpy()
-        # Only those that are taken: masks may be many, and mapped from a file.
+        # Read only the chosen labels: masks may be large and mapped from a file.
         chosen = self.y[numbers] if hasattr(self.y, "shape") else np.asarray(self.y)[numbers]
         y = torch.tensor(np.asarray(chosen), dtype=torch.int64)
         if isinstance(self.x, Tensor):
@@ -80,17 +81,17 @@ class Domain:
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs, their labels and the kind of shift they show; only `x` ever reaches a method.
+    """Inputs, their labels and their kind of shift. Only `x` is passed to a method.
 
     Attributes:
         x: Inputs.
         y: Class numbers or masks, for the evaluation only.
-        domain: Name of the shift; of several in one batch, their names are in `domains`.
-        reset: Whether the method is to be reset before this batch.
+        domain: Name of the shift. If a batch has several, `domains` has their names.
+        reset: Whether the method is reset before this batch.
         learns: Whether the method may learn from it; a probe is only predicted.
-        domains: The shift of each sample, where a batch mixes them.
-        n_new: How many samples, from the end, count; the others were in an earlier batch already.
-        epoch: Which pass over the stream this is, from 1.
+        domains: The shift of each sample, if a batch mixes several.
+        n_new: Number of samples at the end that count; the others were in an earlier batch.
+        epoch: Number of the pass over the stream, from 1.
     """
 
     x: Tensor
@@ -105,10 +106,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Stream:
-    """Batches in order, as often as they are asked for, and the protocol they follow.
+    """Ordered batches that can be iterated repeatedly, and their protocol.
 
     Attributes:
-        protocol: One line that says what was done: scenario, domains, order, batch size, resets.
+        protocol: One line that describes scenario, domains, order, batch size and resets.
         make: Returns the batches from the start.
     """
 

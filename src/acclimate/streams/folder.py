@@ -1,7 +1,7 @@
 """Image folders: unlabelled as a stream, labelled as a source.
 
-Images are decoded by a few threads, one batch ahead, so that reading does not hold up the model.
-An image that cannot be read is left out and kept in `unreadable` with the reason.
+A few threads decode images one batch ahead, so that the model does not wait for them. An image that
+cannot be read is skipped and listed in `unreadable` with the reason.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from acclimate.errors import BadInput
-from acclimate.functional.normalization import Normalization
+from acclimate.functional.inputs import Normalization
 from acclimate.streams.images import (
     Size,
     all_unreadable,
@@ -34,12 +34,13 @@ __all__ = ["FolderBatch", "FolderSource", "FolderStream", "list_images", "read_c
 
 @dataclass(frozen=True)
 class FolderBatch:
-    """Images of a folder that go through the model together.
+    """A batch of images of a folder.
 
     Attributes:
-        number: Which batch of the listing, from 0; one without a readable image is left out.
-        paths: Of the images that could be read.
-        x: The images, normalised.
+        number: Number of the batch in the listing, from 0. Batches without a readable image are
+            skipped.
+        paths: Paths of the images that could be read.
+        x: The normalised images.
     """
 
     number: int
@@ -48,25 +49,26 @@ class FolderBatch:
 
 
 class Folder:
-    """The images of a folder, in batches, as often as needed.
+    """The images of a folder in batches, which can be iterated repeatedly.
 
     Args:
-        root: Any nesting.
-        size: Height and width, or one number for both; None if all images have one size.
-        batch_size: Images a batch.
-        normalization: Applied to the images in [0, 1]; None for none.
-        resize: What images are resized to cover before a crop of `size`: one number for the shorter
-            side, as 256 before 224 for ImageNet; None for `size` itself.
+        root: The folder, with any nesting.
+        size: Height and width, or one number for both; None if all images have the same size.
+        batch_size: Batch size.
+        normalization: Normalisation of the images in [0, 1]; None for none.
+        resize: Size to which images are resized, keeping their shape, before a crop of `size`: one
+            number for the shorter side, such as 256 before 224 for ImageNet; None for `size`.
 
     Attributes:
-        paths: All images listed, readable or not.
-        unreadable: The reason by path, of those that could not be read so far.
+        paths: All listed images, readable or not.
+        unreadable: Reasons by path, for the images that could not be read so far.
 
     Raises:
-        BadInput: No folder, no image, images of several sizes; when iterating: none is readable.
+        BadInput: There is no folder, no image, or images have several sizes. While iterating: no
+            image can be read.
     """
 
-    #: Whether images are brought to the size whole, not cropped.
+    #: Whether images are resized without keeping their shape, instead of cropped.
     squash = False
 
     def __init__(
@@ -80,7 +82,7 @@ class Folder:
         if batch_size < 1:
             raise BadInput(
                 "out_of_range",
-                f"expected a batch size of at least 1, found {batch_size}.",
+                f"Expected a batch size of at least 1, found {batch_size}.",
                 option="batch_size",
                 found=batch_size,
             )
@@ -97,7 +99,7 @@ class Folder:
         return -(-len(self.paths) // self.batch_size)
 
     def decode(self, paths: Sequence[Path], start: int = 0) -> Iterator[FolderBatch]:
-        """Yield these images in batches, from the batch of that number on."""
+        """Yield these images in batches, starting with batch number `start`."""
         steps = range(start * self.batch_size, len(paths), self.batch_size)
         groups = [paths[step : step + self.batch_size] for step in steps]
         usable = start > 0
@@ -124,18 +126,18 @@ class FolderStream(Folder):
     """Unlabelled images of a folder in batches `(paths, x)`.
 
     Args:
-        root: Any nesting.
-        size: Height and width, or one number for both; None if all images have one size.
-        batch_size: Images a batch.
-        normalization: Applied to the images in [0, 1]; None for none.
-        seed: Shuffles the images; None keeps them sorted by path.
-        resize: What images are resized to cover before a crop of `size`; see `Folder`.
-        squash: Bring images to `size` whole, whatever their shape, and crop nothing: for models
+        root: The folder, with any nesting.
+        size: Height and width, or one number for both; None if all images have the same size.
+        batch_size: Batch size.
+        normalization: Normalisation of the images in [0, 1]; None for none.
+        seed: Seed of the order; None keeps the images sorted by path.
+        resize: Size to which images are resized before a crop of `size`; see `Folder`.
+        squash: Resize images to `size` without keeping their shape, and do not crop: for models
             that predict every pixel.
 
     Attributes:
-        crops: Whether parts of images may be cut away.
-        unreadable: Besides what `Folder` says: images of a kind that is not read, such as .gif.
+        crops: Whether parts of images may be cropped away.
+        unreadable: As in `Folder`, and images of unsupported formats, such as .gif.
     """
 
     def __init__(
@@ -151,8 +153,8 @@ class FolderStream(Folder):
         if squash and resize is not None:
             raise BadInput(
                 "conflicting_options",
-                "expected either resize=, before a crop, or squash=True, which crops nothing; "
-                "found both. Leave one out.",
+                "Expected either resize=, before a crop, or squash=True, which does not crop, "
+                "found both. Remove one of them.",
                 options=("resize", "squash"),
             )
         super().__init__(root, size, batch_size, normalization, resize)
@@ -163,16 +165,16 @@ class FolderStream(Folder):
             self.paths = [self.paths[index] for index in _order(len(self.paths), seed)]
 
     def __iter__(self) -> Iterator[tuple[list[Path], Tensor]]:
-        """Go through the folder once."""
+        """Iterate over the folder once."""
         for batch in self.batches():
             yield batch.paths, batch.x
 
     def batches(self, start: int = 0) -> Iterator[FolderBatch]:
-        """Go through the folder once, from the batch of that number on."""
+        """Iterate over the folder once, starting with batch number `start`."""
         return self.decode(self.paths, start)
 
     def mark_unreadable(self, paths: Sequence[Path]) -> None:
-        """Note images that an earlier pass could not read; the reason is looked up."""
+        """Record images that an earlier pass could not read, with the reason."""
         for path in paths:
             result = try_read(path, self.size, self.resize, self.squash)
             reason = result if isinstance(result, str) else "it could not be read earlier"
@@ -180,22 +182,22 @@ class FolderStream(Folder):
 
 
 class FolderSource(Folder):
-    """Labelled images `root/<class>/…` in batches `(x, y)`, shuffled anew at every pass.
+    """Labelled images `root/<class>/…` in batches `(x, y)`, shuffled again in every pass.
 
     Args:
-        root: One folder a class; an empty one names a class, too. Deeper nesting is allowed if it
-            leaves no doubt which folders are the classes, or if they are given.
-        size: Height and width, or one number for both; None if all images have one size.
-        batch_size: Images a batch.
-        normalization: Applied to the images in [0, 1]; None for none.
-        seed: Of the order, together with the number of passes begun before.
-        classes: Class names in the order of the model's logits; the folder names, sorted, if None.
-        resize: What images are resized to cover before a crop of `size`; see `Folder`.
+        root: A folder with one folder per class; an empty one counts as a class. Deeper nesting is
+            allowed if the class folders are unambiguous, or if `classes` are given.
+        size: Height and width, or one number for both; None if all images have the same size.
+        batch_size: Batch size.
+        normalization: Normalisation of the images in [0, 1]; None for none.
+        seed: Seed of the order, together with the number of earlier passes.
+        classes: Class names in the order of the model's logits; the sorted folder names if None.
+        resize: Size to which images are resized before a crop of `size`; see `Folder`.
 
     Raises:
-        BadInput: Besides what `Folder` refuses: no class folders, an unknown one; or, where the
-            classes are not known otherwise, only one, or images of which some lie deeper than
-            others, or folders of one name in several class folders, as conditions have.
+        BadInput: As in `Folder`; and if there are no class folders, or an unknown one. If `classes`
+            are not given, also if there is only one, if images have different depths, or if several
+            class folders have folders of the same name, like those of conditions.
     """
 
     def __init__(
@@ -217,7 +219,7 @@ class FolderSource(Folder):
         self._n_passes = 0
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Go through the folder once, in a new order."""
+        """Iterate over the folder once, in a new order."""
         order = _order(len(self.paths), self._seed * 100_003 + self._n_passes)
         self._n_passes += 1
         for batch in self.decode([self.paths[index] for index in order]):
@@ -225,26 +227,30 @@ class FolderSource(Folder):
 
 
 def read_classes(path: str | Path) -> list[str]:
-    """Return the class names in a text file, one a line; the first is class 0."""
+    """Return the class names in a text file, one per line; the first is class 0."""
     path = Path(path)
     if not path.is_file():
         raise BadInput(
             "not_a_file",
-            f"{path} is not a file. Give a text file with one class name a line.",
+            f"Expected a text file with one class name per line, but {path} is not a file. Check "
+            "the path.",
             path=path,
         )
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise BadInput(
-            "unreadable", f"{path} is not a UTF-8 text file. Give one class name a line.", path=path
+            "unreadable",
+            f"Expected a UTF-8 text file with one class name per line, but {path} is not one.",
+            path=path,
         ) from error
     names = [line.strip() for line in lines if line.strip()]
     twice = sorted({name for name in names if names.count(name) > 1})
-    advice = "Give every class name once, one a line."
+    advice = "Write every class name once, one per line."
     if twice:
         found = ", ".join(twice[:5])
-        raise BadInput("duplicate", f"{path} has {found} more than once. {advice}", name=twice[0])
+        text = f"{path} contains {found} more than once. {advice}"
+        raise BadInput("duplicate", text, name=twice[0])
     if not names:
         raise BadInput("malformed_file", f"{path} is empty. {advice}", path=path)
     return names

@@ -1,4 +1,4 @@
-"""Image files: find them, read them, a batch ahead of when they are needed."""
+"""Image files: find them, and read them one batch ahead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from acclimate.errors import BadInput
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"})
-#: Of images that are not read.
+#: Suffixes of images that are not supported.
 _OTHER_SUFFIXES = frozenset(
     {
         *(".gif", ".apng", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".j2k", ".jpx", ".jfif"),
@@ -31,9 +31,9 @@ Size = tuple[int, int]
 Pixels = npt.NDArray[np.uint8]
 
 _N_THREADS = max(2, min(8, os.cpu_count() or 2))
-_LARGEST = 100_000_000  # pixels while resizing: a thread must not take gigabytes
+_LARGEST = 100_000_000  # maximum number of pixels while resizing, to limit the memory of a thread
 _ORIENTATION = 0x0112  # the EXIF tag
-# What Pillow raises on damaged files: its decoders differ a lot.
+# Errors that Pillow raises for damaged files; its decoders differ.
 _DECODE_ERRORS = (
     *(OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, ArithmeticError),
     *(struct.error, Image.DecompressionBombError),
@@ -41,9 +41,9 @@ _DECODE_ERRORS = (
 
 
 def list_images(root: str | Path) -> list[Path]:
-    """Return all images under a folder, however nested, sorted by path.
+    """Return all images in a folder and its sub-folders, sorted by path.
 
-    Names that start with a dot are left out; links to folders are followed.
+    Names that start with a dot are skipped; links to folders are followed.
 
     Raises:
         BadInput: There is no such folder, or no image in it.
@@ -52,29 +52,30 @@ def list_images(root: str | Path) -> list[Path]:
     if not root.is_dir():
         raise BadInput(
             "not_a_folder",
-            f"expected a folder of images, but {root} is not a folder. Check the path.",
+            f"Expected a folder of images, but {root} is not a folder. Check the path.",
             path=root,
         )
     paths = _sort(_walk(root, SUFFIXES), root)
     if not paths:
         raise BadInput(
             "no_images",
-            f"no image was found in {root} or below it. Images are files that end in {_KINDS}.",
+            f"Expected images in {root} or its sub-folders, found none. Supported suffixes are "
+            f"{_KINDS}.",
             path=root,
         )
     return paths
 
 
 def find_other_kinds(root: Path) -> dict[Path, str]:
-    """Return why images under a folder are not listed, of those of a kind that is not read."""
+    """Return the images of unsupported formats in a folder, with the reason."""
     return {
-        path: f"{path.suffix} is not read, only {_KINDS}. Convert it."
+        path: f"{path.suffix} is not supported, only {_KINDS}. Convert it."
         for path in _sort(_walk(root, _OTHER_SUFFIXES), root)
     }
 
 
 def find_images(root: Path) -> list[Path]:
-    """Return all images under a folder as `list_images` does, in no order; there may be none."""
+    """Return all images as `list_images` does, but unsorted; there may be none."""
     return list(_walk(root, SUFFIXES))
 
 
@@ -101,14 +102,14 @@ def read_image(path: Path, size: Size, resize: Size | None = None, squash: bool 
     """Return one image as (height, width, 3), resized and then cropped at the centre.
 
     The arithmetic is that of the usual evaluation transforms: the side that is shorter relative to
-    `resize` is matched, the other rounded down, the resampling bilinear with antialiasing. That of
-    ImageNet is `size=(224, 224)` and `resize=(256, 256)`.
+    `resize` is matched, the other is rounded down, and the resampling is bilinear with
+    antialiasing. For ImageNet, use `size=(224, 224)` and `resize=(256, 256)`.
 
     Args:
-        path: Of any image file.
-        size: Height and width of what is returned.
-        resize: What the image is resized to cover before it is cropped; None for `size` itself.
-        squash: Resize to `size` whatever the shape was, and crop nothing, as DomainBed does.
+        path: Path of an image file.
+        size: Height and width of the result.
+        resize: Size that the resized image covers before it is cropped; None for `size`.
+        squash: Resize to `size` without keeping the shape, and do not crop, as DomainBed does.
     """
     with Image.open(path) as file:
         image = _to_rgb(ImageOps.exif_transpose(file))
@@ -131,7 +132,7 @@ def _resize_to_cover(image: Image.Image, size: Size) -> Image.Image:
     else:
         shape = (width, image.height * width // image.width)
     if shape[0] * shape[1] > _LARGEST:
-        raise ValueError(f"{image.width}×{image.height} is too elongated to be resized")
+        raise ValueError(f"{image.width}×{image.height} is too elongated to resize")
     return image.resize(shape, Image.Resampling.BILINEAR)
 
 
@@ -171,7 +172,7 @@ def read_ahead(
 
     try:
         for group in groups:
-            # A few images a task: to hand over each alone takes longer than to read a small one.
+            # A few images per task: submitting a task takes longer than reading a small image.
             step = max(1, len(group) // (4 * _N_THREADS))
             parts = [group[start : start + step] for start in range(0, len(group), step)]
             waiting.append([pool.submit(read, part) for part in parts])
@@ -184,10 +185,10 @@ def read_ahead(
 
 
 def common_size(paths: Sequence[Path]) -> Size:
-    """Return the size all images have, from their headers only.
+    """Return the common size of all images, from their headers only.
 
     Raises:
-        BadInput: They differ, or none can be read.
+        BadInput: The sizes differ, or no image can be read.
     """
     found: dict[Size, list[Path]] = {}
     with ThreadPoolExecutor(_N_THREADS) as pool:
@@ -198,9 +199,9 @@ def common_size(paths: Sequence[Path]) -> Size:
         first, second = sorted(found, key=lambda size: -len(found[size]))[:2]
         raise BadInput(
             "mixed_sizes",
-            f"expected images of one size, found {len(found)} sizes: {len(found[first])} of "
+            f"Expected images of one size, found {len(found)} sizes: {len(found[first])} of "
             f"{show_size(first)} and {len(found[second])} of {show_size(second)}, such as "
-            f"{found[second][0]}. Give the size to bring them to: --size, or size= in Python.",
+            f"{found[second][0]}. Pass the size to resize them to: --size, or size= in Python.",
             sizes=tuple(sorted(found)),
         )
     if not found:
@@ -209,7 +210,7 @@ def common_size(paths: Sequence[Path]) -> Size:
 
 
 def read_size(path: Path) -> Size | None:
-    """Return height and width as the image is shown, from its header; None if it has none."""
+    """Return the displayed height and width from the header; None if it cannot be read."""
     try:
         with Image.open(path) as image:
             turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
@@ -219,29 +220,29 @@ def read_size(path: Path) -> Size | None:
 
 
 def all_unreadable(n: int, path: Path, reason: str) -> BadInput:
-    """Return the error for a folder of which nothing can be used."""
+    """Return the error for a folder without a readable image."""
     return BadInput(
         "unreadable_images",
-        f"none of the {n} images can be read. The first is {path} ({reason}). "
-        "Check that the files are complete images.",
+        f"Expected readable images, but none of the {n} images can be read. The first is {path} "
+        f"({reason}). Check that the files are complete images.",
         paths=(path,),
     )
 
 
 def parse_size(text: str) -> int | Size:
-    """Return one number, or height and width.
+    """Parse a size: one number, or height and width.
 
     >>> parse_size("224"), parse_size("48x64")
     (224, (48, 64))
 
     Raises:
-        BadInput: It says neither.
+        BadInput: The text is neither.
     """
     sides = text.lower().replace("×", "x").split("x")
     if not all(side.strip().isdecimal() for side in sides) or len(sides) > 2:
         raise BadInput(
             "malformed",
-            f'expected a size as a number, or as height and width such as 48x64; found "{text}".',
+            f'Expected a size as one number, or as height and width such as 48x64, found "{text}".',
             option="size",
             found=text,
         )
@@ -250,16 +251,16 @@ def parse_size(text: str) -> int | Size:
 
 
 def as_size(size: int | Size) -> Size:
-    """Return height and width, of one number for both.
+    """Return height and width, given both or one number for both.
 
     Raises:
-        BadInput: There would be no pixel.
+        BadInput: A side is smaller than one pixel.
     """
     height, width = (size, size) if isinstance(size, int) else size
     if height < 1 or width < 1:
         raise BadInput(
             "out_of_range",
-            f"expected a size of at least 1 pixel, found {show_size((height, width))}.",
+            f"Expected a size of at least 1 pixel, found {show_size((height, width))}.",
             option="size",
             found=(height, width),
         )
@@ -267,25 +268,26 @@ def as_size(size: int | Size) -> Size:
 
 
 def check_resize(resize: int | Size | None, size: int | Size | None) -> Size | None:
-    """Return what images are resized to cover before a crop of `size`; None for that size itself.
+    """Return the size that resized images cover before a crop of `size`; None for `size`.
 
     Raises:
-        BadInput: There is nothing to crop, or more than there would be.
+        BadInput: There is no crop, or it is larger than the resized image.
     """
     if resize is None:
         return None
     if size is None:
         raise BadInput(
             "missing_option",
-            "a size to resize to needs a size to crop: give --size, or size= in Python.",
+            "Expected a size to crop to together with resize, found none. Pass --size, or size= in "
+            "Python.",
             option="size",
         )
     larger, inner = as_size(resize), as_size(size)
     if larger[0] < inner[0] or larger[1] < inner[1]:
         raise BadInput(
             "out_of_range",
-            f"expected images to be resized to no less than is cropped, found {show_size(larger)} "
-            f"before a crop of {show_size(inner)}. Give a larger --resize, or none.",
+            f"Expected resize to be at least as large as the crop of {show_size(inner)}, found "
+            f"{show_size(larger)}. Pass a larger --resize, or none.",
             option="resize",
             found=larger,
         )

@@ -1,4 +1,4 @@
-"""Class folders: which there are, and whether the images under them tell classes apart."""
+"""Class folders: find them, and verify that they are unambiguous."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from pathlib import Path
 
 from acclimate.errors import BadInput
 
-_NAME_THEM = "name the classes: --classes FILE, or classes= in Python"
+_NAME_THEM = "pass the class names: --classes FILE, or classes= in Python"
 
 
 def list_folders(root: Path) -> list[Path]:
-    """Return the sub-folders of a folder, sorted, but those whose names start with a dot."""
+    """Return the sorted sub-folders of a folder, except those whose names start with a dot."""
     return sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
 
 
 def find_classes(root: Path, paths: Sequence[Path], classes: Sequence[str] | None) -> list[str]:
-    """Return the names of the classes in the order of their numbers.
+    """Return the class names in the order of their numbers.
 
     Args:
-        root: One folder a class; an empty one names a class, too.
-        paths: All images under it.
-        classes: Names that are known; None takes the folders, sorted.
+        root: A folder with one folder per class; an empty one counts as a class.
+        paths: All images in it.
+        classes: The class names, if they are known; None for the sorted folder names.
 
     Raises:
-        BadInput: Images lie in no class folder, or in an unknown one; there is only one folder, or
-            they are nested so that it cannot be told which are the classes.
+        BadInput: Images are outside of class folders, or in an unknown one; there is only one
+            folder; or the nesting is ambiguous.
     """
-    layout = f"Put each image into a folder of its class: {root}/<class>/<image>."
+    layout = f"Move each image into the folder of its class: {root}/<class>/<image>."
     loose = [path for path in paths if path.parent == root]
     if loose:
         raise BadInput(
             "wrong_layout",
-            f"expected images in class folders, found {len(loose)} directly in {root}, such as "
+            f"Expected images in class folders, found {len(loose)} directly in {root}, such as "
             f"{loose[0].name}. {layout}",
             path=root,
         )
@@ -41,7 +41,7 @@ def find_classes(root: Path, paths: Sequence[Path], classes: Sequence[str] | Non
         if len(named) == 1:
             raise BadInput(
                 "too_few_classes",
-                f'expected at least two class folders in {root}, found only "{named[0]}". {layout}',
+                f'Expected at least two class folders in {root}, found only "{named[0]}". {layout}',
                 expected=2,
                 found=1,
             )
@@ -52,9 +52,9 @@ def find_classes(root: Path, paths: Sequence[Path], classes: Sequence[str] | Non
     if unknown:
         raise BadInput(
             "class_mismatch",
-            f"{len(unknown)} of {len(found)} folders in {root} are not among the {len(classes)} "
-            f"class names: {', '.join(unknown[:5])}. Folders and names must agree letter by "
-            "letter.",
+            f"Expected the folders in {root} to be named like the {len(classes)} classes, found "
+            f"{len(unknown)} of {len(found)} with other names: {', '.join(unknown[:5])}. Rename "
+            "the folders, or correct the class names.",
             expected=tuple(classes),
             found=tuple(found),
         )
@@ -62,14 +62,14 @@ def find_classes(root: Path, paths: Sequence[Path], classes: Sequence[str] | Non
 
 
 def check_nesting(root: Path, paths: Sequence[Path]) -> None:
-    """Refuse a folder of classes, of unknown names, that may as well be one of conditions.
+    """Refuse a folder whose sub-folders may be conditions instead of classes.
 
     Args:
-        root: One folder a class; deeper folders are a matter of their own.
-        paths: All images under it.
+        root: A folder with one folder per class; deeper nesting is allowed.
+        paths: All images in it.
 
     Raises:
-        BadInput: Some images lie deeper than others, or class folders have folders of one name.
+        BadInput: Images have different depths, or class folders contain folders of the same name.
     """
     check_depth(root, paths)
     owners: dict[str, str] = {}
@@ -81,24 +81,24 @@ def check_nesting(root: Path, paths: Sequence[Path]) -> None:
             continue
         raise BadInput(
             "ambiguous_layout",
-            f'expected class folders in {root}, found "{name}" both in {first} and in {second}: it '
-            f"cannot be told which are the classes. If {first} and {second} are conditions, give "
-            f"one of them, such as {root / first}; if they are the classes, put their images right "
-            f"into them, or {_NAME_THEM}.",
+            f'Expected class folders in {root}, found "{name}" both in {first} and in {second}, so '
+            f"it is unclear which are the classes. If {first} and {second} are conditions, pass "
+            f"one of them, such as {root / first}. If they are the classes, move their images "
+            f"directly into them, or {_NAME_THEM}.",
             path=root,
         )
 
 
 def check_depth(root: Path, paths: Sequence[Path], are_known: bool = False) -> None:
-    """Refuse images of which some lie deeper than others: which folders are classes, then?
+    """Refuse images at different depths, because it is then unclear which folders are classes.
 
     Args:
-        root: The folder of all.
-        paths: Of the images under it.
-        are_known: Whether the names of the classes are known.
+        root: The folder of all images.
+        paths: The images in it.
+        are_known: Whether the class names are known.
 
     Raises:
-        BadInput: With an example of both.
+        BadInput: The depths differ; the message has an example of both.
     """
     levels: dict[int, list[Path]] = {}
     for path in paths:
@@ -108,9 +108,9 @@ def check_depth(root: Path, paths: Sequence[Path], are_known: bool = False) -> N
     many, few = sorted(levels.values(), key=len, reverse=True)[:2]
     raise BadInput(
         "ambiguous_layout",
-        f"expected all images in {root} equally deep in folders, found {len(many)} such as "
-        f"{many[0].relative_to(root)}, and {len(few)} such as {few[0].relative_to(root)}: it "
-        "cannot be told which folders are the classes. Move away what does not belong there"
+        f"Expected all images in {root} at the same depth, found {len(many)} such as "
+        f"{many[0].relative_to(root)}, and {len(few)} such as {few[0].relative_to(root)}, so it is "
+        "unclear which folders are the classes. Remove files that do not belong there"
         f"{'' if are_known else f', or {_NAME_THEM}'}.",
         path=root,
     )

@@ -1,13 +1,13 @@
 """A table of predictions that grows batch by batch and survives a crash.
 
-While the work goes on there are three files beside the output:
+During the run, there are three files beside the output:
 
-* `<out>.part`: the rows so far, forced to the disk after every batch;
-* `<out>.part.json`: which images and which options they belong to;
-* `<out>.state`: what the method has learned, replaced atomically after the rows were written.
+* `<out>.part`: the rows so far, synced to disk after every batch;
+* `<out>.part.json`: the images and options of the run;
+* `<out>.state`: the state of the method, replaced atomically after the rows were written.
 
-The state counts its batches, so rows of a batch that did not get into the state are known, dropped
-and predicted again. At the end `<out>.part` becomes `<out>`.
+The state counts its batches, so rows of later batches are detected, dropped and predicted again. At
+the end, `<out>.part` is renamed to `<out>`.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from acclimate.errors import ArtifactMismatch, BadInput, CorruptFile, MissingExtra
-from acclimate.methods.base import Method
+from acclimate.methods.method import Method
 from acclimate.storage import write_atomically
 
 COLUMNS = ("path", "label", "probability", "entropy", "batch")
 
-#: Entries of the card that earlier versions did not write, and what they would have been; None if
-#: that is not known, and nothing is compared.
+#: Entries of the card that earlier versions did not write, with their implied values; None if the
+#: value is unknown and cannot be compared.
 _ADDED = {"squash": False, "file_sizes_sha256": None, "seed": None}
 
-#: File names need not be valid text; this keeps their bytes.
+#: File names may be invalid text; this preserves their bytes.
 CODEC: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape"}
 
 
 class PredictionFile:
-    """The output and the files that make it survive a crash.
+    """The output, and the files that make it survive a crash.
 
     Args:
-        out: `.csv` or `.parquet`.
-        resume: Go on where an interrupted call stopped; starts anew if there is none.
-        force: Overwrite an output, and leave an interrupted call behind.
-        state: Where to keep what was learned; removed at the end if None.
+        out: Path of the output, `.csv` or `.parquet`.
+        resume: Resume an interrupted run; starts a new one if there is none.
+        force: Overwrite an existing output, and discard an interrupted run.
+        state: Path of the saved state; it is removed at the end if None.
 
     Raises:
-        BadInput: The output exists, is half done, or has another ending.
-        MissingExtra: Parquet was asked for, but pyarrow is not installed.
+        BadInput: The output exists, is incomplete, or has another suffix.
+        MissingExtra: Parquet needs pyarrow, which is not installed.
     """
 
-    #: Whether the output is a mask for every image, not a row.
+    #: Whether the output is one mask per image instead of one row.
     holds_masks = False
 
     def __init__(
@@ -60,7 +60,7 @@ class PredictionFile:
         force: bool = False,
         state: str | Path | None = None,
     ) -> None:
-        # A name is needed for the files beside it, which "." has not.
+        # The files beside it need a name, which "." does not have.
         self.out = Path(out).resolve() if Path(out).name in ("", "..") else Path(out)
         self.part = self.out.with_name(f"{self.out.name}.part")
         self.card = self.out.with_name(f"{self.out.name}.part.json")
@@ -74,13 +74,14 @@ class PredictionFile:
         if taken := next((path for path in own if path.resolve() == self.state.resolve()), None):
             raise BadInput(
                 "conflicting_options",
-                f"predictions and state cannot both be {taken}. Give another --state.",
+                f"Predictions and state cannot both be {taken}. Pass another --state.",
                 options=("out", "state"),
             )
         if resume and force:
             raise BadInput(
                 "conflicting_options",
-                "resume goes on, force starts anew: give one of them, not both.",
+                "The options resume, which continues a run, and force, which starts a new one, "
+                "exclude each other. Pass only one of them.",
                 options=("resume", "force"),
             )
         self.resumes = resume and self.part.exists()
@@ -88,13 +89,13 @@ class PredictionFile:
             self._check_free()
 
     def begin(self, card: dict[str, Any], adapted: Method) -> list[list[str]]:
-        """Return the rows that are done already, and bring the method to where they end.
+        """Return the finished rows, and load the state of the method after them.
 
         Raises:
-            ArtifactMismatch: The interrupted call was about other images or options.
+            ArtifactMismatch: The interrupted run had other images or options.
         """
         card = {**card, "state": str(self.state.resolve()) if self.keeps_state else None}
-        # A method may have seen batches before those of this table.
+        # The method may have processed batches before those of this table.
         self._description = json.dumps({**card, "batches_before": adapted.counts.batches}, indent=1)
         if not self.resumes:
             return []
@@ -107,14 +108,14 @@ class PredictionFile:
         return rows
 
     def append(self, rows: list[list[str]]) -> None:
-        """Write the rows of one batch, for good."""
+        """Write the rows of one batch and sync them to disk."""
         file = self.open()
         file.write(_to_csv(rows))
         file.flush()
         os.fsync(file.fileno())
 
     def open(self) -> TextIO:
-        """Return the file of rows; nothing is left of an earlier call before it is begun."""
+        """Return the file of rows; remove the files of an earlier run before creating it."""
         if self._file is None:
             for path in (self.part, self.state):
                 path.unlink(missing_ok=True)
@@ -124,7 +125,7 @@ class PredictionFile:
         return self._file
 
     def finish(self, has_names: bool) -> None:
-        """Turn the rows into the output and clear up."""
+        """Convert the rows to the output and remove the temporary files."""
         self.close()
         if self.out.suffix == ".parquet":
             _write_parquet(self.part, self.out, has_names)
@@ -136,7 +137,7 @@ class PredictionFile:
             self.state.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close the file of rows; it can be resumed."""
+        """Close the file of rows; the run can be resumed."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -145,15 +146,15 @@ class PredictionFile:
         if self.out.suffix not in (".csv", ".parquet"):
             raise BadInput(
                 "wrong_suffix",
-                f"expected an output that ends in .csv or .parquet, found {self.out}. For a model "
-                "that predicts every pixel, give a folder.",
+                f"Expected an output that ends in .csv or .parquet, found {self.out}. For a model "
+                "that predicts every pixel, pass a folder.",
                 path=self.out,
             )
         if self.out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
             raise MissingExtra(
                 "missing_extra",
-                "writing Parquet needs pyarrow, which is not installed. "
-                "Say pip install 'acclimate[parquet]', or write a .csv.",
+                "Writing Parquet needs pyarrow, which is not installed. "
+                "Run pip install 'acclimate[parquet]', or write a .csv file.",
                 package="pyarrow",
             )
         self._check_writable()
@@ -163,13 +164,13 @@ class PredictionFile:
             if not path.parent.is_dir():
                 raise BadInput(
                     "not_found",
-                    f"cannot write {path}: there is no folder {path.parent}. Create it.",
+                    f"Cannot write {path}: the folder {path.parent} does not exist. Create it.",
                     path=path.parent,
                 )
             if not os.access(path.parent, os.W_OK):
                 raise BadInput(
                     "not_writable",
-                    f"cannot write {path}: the folder is read-only. Give another path.",
+                    f"Cannot write {path}: the folder is read-only. Pass another path.",
                     path=path,
                 )
 
@@ -178,15 +179,15 @@ class PredictionFile:
         if self.part.exists():
             raise BadInput(
                 "unfinished_run",
-                f"{self.part} is there: an earlier call did not finish. Go on with it by --resume "
-                "(resume=True), or start anew by --force (force=True).",
+                f"{self.part} exists: an earlier run did not finish. Resume it with --resume "
+                "(resume=True), or start again with --force (force=True).",
                 path=self.part,
             )
         for path in (self.out, self.state) if self.keeps_state else (self.out,):
             if self._is_taken(path):
                 raise BadInput(
                     "already_exists",
-                    f"{path} exists already. Overwrite it by --force (force=True).",
+                    f"{path} already exists. Overwrite it with --force (force=True).",
                     path=path,
                 )
 
@@ -201,7 +202,7 @@ class PredictionFile:
             raise CorruptFile(
                 "unreadable_file",
                 f"{self.part} cannot be resumed, because {self.card} is missing or damaged. "
-                "Start anew by --force (force=True).",
+                "Start again with --force (force=True).",
                 path=self.card,
             ) from error
         differences = {
@@ -217,8 +218,8 @@ class PredictionFile:
             )
             raise ArtifactMismatch(
                 "other_settings",
-                f"{self.part} was begun with other images or options:{lines}\n"
-                "Resume with the same ones, or start anew by --force (force=True).",
+                f"{self.part} was started with other images or options:{lines}\n"
+                "Resume with the same ones, or start again with --force (force=True).",
                 differences=differences,
             )
         return n_before
@@ -231,7 +232,7 @@ def _to_csv(rows: list[list[str]]) -> str:
 
 
 def _rows_of(path: Path, n_batches: int) -> list[list[str]]:
-    """Return the rows of the first batches; what a crash left behind them is not looked at."""
+    """Return the rows of the first batches; ignore incomplete rows after them."""
     text = path.read_bytes().decode(**CODEC)
     reader = csv.reader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
     next(reader, None)
@@ -248,8 +249,8 @@ def _rows_of(path: Path, n_batches: int) -> list[list[str]]:
     if n_seen < n_batches:
         raise CorruptFile(
             "altered_file",
-            f"{path} has the rows of {n_seen} batches, but the state beside it has learned from "
-            f"{n_batches}. One of them was altered: start anew by --force (force=True).",
+            f"{path} has the rows of {n_seen} batches, but the state beside it was saved after "
+            f"{n_batches}. One of them was altered. Start again with --force (force=True).",
             path=path,
         )
     return rows
@@ -261,7 +262,7 @@ def _write_parquet(part: Path, out: Path, has_names: bool) -> None:
 
     with part.open(newline="", **CODEC) as file:
         rows = list(csv.reader(file))[1:]
-    # A file name need not be text, a Parquet string must be.
+    # A file name may be invalid text, but a Parquet string must be valid.
     paths = [row[0].encode(**CODEC).decode("utf-8", "replace") for row in rows]
     labels = [row[1] if has_names else int(row[1]) for row in rows]
     table = pa.table(

@@ -1,7 +1,7 @@
-"""Predicted masks, one file an image, that survive a crash as a table of predictions does.
+"""Predicted masks, one file per image, that survive a crash like a table of predictions.
 
-Beside the folder lie the same three files as beside a table while the work goes on; the rows only
-say which masks are done. A mask is written before its row, so no row is without one.
+During the run, there are the same three files beside the folder as beside a table; the rows only
+list the finished masks. A mask is written before its row, so every row has one.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from torch import Tensor
 
 from acclimate.errors import BadInput, CorruptFile
 from acclimate.functional.pixels import resize_masks
-from acclimate.methods.base import Method
+from acclimate.methods.method import Method
 from acclimate.storage import write_atomically
 from acclimate.streams.images import read_size
 from acclimate.streams.prediction_file import PredictionFile
 
-#: As many as 8 bits can tell apart.
+#: The number of classes that 8 bits can represent.
 MOST_CLASSES = 256
 
 
 class PredictionFolder(PredictionFile):
     """A folder of predicted masks, and the files that make it survive a crash.
 
-    Each mask is a PNG file of 8 bits a pixel, the number of the class, under the relative name of
-    its image, and as large.
+    Each mask is a PNG file with 8 bits per pixel, the class number, with the relative name and the
+    size of its image.
 
     Args:
-        out: The folder, which is made.
-        resume: Go on where an interrupted call stopped; starts anew if there is none.
-        force: Overwrite masks that are there, and leave an interrupted call behind.
-        state: Where to keep what was learned; removed at the end if None.
+        out: Path of the folder, which is created.
+        resume: Resume an interrupted run; starts a new one if there is none.
+        force: Overwrite existing masks, and discard an interrupted run.
+        state: Path of the saved state; it is removed at the end if None.
 
     Raises:
-        BadInput: The folder holds something, is half done, or is none.
+        BadInput: The folder is not empty, is incomplete, or is not a folder.
     """
 
     holds_masks = True
@@ -52,7 +52,7 @@ class PredictionFolder(PredictionFile):
             names: Their paths in it.
 
         Raises:
-            BadInput: There are such.
+            BadInput: There are such images.
         """
         _check_apart(root, self.out)
         taken: dict[str, str] = {}
@@ -61,17 +61,17 @@ class PredictionFolder(PredictionFile):
             if other != name:
                 raise BadInput(
                     "duplicate",
-                    f"{other} and {name} would both get the mask {mask_name(name)}: expected names "
-                    "that differ in more than the ending. Rename one of them.",
+                    "Expected image names that differ in more than the suffix, but the mask of "
+                    f"both {other} and {name} is {mask_name(name)}. Rename one of them.",
                     name=mask_name(name),
                 )
 
     def begin(self, card: dict[str, Any], adapted: Method) -> list[list[str]]:
-        """Return the rows that are done already, whose masks must be there.
+        """Return the finished rows, whose masks must exist.
 
         Raises:
-            ArtifactMismatch: The interrupted call was about other images or options.
-            CorruptFile: A mask that was written is gone.
+            ArtifactMismatch: The interrupted run had other images or options.
+            CorruptFile: A finished mask is missing.
         """
         rows = super().begin(card, adapted)
         for name, *_ in rows:
@@ -79,17 +79,17 @@ class PredictionFolder(PredictionFile):
                 self.close()
                 raise CorruptFile(
                     "file_missing",
-                    f"{self.out / mask_name(name)} was written by the interrupted call, and is "
-                    "gone. Start anew by --force (force=True).",
+                    f"{self.out / mask_name(name)} was written by the interrupted run, but is "
+                    "missing now. Start again with --force (force=True).",
                     path=self.out / mask_name(name),
                 )
         return rows
 
     def write_masks(self, masks: Mapping[str, Tensor]) -> None:
-        """Write the masks of one batch, each whole or not at all; their rows follow.
+        """Write the masks of one batch, each atomically, before their rows.
 
         Args:
-            masks: Class numbers (height, width) by the name of the image.
+            masks: Class numbers (height, width) by image name.
         """
         self.open()
         for name, mask in masks.items():
@@ -100,7 +100,7 @@ class PredictionFolder(PredictionFile):
             write_atomically(path, buffer.getvalue())
 
     def finish(self, has_names: bool) -> None:
-        """Clear up beside the folder."""
+        """Remove the temporary files beside the folder."""
         self.close()
         self.part.unlink()
         self.card.unlink(missing_ok=True)
@@ -111,7 +111,7 @@ class PredictionFolder(PredictionFile):
         if self.out.exists() and not self.out.is_dir():
             raise BadInput(
                 "not_a_folder",
-                f"expected a folder for masks, but {self.out} is a file. Give another.",
+                f"Expected a folder for masks, but {self.out} is a file. Pass another path.",
                 path=self.out,
             )
         self._check_writable()
@@ -120,9 +120,9 @@ class PredictionFolder(PredictionFile):
         if not self.part.exists() and self._is_taken(self.out):
             raise BadInput(
                 "already_exists",
-                f"{self.out} exists already, and is not empty. Overwrite the masks in it by "
-                "--force (force=True), or give another folder; or, for a model that predicts whole "
-                "images, a file that ends in .csv or .parquet.",
+                f"{self.out} already exists and is not empty. Overwrite the masks in it with "
+                "--force (force=True), or pass another folder. For a model that predicts whole "
+                "images, pass a file that ends in .csv or .parquet.",
                 path=self.out,
             )
         super()._check_free()
@@ -134,21 +134,21 @@ class PredictionFolder(PredictionFile):
 
 
 def fit_to_image(mask: Tensor, path: Path) -> Tensor:
-    """Return a mask as large as the image it belongs to, by nearest neighbours.
+    """Resize a mask to the size of its image with nearest neighbours.
 
     Args:
         mask: Class numbers (height, width).
-        path: Of the image, whose own size is looked up.
+        path: Path of the image, whose size is read.
 
     Raises:
-        BadInput: The image is gone.
+        BadInput: The image cannot be read any more.
     """
     size = read_size(path)
     if size is None:
         raise BadInput(
             "unreadable",
-            f"{path} was read, and now its size cannot be. Leave the images as they are while "
-            "they are predicted; then go on by --resume (resume=True).",
+            f"The image {path} was read before, but its size cannot be read now. Do not change the "
+            "images while they are predicted. Continue with --resume (resume=True).",
             path=path,
         )
     return resize_masks(mask[None], size)[0]
@@ -164,13 +164,13 @@ def mask_name(name: str) -> str:
 
 
 def _check_apart(root: Path, out: Path) -> None:
-    """Refuse to put masks among the images, or around them."""
+    """Refuse folders of images and masks that contain each other."""
     images, masks = root.resolve(), out.resolve()
     if images == masks or images in masks.parents or masks in images.parents:
         raise BadInput(
             "inside_input",
-            f"expected a folder for masks apart from the images in {root}, found {out}. Give "
-            "another folder; or, for a model that predicts whole images, a file that ends in .csv "
+            f"Expected a folder for masks outside of the images in {root}, found {out}. Pass "
+            "another folder. For a model that predicts whole images, pass a file that ends in .csv "
             "or .parquet.",
             path=out,
         )
@@ -184,18 +184,18 @@ def open_predictions(
     state: str | Path | None = None,
     images: str | Path | None = None,
 ) -> PredictionFile:
-    """Return where predictions go: a folder of masks if it is one or has no ending, else a table.
+    """Return an output: masks if `out` is a folder or has no suffix, otherwise a table.
 
     Args:
-        out: See `PredictionFile` and `PredictionFolder`, also for the others.
-        resume: Go on where an interrupted call stopped.
-        force: Overwrite.
-        state: Where to keep what was learned.
-        images: The folder that is predicted, which masks are kept apart from; None if it is not
-            known yet.
+        out: Path of the output; see `PredictionFile` and `PredictionFolder`, also for the others.
+        resume: Resume an interrupted run.
+        force: Overwrite an existing output.
+        state: Path of the saved state.
+        images: The folder of the images, which must not contain the masks; None if it is not known
+            yet.
 
     Raises:
-        BadInput: It cannot be written.
+        BadInput: The output cannot be written.
     """
     out = Path(out)
     kind = PredictionFolder if out.is_dir() or not out.suffix else PredictionFile

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from acclimate.errors import BadInput
+from acclimate.forward import get_logits
 from acclimate.functional.entropy import entropy, log_probs
 from acclimate.functional.pixels import resize_maps, to_rows
-from acclimate.methods.base import Method
-from acclimate.parts.source import Progress
+from acclimate.introspect import try_forward
+from acclimate.methods.method import Method
+from acclimate.progress import Progress
 from acclimate.streams.folder import FolderStream
 from acclimate.streams.prediction_file import CODEC, PredictionFile
 from acclimate.streams.prediction_masks import (
@@ -26,22 +28,27 @@ from acclimate.streams.prediction_masks import (
     fit_to_image,
     open_predictions,
 )
-from acclimate.taps import get_logits, try_forward
 
-__all__ = ["PredictionFile", "PredictionFolder", "Summary", "open_predictions", "predict_folder"]
+__all__ = [
+    "PredictionFile",
+    "PredictionFolder",
+    "PredictionSummary",
+    "open_predictions",
+    "predict_folder",
+]
 
 
 @dataclass(frozen=True)
-class Summary:
-    """What was predicted.
+class PredictionSummary:
+    """Counts of the predictions of a folder.
 
     Attributes:
-        n_images: Rows or masks in the output.
-        n_batches: Batches in the output.
-        n_resumed: Batches taken over from an earlier, interrupted call.
-        images_per_second: Of this call.
-        labels: Images by predicted label, the most frequent first; where every pixel is predicted,
-            by the label of most pixels.
+        n_images: Number of rows or masks in the output.
+        n_batches: Number of batches in the output.
+        n_resumed: Number of batches from an earlier, interrupted run.
+        images_per_second: Throughput of this run.
+        labels: Number of images by predicted label, most frequent first; if every pixel is
+            predicted, by the most frequent label of the pixels.
     """
 
     n_images: int
@@ -59,26 +66,25 @@ def predict_folder(
     classes: Sequence[str] | None = None,
     save_every: int = 1,
     progress: Progress | None = None,
-) -> Summary:
-    """Predict all images of a folder, adapt on the way, and write one row or mask an image.
+) -> PredictionSummary:
+    """Predict all images of a folder while adapting, and write one row or mask per image.
 
     Args:
-        adapted: What `acclimate.adapt` returned.
+        adapted: The result of `acclimate.adapt`.
         stream: The images.
-        file: Where to: a `PredictionFile`, or for a model that predicts every pixel a
-            `PredictionFolder`.
-        classes: Names of the classes, in the order of the logits; numbers are written if None.
-        save_every: Batches between two saved states; a crash loses at most that many.
-        progress: Called with "predict", the images done and all images.
+        file: The output: a `PredictionFile`, or a `PredictionFolder` for a model that predicts
+            every pixel.
+        classes: Class names in the order of the logits; numbers are written if None.
+        save_every: Number of batches between two saved states; a crash loses at most that many.
+        progress: Called with "predict", the number of images done and the total.
 
     Raises:
-        BadInput: The output does not fit the model or the images, or the names do not; nothing was
-            learned then.
+        BadInput: The output or the names do not fit the model or the images. Nothing was learned.
     """
     if save_every < 1:
         raise BadInput(
             "out_of_range",
-            f"expected save_every to be at least 1, found {save_every}.",
+            f"Expected save_every to be at least 1, found {save_every}.",
             option="save_every",
             found=save_every,
         )
@@ -86,8 +92,8 @@ def predict_folder(
         if stream.crops:
             raise BadInput(
                 "missing_option",
-                "expected images that are brought to a size whole, as every pixel of them gets a "
-                "class; found ones that are cropped. Give FolderStream(..., squash=True).",
+                "Expected images that are not cropped, because every pixel gets a class, found a "
+                "stream that crops. Pass FolderStream(..., squash=True).",
                 option="squash",
             )
         file.check_images(stream.root, [_name(stream, path) for path in stream.paths])
@@ -132,7 +138,7 @@ def predict_folder(
     if file.keeps_state:
         adapted.save(file.state)
     file.finish(classes is not None)
-    return Summary(
+    return PredictionSummary(
         n_images=labels.total(),
         n_batches=len(batches),
         n_resumed=n_resumed,
@@ -148,7 +154,7 @@ def _describe(
     if odd := next((name for name in names if "\r" in name), None):
         raise BadInput(
             "malformed",
-            f"the name {odd!r} has a line break, which a table cannot hold. Rename it.",
+            f"Expected file names without line breaks, found {odd!r}. Rename the file.",
             option="path",
             found=odd,
         )
@@ -173,7 +179,7 @@ def _count_bytes(path: Path) -> int | None:
     try:
         return path.stat().st_size
     except OSError:
-        return None  # a link to nowhere: reported when its pixels are read
+        return None  # a broken link, reported when its pixels are read
 
 
 def _name(stream: FolderStream, path: Path) -> str:
@@ -183,46 +189,48 @@ def _name(stream: FolderStream, path: Path) -> str:
 def _check_fit(
     adapted: Method, x: Tensor, file: PredictionFile, classes: Sequence[str] | None
 ) -> None:
-    """Refuse an output, or names, that the model's predictions do not go into."""
+    """Refuse an output or class names that do not fit the model's predictions."""
     if adapted.artifact is not None:
-        is_dense, n = adapted.artifact.anatomy.is_dense, adapted.artifact.anatomy.n_classes
+        is_dense, n = adapted.artifact.info.is_dense, adapted.artifact.info.known_classes
     else:
         logits = get_logits(try_forward(adapted.model, x[:2]), adapted.logits_at)
         is_dense, n = logits.dim() == 4, logits.shape[1]
     if is_dense and not file.holds_masks:
         raise BadInput(
             "not_a_folder",
-            f"this model predicts every pixel: expected a folder for its masks, found {file.out}. "
-            "Give a name without an ending: --out DIR, or PredictionFolder(DIR) in Python.",
+            f"Expected a folder for masks, because this model predicts every pixel, found "
+            f"{file.out}. Pass a name without a suffix: --out DIR, or PredictionFolder(DIR) in "
+            "Python.",
             path=file.out,
         )
     if file.holds_masks and not is_dense:
         raise BadInput(
             "not_a_file",
-            "this model predicts whole images: expected a table that ends in .csv or .parquet, "
-            f"found the folder {file.out}. Give another --out, or PredictionFile in Python.",
+            "Expected a table that ends in .csv or .parquet, because this model predicts whole "
+            f"images, found the folder {file.out}. Pass another --out, or use PredictionFile in "
+            "Python.",
             path=file.out,
         )
     if is_dense and n > MOST_CLASSES:
         raise BadInput(
             "out_of_range",
-            f"expected at most {MOST_CLASSES} classes, which masks of 8 bits can hold, found {n}. "
-            "Call the adapted model on batches instead, and take the argmax over its classes.",
+            f"Expected at most {MOST_CLASSES} classes, which masks of 8 bits can represent, found "
+            f"{n}. Call the adapted model on batches instead, and take the argmax over classes.",
             option="classes",
             found=n,
         )
     if classes is not None and len(classes) != n:
         raise BadInput(
             "count_mismatch",
-            f"expected {n} class names, one a logit of the model; found "
-            f"{len(classes)}. Give the names of all classes in the order of training.",
+            f"Expected {n} class names, one per logit of the model, found "
+            f"{len(classes)}. Pass the names of all classes in the order of training.",
             expected=n,
             found=len(classes),
         )
 
 
 def _sum_up(maps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return of each image its most frequent class, mean probability and mean entropy."""
+    """Return the most frequent class, mean probability and mean entropy of each image."""
     rows = to_rows(maps)
     probabilities, numbers = log_probs(rows).exp().max(dim=1)
     pixels = [own.view(len(maps), -1) for own in (numbers, probabilities, entropy(rows))]

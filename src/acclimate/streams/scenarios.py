@@ -1,7 +1,7 @@
 """Scenarios: pure functions from domains to a stream of batches.
 
-All of them are reproducible from a seed, and each says in one line what it did. One's own stream is
-any iterable of `Batch`.
+All of them are reproducible from a seed, and each describes its protocol in one line. A custom
+stream is any iterable of `Batch`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from torch import Tensor
 from acclimate.errors import BadInput
 from acclimate.streams.batch import Batch, Domain, Stream
 
-#: A place in a list of domains: numbers of domains, and of samples within them.
+#: Positions in a list of domains: indices of domains, and of samples within them.
 Order = tuple[Tensor, Tensor]
 
 
 def reset_each(domains: Sequence[Domain], batch_size: int = 200, seed: int | None = None) -> Stream:
-    """Every domain in turn, with a reset before its first batch.
+    """Return every domain in turn, with a reset before its first batch.
 
     Args:
-        domains: In the order in which they come.
-        batch_size: Samples a batch; the last of a domain may be smaller.
-        seed: Of the order of samples within a domain; None keeps their own order.
+        domains: The domains in order.
+        batch_size: Batch size; the last batch of a domain may be smaller.
+        seed: Seed of the order of samples within a domain; None keeps their own order.
     """
     _check(domains, batch_size)
 
@@ -38,7 +38,7 @@ def reset_each(domains: Sequence[Domain], batch_size: int = 200, seed: int | Non
 def continual(
     domains: Sequence[Domain], batch_size: int = 200, seed: int | None = None, times: int = 1
 ) -> Stream:
-    """Every domain in turn, without a reset between them; `times` rounds of them."""
+    """Return every domain in turn without resets, repeated `times` times."""
     _check(domains, batch_size, times=times)
 
     def make() -> Iterator[Batch]:
@@ -55,19 +55,19 @@ def continual(
 def recurring(
     domains: Sequence[Domain], times: int, batch_size: int = 200, seed: int | None = None
 ) -> Stream:
-    """The cycle of all domains, several times, without a reset."""
+    """Return the cycle of all domains several times without resets."""
     return continual(domains, batch_size, seed, times)
 
 
 def gradual(
     severities: Mapping[str, Sequence[Domain]], batch_size: int = 200, seed: int | None = None
 ) -> Stream:
-    """Every corruption rising from its lowest severity to its highest and falling again.
+    """Return every corruption with its severity rising from lowest to highest and falling again.
 
     Args:
-        severities: By corruption, its domains from mild to severe.
-        batch_size: Samples a batch.
-        seed: Of the order within a domain.
+        severities: The domains of each corruption, from mild to severe.
+        batch_size: Batch size.
+        seed: Seed of the order of samples within a domain.
     """
     climbs = [
         domain for domains in severities.values() for domain in [*domains, *list(domains)[-2::-1]]
@@ -80,7 +80,7 @@ def gradual(
 
 
 def mixed(domains: Sequence[Domain], batch_size: int = 200, seed: int = 0) -> Stream:
-    """All samples of all domains shuffled into one stream; a batch shows several domains."""
+    """Return all samples of all domains shuffled; a batch contains several domains."""
     _check(domains, batch_size)
 
     def make() -> Iterator[Batch]:
@@ -93,7 +93,7 @@ def mixed(domains: Sequence[Domain], batch_size: int = 200, seed: int = 0) -> St
 
 
 def label_sorted(domains: Sequence[Domain], batch_size: int = 200, seed: int = 0) -> Stream:
-    """Continual, with the samples of a domain sorted by label (and shuffled within a label)."""
+    """Return a continual stream whose domains are sorted by label, and shuffled within a label."""
     _check(domains, batch_size)
 
     def make() -> Iterator[Batch]:
@@ -108,16 +108,16 @@ def label_sorted(domains: Sequence[Domain], batch_size: int = 200, seed: int = 0
 def dirichlet(
     domains: Sequence[Domain], delta: float = 0.1, batch_size: int = 64, seed: int = 0
 ) -> Stream:
-    """Continual, with labels correlated in time.
+    """Return a continual stream with labels that are correlated in time.
 
-    Time is cut into min(classes, 100) slots; each class spreads its samples over them by shares
-    drawn from a Dirichlet distribution. The smaller `delta`, the stronger the correlation.
+    Time is divided into min(classes, 100) slots; the samples of each class are distributed over
+    them with shares from a Dirichlet distribution. A smaller `delta` gives a stronger correlation.
     """
     _check(domains, batch_size)
     if delta <= 0:
         raise BadInput(
             "out_of_range",
-            f"expected a positive concentration, found {delta}.",
+            f"Expected a positive concentration, found {delta}.",
             option="delta",
             found=delta,
         )
@@ -134,16 +134,16 @@ def dirichlet(
 def imbalanced(
     domains: Sequence[Domain], ratio: float = 100.0, batch_size: int = 64, seed: int = 0
 ) -> Stream:
-    """Continual, with one class after the other dominating.
+    """Return a continual stream in which one class after the other dominates.
 
-    A domain passes through one phase a class. In its phase a class is `ratio` times as likely to
-    be drawn as any other; every sample comes once.
+    A domain has one phase per class. In its phase, a class is `ratio` times as likely to be drawn
+    as any other; every sample occurs once.
     """
     _check(domains, batch_size)
     if ratio < 1:
         raise BadInput(
             "out_of_range",
-            f"expected an imbalance ratio of at least 1, found {ratio}.",
+            f"Expected an imbalance ratio of at least 1, found {ratio}.",
             option="ratio",
             found=ratio,
         )
@@ -164,13 +164,17 @@ def source_mixture(
     batch_size: int = 200,
     seed: int = 0,
 ) -> Stream:
-    """Continual, with a share of clean samples in every batch (drawn anew for every domain)."""
+    """Return a continual stream with a share of clean samples in every batch.
+
+    The clean samples are shuffled separately for every domain.
+    """
     _check(domains, batch_size)
     n_clean = round(share * batch_size)
     if not 0 < n_clean < batch_size:
         raise BadInput(
             "out_of_range",
-            f"expected a share between 0 and 1 of {batch_size} samples, found {share}.",
+            f"Expected a share between 0 and 1 that gives at least one clean and one other sample "
+            f"of {batch_size}, found {share}.",
             option="share",
             found=share,
         )
@@ -198,14 +202,14 @@ def _check(domains: Sequence[Domain], batch_size: int, times: int = 1) -> None:
     if batch_size < 1:
         raise BadInput(
             "out_of_range",
-            f"expected a batch size of at least 1, found {batch_size}.",
+            f"Expected a batch size of at least 1, found {batch_size}.",
             option="batch_size",
             found=batch_size,
         )
     if times < 1:
         raise BadInput(
             "out_of_range",
-            f"expected at least 1 round, found {times}.",
+            f"Expected at least 1 round, found {times}.",
             option="times",
             found=times,
         )
@@ -213,8 +217,8 @@ def _check(domains: Sequence[Domain], batch_size: int, times: int = 1) -> None:
     if not domains or empty:
         raise BadInput(
             "empty_source",
-            f"expected domains with samples, found none{' in ' if empty else ''}"
-            f"{', '.join(empty)}.",
+            f"Expected domains with samples, found none{' in ' if empty else ''}"
+            f"{', '.join(empty)}. Pass at least one domain, and no empty ones.",
         )
 
 
@@ -243,7 +247,7 @@ def _cut(domain: Domain, order: Tensor, batch_size: int, reset_first: bool) -> I
 
 
 def _gather(domains: Sequence[Domain], order: Order, batch_size: int) -> Iterator[Batch]:
-    """Cut an order over several domains into batches that name the domain of each sample."""
+    """Yield batches in an order over several domains, with the domain of each sample."""
     which, sample = order
     for start in range(0, len(which), batch_size):
         part = slice(start, start + batch_size)
@@ -263,15 +267,15 @@ def _gather(domains: Sequence[Domain], order: Order, batch_size: int) -> Iterato
 
 
 def _dirichlet_order(labels: Tensor, delta: float, seed: int) -> Tensor:
-    draws = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     classes = sorted(set(labels.tolist()))
     n_slots = min(len(classes), 100)
     slots: list[list[Tensor]] = [[] for _ in range(n_slots)]
     for label in classes:
         members = (labels == label).nonzero().flatten()
-        members = members[torch.randperm(len(members), generator=draws)]
-        # Shares from Gamma variates: torch's Dirichlet takes no generator.
-        gamma = torch._standard_gamma(torch.full((n_slots,), delta).double(), generator=draws)
+        members = members[torch.randperm(len(members), generator=generator)]
+        # Shares from Gamma variates, because torch's Dirichlet does not accept a generator.
+        gamma = torch._standard_gamma(torch.full((n_slots,), delta).double(), generator=generator)
         shares = gamma / gamma.sum() if gamma.sum() > 0 else torch.full_like(gamma, 1 / n_slots)
         ends = (shares.cumsum(0) * len(members)).round().long().clamp(max=len(members))
         ends[-1] = len(members)
@@ -281,22 +285,22 @@ def _dirichlet_order(labels: Tensor, delta: float, seed: int) -> Tensor:
     ordered = []
     for slot in slots:
         together = torch.cat(slot)
-        ordered.append(together[torch.randperm(len(together), generator=draws)])
+        ordered.append(together[torch.randperm(len(together), generator=generator)])
     return torch.cat(ordered)
 
 
 def _imbalanced_order(labels: Tensor, ratio: float, seed: int) -> Tensor:
-    draws = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     classes = sorted(set(labels.tolist()))
     left = torch.ones(len(labels), dtype=torch.bool)
     phases = torch.tensor_split(torch.arange(len(labels)), len(classes))
     ordered = []
     for label, phase in zip(classes, phases, strict=True):
         weights = torch.where(labels == label, ratio, 1.0).double()
-        # Without replacement, by exponential keys: the smallest keys win.
-        uniform = torch.rand(len(labels), generator=draws, dtype=torch.float64).clamp_min(1e-300)
-        keys = torch.where(left, -uniform.log() / weights, torch.inf)
+        # Weighted sampling without replacement: the smallest exponential keys are chosen.
+        uniform = torch.rand(len(labels), generator=generator, dtype=torch.float64)
+        keys = torch.where(left, -uniform.clamp_min(1e-300).log() / weights, torch.inf)
         chosen = keys.argsort()[: len(phase)]
         left[chosen] = False
-        ordered.append(chosen[torch.randperm(len(chosen), generator=draws)])
+        ordered.append(chosen[torch.randperm(len(chosen), generator=generator)])
     return torch.cat(ordered)

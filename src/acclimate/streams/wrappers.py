@@ -1,4 +1,4 @@
-"""Streams made from other streams."""
+"""Functions that build streams from other streams."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from acclimate.streams.batch import Batch, Domain, Stream
 
 
 def episodic(stream: Stream) -> Stream:
-    """The same stream with a reset before every batch: nothing is remembered."""
+    """Return the same stream with a reset before every batch."""
 
     def make() -> Iterator[Batch]:
         for batch in stream:
@@ -24,22 +24,24 @@ def episodic(stream: Stream) -> Stream:
 
 
 def epochs(stream: Stream, times: int) -> Stream:
-    """The same stream several times over, without a reset between the passes of a domain.
+    """Return the same stream several times, without resets between the passes of a domain.
 
-    Each domain is repeated before the next one comes, so that resets between domains stay where
-    they are; the error of pass k is that of the batches whose `epoch` is k. No domain is held in
-    memory: the stream is read once for each pass, all of them side by side, and each reading waits
-    with one batch at the next reset.
+    Each domain is repeated before the next one starts, so that resets between domains stay in
+    place. The error of pass k is that of the batches whose `epoch` is k. No domain is kept in
+    memory: there is one iterator of the stream per pass, and each waits at the next reset.
     """
     if times < 1:
         raise BadInput(
-            "out_of_range", f"expected at least 1 pass, found {times}.", option="times", found=times
+            "out_of_range",
+            f"Expected times to be at least 1, found {times}.",
+            option="times",
+            found=times,
         )
     if not isinstance(stream, Stream):
         raise BadInput(
             "wrong_type",
-            f"expected a Stream, which can be read again for each pass, found "
-            f"{type(stream).__name__}. Make one: Stream(protocol, make), where make() returns the "
+            f"Expected a Stream, which can be iterated again for each pass, found "
+            f"{type(stream).__name__}. Pass Stream(protocol, make), where make() returns the "
             "batches from the start.",
             option="stream",
             found=type(stream).__name__,
@@ -50,8 +52,8 @@ def epochs(stream: Stream, times: int) -> Stream:
         if len({id(reading) for reading in readings}) < times:
             raise BadInput(
                 "not_repeatable",
-                "expected a stream that starts anew whenever it is read, found one whose make() "
-                "returns the same iterator again. Make the batches inside make().",
+                "Expected a stream that starts again whenever it is iterated, found one whose "
+                "make() returns the same iterator. Create the batches inside make().",
             )
         for parts in zip_longest(*(_split_at_resets(reading) for reading in readings)):
             sizes = []
@@ -63,8 +65,9 @@ def epochs(stream: Stream, times: int) -> Stream:
                 if sizes[-1] != sizes[0]:
                     raise BadInput(
                         "count_mismatch",
-                        f"expected {sizes[0]} batches again in pass {epoch}, found {sizes[-1]}. "
-                        "The stream must start anew, with the same batches, whenever it is read.",
+                        f"Expected {sizes[0]} batches in pass {epoch}, as in the first, found "
+                        f"{sizes[-1]}. Pass a stream that returns the same batches whenever it is "
+                        "iterated.",
                         expected=sizes[0],
                         found=sizes[-1],
                     )
@@ -73,9 +76,9 @@ def epochs(stream: Stream, times: int) -> Stream:
 
 
 def with_clean_probe(stream: Stream, clean: Domain, batch_size: int = 200) -> Stream:
-    """The same stream with the clean set predicted, not learned from, after each domain.
+    """Return the same stream with a probe after each domain: the clean set, without learning.
 
-    The error on the probes over time is what the model forgets of its source. Their domain is
+    The error on the probes over time shows what the model forgets about its source. Their domain is
     named `<clean> after <domain>`.
     """
 
@@ -98,17 +101,17 @@ def with_clean_probe(stream: Stream, clean: Domain, batch_size: int = 200) -> St
 
 
 def sliding_window(stream: Stream, size: int) -> Stream:
-    """Single images, each predicted together with the ones before it.
+    """Return single images, each predicted together with the previous ones.
 
-    The samples of the stream come one by one into a window of the last `size`; every step predicts
-    the window and counts its newest sample only. The method learns when the window has changed
-    completely. A window that is not full yet is predicted without learning. Probes pass as they
-    are.
+    The samples of the stream enter a window of the last `size` samples one by one. Every step
+    predicts the window and counts only its newest sample. The method learns when the window has
+    changed completely. A window that is not full yet is predicted without learning. Probes are
+    unchanged.
     """
     if size < 2:
         raise BadInput(
             "out_of_range",
-            f"expected a window of at least 2 samples, found {size}.",
+            f"Expected a window of at least 2 samples, found {size}.",
             option="size",
             found=size,
         )
@@ -144,7 +147,7 @@ def sliding_window(stream: Stream, size: int) -> Stream:
 
 
 def _split_at_resets(batches: Iterator[Batch]) -> Iterator[Iterator[Batch]]:
-    """Yield the batches up to the next reset, again and again; each part is to be read in turn."""
+    """Split batches at resets; each part must be consumed before the next one."""
 
     def number() -> Iterator[tuple[int, Batch]]:
         n_resets = 0

@@ -1,29 +1,96 @@
-"""Shift-agnostic weight regularisation, as a term of a loss."""
+"""Shift-agnostic weight regularisation (SWR) as a term."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from acclimate.functional.penalty import add_penalty_gradient
+from acclimate.functional.swr_nsp import (
+    SHAPES,
+    add_penalty_gradient,
+    penalties,
+    shape_penalties,
+)
+from acclimate.options import Values, choice, hp, log_uniform
+from acclimate.parts.part import Part
+from acclimate.parts.penalty import Penalty
+from acclimate.terms.term import ActiveTerm, Term, register_term
+
+if TYPE_CHECKING:
+    from acclimate.methods.gradient import GradientMethod
 
 
-class Swr:
+@dataclass(frozen=True, kw_only=True)
+class SwrOptions(Values):
+    """The options that the term shares with the methods that contain it."""
+
+    strength: float = hp(
+        250.0, low=0.0, search=log_uniform(10, 3000), help="weight of the regulariser (λ_r)"
+    )
+    anchor: str = hp(
+        "previous",
+        choices=("previous", "source"),
+        search=choice("previous", "source"),
+        help="anchor θ* of the regulariser: parameters before the last update, or the source's",
+    )
+    exponent: float = hp(
+        0.0,
+        low=0.0,
+        help="exponent of the penalties (2 in the paper; 1 or 3); 0 uses them as prepared",
+    )
+    shape: str = hp(
+        "measured",
+        choices=SHAPES,
+        help="profile of the penalties over the layers: as measured, or a variant of the "
+        "supplement",
+    )
+
+
+@register_term
+@dataclass(frozen=True, kw_only=True)
+class Swr(SwrOptions, Term):
     """Damps each parameter's update by its penalty: strength · Σ w ‖θ − θ*‖² (paper, eq. 1).
 
-    The term is applied as its gradient, in closed form.
-
-    Args:
-        penalty: w by parameter name: one number, or a tensor that broadcasts to the parameter.
-        strength: λ_r in the paper.
-        anchor: What θ* is. `"previous"`: the parameters before the last update; they lag by one,
-            so the term is zero on the first step and damps the last move from the second on.
-            `"source"`: the parameters of the source model.
+    The defaults are those of the paper. The penalties w come from the artifact.
     """
 
+    name: ClassVar[str] = "swr"
+    needs: ClassVar[tuple[type[Part], ...]] = (Penalty,)
+
+    def attach(self, method: GradientMethod) -> ActiveSwr:
+        """Read the penalties from the artifact."""
+        artifact = self.artifact_of(method)
+        weights = artifact.part("penalty")
+        if self.exponent:
+            weights = penalties(artifact.part("cosine"), self.exponent)
+        names = [name for name, _ in method.model.named_parameters() if name in weights]
+        shaped = shape_penalties({name: weights[name] for name in names}, self.shape)
+        return ActiveSwr(shaped, self.strength, self.anchor)
+
+
+class ActiveSwr(ActiveTerm):
+    """The active term. It is applied as its gradient, in closed form.
+
+    `state` contains the anchors θ* by parameter name. With `"previous"` they are the values before
+    the last update. The term is therefore zero in the first step, and damps the previous update
+    from the second step on. (Anchors taken after the update would make it zero always.)
+
+    Args:
+        penalty: Penalties w by parameter name: a number, or a tensor that broadcasts to the
+            parameter.
+        strength: Weight of the term; λ_r in the paper.
+        anchor: Choice of θ*: `"previous"` or `"source"`.
+    """
+
+    state: dict[str, Tensor]
+
     def __init__(self, penalty: Mapping[str, Tensor], strength: float, anchor: str) -> None:
+        super().__init__()
         self.anchor = anchor
+        self.state = {}
         self._penalty = dict(penalty)
         self._by_tensor = all(value.numel() == 1 for value in penalty.values())
         self._coefficients = {name: 2 * strength * value for name, value in penalty.items()}
@@ -33,29 +100,28 @@ class Swr:
             else {}
         )
 
+    def start(self, method: GradientMethod) -> None:
+        """Store the source's parameters, if they are the anchor."""
+        if self.anchor == "source":
+            moved = method.parameters_moved.items()
+            self.state = {name: parameter.detach().clone() for name, parameter in moved}
+
     def holds(self, name: str, limit: float) -> bool:
-        """Say whether all penalties of a parameter are at least `limit`, before the strength."""
+        """Return whether all penalties of a parameter are at least `limit`, without strength."""
         return name in self._penalty and bool((self._penalty[name] >= limit).all())
 
-    def add_gradient(
-        self,
-        names: Sequence[str],
-        gradients: Sequence[Tensor],
-        parameters: Sequence[Tensor],
-        anchors: Mapping[str, Tensor],
-    ) -> list[Tensor]:
-        """Return the gradients with the term's own added.
-
-        Parameters without an anchor (the first step) or without a penalty are left alone.
-        """
-        result = list(gradients)
+    def add_gradients(
+        self, names: Sequence[str], gradients: Sequence[Tensor], parameters: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
+        """Add the term's gradient; parameters without anchor or penalty are unchanged."""
+        anchors = self.state
         chosen = [
             index
             for index, name in enumerate(names)
             if name in anchors and name in self._coefficients
         ]
         if not chosen:
-            return result
+            return gradients
         kept = [names[index] for index in chosen]
         coefficients: list[float] | list[Tensor]
         if self._by_tensor:
@@ -68,6 +134,12 @@ class Swr:
             [anchors[name].to(parameters[index]) for index, name in zip(chosen, kept, strict=True)],
             coefficients,
         )
+        result = list(gradients)
         for index, gradient in zip(chosen, added, strict=True):
             result[index] = gradient
         return result
+
+    def after_update(self, before: Mapping[str, Tensor]) -> None:
+        """Store the values from before the update as the next anchor."""
+        if self.anchor == "previous":
+            self.state = dict(before)

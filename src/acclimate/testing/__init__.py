@@ -1,4 +1,4 @@
-"""For those who write methods: small models of every kind, and the conformance suite."""
+"""Tools for authors of methods: small models of every kind, and the conformance suite."""
 
 from acclimate.testing.checks import check_method, yield_checks
 from acclimate.testing.models import TINY_MODELS, tiny_model

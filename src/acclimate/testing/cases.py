@@ -1,4 +1,4 @@
-"""A method on a tiny model, ready to be checked."""
+"""Test cases: a method on a tiny model."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from torch import nn
 from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact
 from acclimate.functional.norm import norm_parameters
+from acclimate.introspect import inspect_model
 from acclimate.methods import get_method
-from acclimate.methods.base import Method
-from acclimate.methods.dense import is_dense
-from acclimate.parts.options import PenaltyOptions, PrototypeOptions
-from acclimate.preparation import PARTS, prepare
-from acclimate.taps import find_anatomy
-from acclimate.terms.contrastive_head import build_contrastive_head
+from acclimate.methods.method import Method
+from acclimate.parts import Contrast, Part, Penalty, Prototypes
+from acclimate.parts.contrastive_head import build_contrastive_head
+from acclimate.preparation import prepare
 from acclimate.testing.dense_models import DENSE_MODELS, tiny_masks
-from acclimate.testing.models import MODEL_OPTIONS, tiny_batches, tiny_model
+from acclimate.testing.models import MODEL_INFO, tiny_batches, tiny_model
 
-#: What a method needs to learn, and to be quick, on a few tiny batches.
+#: Options with which a method learns quickly on a few tiny batches.
 METHOD_OPTIONS: dict[str, dict[str, Any]] = {
     "cotta": {"n_augmentations": 3},
     "memo": {"n_copies": 4},
@@ -30,7 +29,8 @@ METHOD_OPTIONS: dict[str, dict[str, Any]] = {
     "eata": {"max_entropy": 1.5, "max_similarity": 1.1},
     "rdumb": {"max_entropy": 1.5, "max_similarity": 1.1, "reset_every": 2},
     "sar": {"max_entropy": 1.5},
-    # The running statistics of tiny models do not match the tiny data: published rates diverge.
+    # The running statistics of tiny models do not match the tiny data: published learning rates
+    # diverge.
     "tfa": {"lr": 1e-5},
     "ttt_pp": {"lr": 1e-5, "views": "crop+flip"},
     "deyo": {"max_entropy": 1.5, "min_drop": -1.0},
@@ -40,7 +40,7 @@ METHOD_OPTIONS: dict[str, dict[str, Any]] = {
 
 
 class Violation(AssertionError):
-    """A method does not hold a part of the contract."""
+    """A method violates a part of the contract."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,17 @@ class Case:
     model: str
 
     def build(self, **options: Any) -> Method:
-        """Adapt a fresh copy of the model."""
+        """Adapt a new copy of the model."""
         return self.wrap(tiny_model(self.model), **options)
 
     def wrap(self, model: nn.Module, **options: Any) -> Method:
         """Adapt the given model."""
         kind = get_method(self.method)
-        asked = {"guard", "regularizer", "auxiliary"} & set(options)
+        asked = {"guard", "terms"} & set(options)
         artifact = tiny_artifact(self.model) if kind.needs or asked else None
-        named = {} if artifact is not None else MODEL_OPTIONS.get(self.model, {})
-        if named and artifact is None:
-            named = {**named, "logits_at": 1}
+        named = {}
+        if artifact is None and self.model in MODEL_INFO:
+            named = {"info": dataclasses.replace(MODEL_INFO[self.model], logits_at=1)}
         return adapt(
             model,
             self.method,
@@ -73,7 +73,7 @@ class Case:
     def suits(self) -> bool:
         """Whether the method claims to support the model."""
         kind = get_method(self.method)
-        if self.is_dense and not is_dense(kind):
+        if self.is_dense and not kind.card.dense:
             return False
         return not kind.check(tiny_model(self.model), kind.config_class())
 
@@ -85,25 +85,15 @@ class Case:
 
 @functools.cache
 def tiny_artifact(model: str, depth: int = 0) -> Artifact:
-    """Prepare a tiny model once, with all parts that it can have."""
+    """Prepare a tiny model once, with all parts that it supports."""
     net = tiny_model(model)
-    options = PrototypeOptions(depth=depth, width=8, hidden=8, epochs=1)
+    prototypes = Prototypes(depth=depth, width=8, hidden=8, epochs=1)
+    if model in DENSE_MODELS and depth:
+        prototypes = dataclasses.replace(prototypes, views="test")
+    parts: list[str | Part] = [Penalty(n_samples=16), prototypes, "features"]
     if model in DENSE_MODELS:
-        return prepare(
-            net,
-            tiny_masks(4),
-            parts=["penalty", "prototypes", "features"],
-            penalty=PenaltyOptions(n_samples=16),
-            prototypes=options if depth == 0 else dataclasses.replace(options, views="test"),
-        )
-    named = MODEL_OPTIONS.get(model, {})
-    n_features = find_anatomy(net, tiny_batches(1)[0][0], **named).n_features
-    return prepare(
-        net,
-        tiny_batches(4),
-        parts=[part for part in PARTS if part != "fisher" or norm_parameters(net)],
-        penalty=PenaltyOptions(n_samples=16),
-        prototypes=options,
-        contrast_head=build_contrastive_head(n_features, 8, 4),
-        **named,
-    )
+        return prepare(net, tiny_masks(4), parts=parts)
+    info = inspect_model(net, tiny_batches(1)[0][0], MODEL_INFO.get(model))
+    parts += ["fisher"] if norm_parameters(net) else []
+    parts.append(Contrast(head=build_contrastive_head(info.known_width, 8, 4)))
+    return prepare(net, tiny_batches(4), parts=parts, info=MODEL_INFO.get(model))

@@ -1,6 +1,6 @@
-"""The conformance suite: what every method must hold, whatever it does.
+"""The conformance suite: checks that every method must pass.
 
-`check_method("mine")` runs it; the package's own tests do the same for every registered method.
+`check_method("mine")` runs it. The package's own tests do so for every registered method.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from acclimate.testing.models import TINY_MODELS
 
 Check = Callable[[], None]
 
-#: Tiny models that stand for a kind of normalisation. The others only differ in structure.
+#: Tiny models that represent a kind of normalisation. The others differ only in structure.
 _NORMALIZATIONS = ("batch_norm", "group_norm", "instance_aware", "vit")
 
 
 def yield_checks(method: str, models: Sequence[str] | None = None) -> Iterator[tuple[str, Check]]:
-    """Yield the checks that apply to a method, each with its name and ready to be called.
+    """Yield the checks that apply to a method, each with its name.
 
-    The first model that the method supports gets all checks, and so does the transformer, which has
-    no BatchNorm. Every other model gets those whose outcome can depend on it.
+    All checks run on the first model that the method supports, and on the transformer, which has no
+    BatchNorm. On every other model, only those run whose outcome can depend on it.
     """
     is_first = True
     for model in models if models is not None else TINY_MODELS:
@@ -40,7 +40,7 @@ def yield_checks(method: str, models: Sequence[str] | None = None) -> Iterator[t
 
 
 def check_method(method: str, models: Sequence[str] | None = None) -> None:
-    """Run the whole suite on one method; raise with every violation found."""
+    """Run the whole suite on one method; raise an error that lists all violations."""
     problems = []
     for name, check in yield_checks(method, models):
         try:

@@ -1,9 +1,10 @@
-"""The contract of a method, as checks: the name of each is the sentence it proves."""
+"""The contract of a method as checks. The name of a check states what it verifies."""
 
 from __future__ import annotations
 
 import copy
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from acclimate.errors import BadInput, NotAdapted, UnsuitableModel
+from acclimate.errors import AcclimateWarning, BadInput, NotAdapted, UnsuitableModel
+from acclimate.forward import get_logits
 from acclimate.functional.norm import STATISTICS
 from acclimate.methods import get_method
 from acclimate.methods.gradient import GradientMethod
 from acclimate.snapshot import model_tensors
-from acclimate.taps import get_logits
 from acclimate.testing.cases import Case, Violation
 from acclimate.testing.models import tiny_model
 from acclimate.testing.steps import (
@@ -33,17 +34,17 @@ _MANY = 20
 
 
 def refuses_with_a_reason(case: Case) -> None:
-    """An unsuitable model is refused, and told why."""
+    """An unsuitable model is refused with the reason."""
     try:
         call(case.build(), make_stream(1)[0])
     except UnsuitableModel as error:
-        require(len(str(error)) > 40, "the reason is too short to help anybody")
+        require(len(str(error)) > 40, "the reason is too short to be helpful")
         return
     raise Violation("check() reports problems, but adapt() accepts the model")
 
 
 def returns_what_the_model_returns(case: Case) -> None:
-    """Type, shape and dtype of the output are the model's."""
+    """Type, shape and dtype of the output are those of the model."""
     x = make_stream(1)[0]
     with torch.no_grad():
         plain = tiny_model(case.model)(x)
@@ -52,8 +53,8 @@ def returns_what_the_model_returns(case: Case) -> None:
     require(type(output) is type(plain), f"returns {type(output)}, the model {type(plain)}")
     at = None if isinstance(output, Tensor) else adapted.logits_at
     found, expected = get_logits(output, at), get_logits(plain, at)
-    require(found.shape == expected.shape and found.dtype == expected.dtype, "other shape or type")
-    require(not found.requires_grad, "the logits still carry a graph")
+    require(found.shape == expected.shape and found.dtype == expected.dtype, "other shape or dtype")
+    require(not found.requires_grad, "the logits have a graph")
 
 
 def leaves_the_input_alone(case: Case) -> None:
@@ -80,10 +81,10 @@ def refuses_inference_mode(case: Case) -> None:
             call(adapted, make_stream(1)[0])
     except NotAdapted:
         return
-    raise Violation("was called in inference mode and did not complain")
+    raise Violation("a call in inference mode raises no error")
 
 
-def moves_only_what_it_says(case: Case) -> None:
+def changes_only_trainable_parameters(case: Case) -> None:
     """Only trainable parameters change."""
     adapted = case.build()
     before = {name: t.clone() for name, t in model_tensors(adapted.model).items()}
@@ -94,19 +95,19 @@ def moves_only_what_it_says(case: Case) -> None:
     allowed: set[str] = set()
     if isinstance(adapted, GradientMethod):
         allowed = set(type(adapted).trainable(adapted.model, adapted.config))
-        require(bool(changed), "three batches changed nothing")
+        require(bool(changed) != adapted.card.per_image, "three batches changed nothing")
     if adapted.config.statistics in ("running", "robust"):
         allowed |= {name for name, _ in adapted.model.named_buffers()}
-    require(changed <= allowed, f"changed besides: {sorted(changed - allowed)}")
+    require(changed <= allowed, f"other tensors were changed: {sorted(changed - allowed)}")
 
 
 def resets_completely(case: Case) -> None:
-    """After reset() the same stream gives bit-equal logits and leaves an equal state."""
+    """After reset() the same stream gives the same logits and state, bit for bit."""
     adapted = case.build()
     start = take_state(adapted)
     first = run_stream(adapted, make_stream())
     adapted.reset()
-    require(same_state(start, take_state(adapted)), "reset() does not give the first state back")
+    require(same_state(start, take_state(adapted)), "reset() does not restore the first state")
     require(equal(first, run_stream(adapted, make_stream())), "other logits after reset()")
 
 
@@ -125,7 +126,7 @@ def unwraps_without_a_trace(case: Case) -> None:
         call(adapted, make_stream(1)[0])
     except NotAdapted:
         return
-    raise Violation("can be used after unwrap()")
+    raise Violation("the adapted model can be used after unwrap()")
 
 
 def _portrait(model: nn.Module) -> list[Any]:
@@ -143,7 +144,7 @@ def _portrait(model: nn.Module) -> list[Any]:
 
 
 def resumes_at_every_batch(case: Case) -> None:
-    """A stream cut at any batch, saved and loaded into a fresh model, goes on as if uncut."""
+    """A stream that is interrupted at any batch, saved and loaded continues with equal logits."""
     xs = make_stream()
     expected = run_stream(case.build(), xs)
     with tempfile.TemporaryDirectory() as folder:
@@ -153,11 +154,11 @@ def resumes_at_every_batch(case: Case) -> None:
             run_stream(first, xs[:cut])
             first.save(path)
             found = run_stream(case.build(seed=0).load(path), xs[cut:])
-            require(equal(expected[cut:], found), f"cut after {cut} batches: other logits")
+            require(equal(expected[cut:], found), f"interrupted after {cut} batches: other logits")
 
 
 def copies_are_independent(case: Case) -> None:
-    """deepcopy and state_dict() carry everything, and share nothing."""
+    """deepcopy and state_dict() contain everything and share nothing."""
     xs = make_stream()
     adapted = case.build()
     run_stream(adapted, xs[:2])
@@ -165,12 +166,12 @@ def copies_are_independent(case: Case) -> None:
     other = case.build()
     other.load_state_dict(copy.deepcopy(adapted.state_dict()))
     expected = run_stream(adapted, xs[2:])
-    require(equal(expected, run_stream(twin, xs[2:])), "a deepcopy goes on differently")
-    require(equal(expected, run_stream(other, xs[2:])), "a loaded state_dict goes on differently")
+    require(equal(expected, run_stream(twin, xs[2:])), "a deepcopy continues differently")
+    require(equal(expected, run_stream(other, xs[2:])), "a loaded state_dict continues differently")
 
 
 def restores_snapshots(case: Case) -> None:
-    """restore(snapshot()) rolls back bit for bit."""
+    """restore(snapshot()) restores the state bit for bit."""
     xs = make_stream()
     adapted = case.build()
     run_stream(adapted, xs[:1])
@@ -181,7 +182,7 @@ def restores_snapshots(case: Case) -> None:
 
 
 def pauses(case: Case) -> None:
-    """Inside paused() nothing changes at all."""
+    """Inside paused() nothing changes."""
     adapted = case.build()
     run_stream(adapted, make_stream(2))
     before, counts = take_state(adapted), copy.deepcopy(adapted.counts)
@@ -191,21 +192,29 @@ def pauses(case: Case) -> None:
     require(adapted.counts == counts, "counts changed while paused")
 
 
-def ignores_train_and_eval(case: Case) -> None:
-    """The mode of model or wrapper makes no difference; dropout is always off."""
+def stops_learning_in_eval_mode(case: Case) -> None:
+    """After eval() nothing changes, as in paused(); train() resumes. Dropout is always off."""
     expected = run_stream(case.build(), make_stream())
-    wrapped = case.build().train()
-    found = run_stream(wrapped, make_stream(2))
-    wrapped.eval()
-    wrapped.model.eval()
-    found += run_stream(wrapped, make_stream()[2:])
-    require(equal(expected, found), "train() or eval() changes the logits")
+    adapted = case.build().train()
+    found = run_stream(adapted, make_stream(2))
+    before = take_state(adapted)
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        silent = run_stream(adapted.eval(), make_stream())
+    require(same_state(before, take_state(adapted)), "learns after eval()")
+    ours = [n.message for n in notes if isinstance(n.message, AcclimateWarning)]
+    require([note.code for note in ours] == ["eval_mode"], "does not warn once after eval()")
+    with adapted.train().paused():
+        require(equal(silent, run_stream(adapted, make_stream())), "eval() is not like paused()")
+    adapted.model.eval()
+    found += run_stream(adapted, make_stream()[2:])
+    require(equal(expected, found), "train(), or the mode of the model, changes the logits")
     trained = run_stream(case.wrap(tiny_model(case.model).train()), make_stream())
-    require(equal(expected, trained), "a model that comes in train mode gives other logits")
+    require(equal(expected, trained), "a model in train mode gives other logits")
 
 
 def takes_any_statistics(case: Case) -> None:
-    """Every statistics policy runs, resumes and resets."""
+    """Every kind of BatchNorm statistics works and is reset."""
     for statistics in STATISTICS:
         adapted = case.build(statistics=statistics)
         first = run_stream(adapted, make_stream(2))
@@ -215,7 +224,7 @@ def takes_any_statistics(case: Case) -> None:
 
 
 def keeps_memory_bounded(case: Case) -> None:
-    """The state after many batches is no larger than after a few."""
+    """The state after many batches is not larger than after a few."""
     adapted = case.build()
     x = make_stream(1)[0]
     for _ in range(5):
@@ -227,7 +236,7 @@ def keeps_memory_bounded(case: Case) -> None:
 
 
 def takes_small_last_batches(case: Case) -> None:
-    """A last batch of two, then of one, is predicted; none changes the type of the answer."""
+    """Last batches of two samples and of one are predicted."""
     adapted = case.build()
     x = make_stream(1)[0]
     for n in (8, 2, 1):
@@ -267,18 +276,18 @@ def refuses_bad_batches(case: Case) -> None:
         before = take_state(adapted)
         for name, x in bad.items():
             if name == "size" and (adapted.input_shape is None or case.is_dense):
-                continue  # nobody has said yet which size is right, or any is
+                continue  # the size is not known yet, or any size is valid
             try:
                 call(adapted, x)
             except BadInput as error:
-                require(len(str(error)) > 20, f"{name}: the error does not say what is wrong")
+                require(len(str(error)) > 20, f"{name}: the error does not state what is wrong")
             else:
-                raise Violation(f"{name}: was accepted")
+                raise Violation(f"{name}: the batch was accepted")
             require(same_state(before, take_state(adapted)), f"{name}: changed the model")
 
 
 def survives_strange_batches(case: Case) -> None:
-    """Equal samples, black ones, and one class only: no crash, and nothing becomes non-finite."""
+    """Equal samples, black ones and a single class: no crash, and everything stays finite."""
     adapted = case.build()
     x = make_stream(1)[0]
     strange = {
@@ -287,11 +296,14 @@ def survives_strange_batches(case: Case) -> None:
         "one class": x[:1] * 0.9 + 0.1 * x,
     }
     for name, batch in strange.items():
-        logits = run_stream(adapted, [batch, x])
+        with warnings.catch_warnings():
+            # Such batches may have no gradient, which is reported.
+            warnings.simplefilter("ignore", AcclimateWarning)
+            logits = run_stream(adapted, [batch, x])
         require(all(bool(part.isfinite().all()) for part in logits), f"{name}: not finite")
     tensors = [t for t in model_tensors(adapted.model).values() if t.is_floating_point()]
     require(all(bool(t.isfinite().all()) for t in tensors), "the model is not finite")
-    # Infinities may be meant, as in the place of samples that have not come yet.
+    # Infinities may be intended, for example as placeholders of future samples.
     state = [t for t in take_state(adapted).values() if t.is_floating_point()]
     require(not any(bool(t.isnan().any()) for t in state), "the state has become NaN")
 
@@ -305,7 +317,7 @@ def skips_updates_that_are_not_finite(case: Case) -> None:
 
     def steep(x: Tensor) -> tuple[Tensor, Tensor]:
         logits, loss = honest(x)
-        return logits, loss * 1e20  # gradients are finite, their product with the rate is not
+        return logits, loss * 1e20  # gradients are finite, but their product with lr is not
 
     adapted.loss = steep
     before = {name: t.clone() for name, t in model_tensors(adapted.model).items()}
@@ -315,19 +327,15 @@ def skips_updates_that_are_not_finite(case: Case) -> None:
 
 
 def composes_with_swr_and_nsp(case: Case) -> None:
-    """SWR and NSP can be laid over it, change what it learns, and are reset and saved with it."""
+    """SWR and NSP can be added to it, change what it learns, and are reset and saved with it."""
     kind = get_method(case.method)
     if not issubclass(kind, GradientMethod):
         return
-    own = kind.own_terms(kind.config_class())
-    terms: dict[str, Any] = {}
-    if own.regularizer is None:
-        terms["regularizer"] = "swr"
-    if own.auxiliary is None:
-        terms["auxiliary"] = "nsp"
-    if not terms:
+    own = {term.name for term in kind.own_terms(kind.config_class())}
+    terms = [name for name in ("swr", "nsp") if name not in own]
+    if not kind.takes_terms or not terms:
         return
-    adapted, xs = case.build(**terms), make_stream()
+    adapted, xs = case.build(terms=terms), make_stream()
     first = run_stream(adapted, xs)
     require(all(bool(logits.isfinite().all()) for logits in first), "logits are not finite")
     learned = take_state(adapted)
@@ -336,19 +344,19 @@ def composes_with_swr_and_nsp(case: Case) -> None:
     alone = take_state(plain)
     require(
         any(not torch.equal(learned[name], alone[name]) for name in alone if name in learned),
-        "nothing is learned differently",
+        "the terms change nothing",
     )
     require(equal(first, run_stream(adapted.reset(), xs)), "other logits after reset()")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.safetensors"
         run_stream(adapted.reset(), xs[:2])
         adapted.save(path)
-        found = run_stream(case.build(**terms).load(path), xs[2:])
+        found = run_stream(case.build(terms=terms).load(path), xs[2:])
     require(equal(first[2:], found), "other logits after save and load")
 
 
 def takes_channels_last(case: Case) -> None:
-    """Memory format makes no difference but for rounding."""
+    """The memory format makes no difference except for rounding."""
     expected = run_stream(case.build(), make_stream(1))[0]
     x = make_stream(1)[0].to(memory_format=torch.channels_last)
     found = run_stream(case.build(), [x])[0]
@@ -356,27 +364,27 @@ def takes_channels_last(case: Case) -> None:
 
 
 def describes_itself(case: Case) -> None:
-    """The docstring has one sentence first, and says paper, what moves, which logits, the cost."""
+    """The docstring starts with one sentence and states paper, parameters, logits and cost."""
     kind = get_method(case.method)
     text = kind.__doc__ or ""
     require(text.split("\n")[0].rstrip().endswith("."), "the first line is not one sentence")
     for word in ("Paper:", "oves", "eturns", "Cost of a batch"):
-        require(word in text, f"the docstring does not say {word!r}")
+        require(word in text, f"the docstring does not contain {word!r}")
     own = {"forward", "reset", "save", "load", "unwrap", "snapshot", "restore", "paused"}
-    require(not own & set(vars(kind)), "overrides what belongs to the base class")
+    require(not own & set(vars(kind)), "the method overrides final methods of the base class")
 
 
-#: What can depend on how a model is built: what it returns, shares, freezes and leaves out.
+#: Checks that can depend on the structure of a model: its outputs, shared and frozen parameters.
 STRUCTURE: tuple[Callable[[Case], None], ...] = (
     returns_what_the_model_returns,
-    moves_only_what_it_says,
+    changes_only_trainable_parameters,
     resets_completely,
     unwraps_without_a_trace,
     resumes_at_every_batch,
     composes_with_swr_and_nsp,
 )
 
-#: What can depend on how a model normalises.
+#: Checks that can depend on the normalisation of a model.
 NORMALIZATION: tuple[Callable[[Case], None], ...] = (
     takes_any_statistics,
     takes_small_last_batches,
@@ -385,7 +393,7 @@ NORMALIZATION: tuple[Callable[[Case], None], ...] = (
     takes_channels_last,
 )
 
-#: What belongs to the method alone.
+#: Checks that depend on the method alone.
 METHOD: tuple[Callable[[Case], None], ...] = (
     leaves_the_input_alone,
     learns_under_no_grad,
@@ -393,7 +401,7 @@ METHOD: tuple[Callable[[Case], None], ...] = (
     copies_are_independent,
     restores_snapshots,
     pauses,
-    ignores_train_and_eval,
+    stops_learning_in_eval_mode,
     keeps_memory_bounded,
     refuses_bad_batches,
     skips_updates_that_are_not_finite,

@@ -15,14 +15,14 @@ SIZE = 8
 
 
 class TinyDeepLab(nn.Module):
-    """A net of the parts that DeepLabV3+ is made of.
+    """A small network with the components of DeepLabV3+.
 
-    An encoder with a depthwise separable atrous convolution, a coarse branch that is enlarged
-    inside, a concatenation with finer features, and a head.
+    It has an encoder with a depthwise separable atrous convolution, a coarse branch that is
+    enlarged inside, a concatenation with finer features, and a head.
 
     Args:
-        enlarges: Whether the logits have the size of the image, not half of it.
-        pools: Whether there is a branch that sees the whole image as one pixel.
+        enlarges: Whether the logits have the size of the image instead of half of it.
+        pools: Whether there is a branch that pools the whole image into one pixel.
     """
 
     def __init__(self, enlarges: bool = False, pools: bool = False) -> None:
@@ -68,7 +68,7 @@ def _enlarge(maps: Tensor, like: Tensor) -> Tensor:
     return F.interpolate(maps, like.shape[2:], mode="bilinear", align_corners=False)
 
 
-#: Models by name, besides those that predict whole images.
+#: Models that predict every pixel, by name.
 DENSE_MODELS: dict[str, Callable[[], nn.Module]] = {
     "dense": TinyDeepLab,
     "dense_pooling": lambda: TinyDeepLab(enlarges=True, pools=True),
@@ -78,18 +78,18 @@ DENSE_MODELS: dict[str, Callable[[], nn.Module]] = {
 def tiny_masks(
     n_batches: int, batch_size: int = 8, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return batches of images and masks: squares whose class shows in their colour.
+    """Return batches of images and masks: squares whose colour depends on their class.
 
     Some pixels have no label.
     """
-    draws = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     palette = torch.rand(N_CLASSES, 3, generator=torch.Generator().manual_seed(1))
     batches = []
     for _ in range(n_batches):
-        squares = torch.randint(N_CLASSES, (batch_size, 4, 4), generator=draws)
+        squares = torch.randint(N_CLASSES, (batch_size, 4, 4), generator=generator)
         y = squares.repeat_interleave(2, dim=1).repeat_interleave(2, dim=2)
-        noise = torch.rand(batch_size, 3, SIZE, SIZE, generator=draws)
+        noise = torch.rand(batch_size, 3, SIZE, SIZE, generator=generator)
         x = 0.5 * palette[y].permute(0, 3, 1, 2) + 0.5 * noise
-        unknown = torch.rand(y.shape, generator=draws) < 0.1
+        unknown = torch.rand(y.shape, generator=generator) < 0.1
         batches.append((x.to(dtype), y.masked_fill(unknown, IGNORE_LABEL)))
     return batches

@@ -1,4 +1,4 @@
-"""Tiny networks of every kind a method may meet: 3×8×8 images in, 4 classes out."""
+"""Tiny networks of all kinds that methods must support: 3×8×8 images in, 4 classes out."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from acclimate.functional.iabn import InstanceAwareBatchNorm2d
+from acclimate.introspect import ModelInfo
 from acclimate.testing.dense_models import DENSE_MODELS
 
 N_CLASSES = 4
@@ -31,7 +32,7 @@ class _Residual(nn.Module):
 
 
 class ConvNet(nn.Module):
-    """A small residual net with the normalisation asked for."""
+    """A small residual network with the given normalisation."""
 
     def __init__(self, norm: Callable[[int], nn.Module], groups: int = 1) -> None:
         super().__init__()
@@ -75,7 +76,7 @@ class Vit(nn.Module):
 
 
 class Tied(nn.Module):
-    """A net whose two inner layers share one weight."""
+    """A network whose two inner layers share one weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +94,7 @@ class Tied(nn.Module):
 
 
 class TwoHeads(nn.Module):
-    """A net with two heads that returns both."""
+    """A network that returns the logits of two heads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +110,7 @@ class TwoHeads(nn.Module):
 
 
 class Returning(nn.Module):
-    """A net that wraps its logits in something."""
+    """A network that returns its logits inside another object."""
 
     def __init__(self, wrap: Callable[[Tensor, Tensor], Any]) -> None:
         super().__init__()
@@ -145,7 +146,7 @@ def _group_norm(width: int) -> nn.Module:
     return nn.GroupNorm(2, width)
 
 
-#: Models by name; the options that `prepare` and `adapt` need are in `MODEL_OPTIONS`.
+#: Models by name; `MODEL_INFO` has the facts that cannot be inferred.
 TINY_MODELS: dict[str, Callable[[], nn.Module]] = {
     "batch_norm": lambda: ConvNet(nn.BatchNorm2d),
     "group_norm": lambda: ConvNet(_group_norm),
@@ -160,13 +161,14 @@ TINY_MODELS: dict[str, Callable[[], nn.Module]] = {
     "frozen_stem": _frozen_stem,
 }
 
-MODEL_OPTIONS: dict[str, dict[str, Any]] = {"two_heads": {"head": "fine"}}
+#: Facts about a model that cannot be inferred.
+MODEL_INFO = {"two_heads": ModelInfo(head="fine")}
 
 
 def tiny_model(name: str, seed: int = 0) -> nn.Module:
-    """Build a tiny model with weights that depend on the seed only, statistics warmed up.
+    """Build a tiny model with running statistics; its weights depend on the seed only.
 
-    Names are those of `TINY_MODELS` and, of models that predict every pixel, `DENSE_MODELS`.
+    Names are those of `TINY_MODELS` and `DENSE_MODELS`.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -181,12 +183,12 @@ def tiny_model(name: str, seed: int = 0) -> nn.Module:
 def tiny_batches(
     n_batches: int, batch_size: int = 8, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return labelled batches whose class shows in a colour: there is something to learn."""
-    draws = torch.Generator().manual_seed(seed)
+    """Return labelled batches of images whose colour depends on their class."""
+    generator = torch.Generator().manual_seed(seed)
     palette = torch.rand(N_CLASSES, 3, 1, 1, generator=torch.Generator().manual_seed(1))
     batches = []
     for _ in range(n_batches):
-        y = torch.randint(N_CLASSES, (batch_size,), generator=draws)
-        noise = torch.rand(batch_size, *INPUT_SHAPE, generator=draws)
+        y = torch.randint(N_CLASSES, (batch_size,), generator=generator)
+        noise = torch.rand(batch_size, *INPUT_SHAPE, generator=generator)
         batches.append(((0.5 * palette[y] + 0.5 * noise).to(dtype), y))
     return batches

@@ -1,4 +1,4 @@
-"""The steps that the checks of the contract are made of."""
+"""Helper functions for the checks of the contract."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acclimate.methods.base import Method
+from acclimate.forward import get_logits
+from acclimate.methods.method import Method
 from acclimate.snapshot import flatten_tree
-from acclimate.taps import get_logits
 from acclimate.testing.cases import Violation
 from acclimate.testing.dense_models import TinyDeepLab
 from acclimate.testing.models import N_CLASSES, tiny_batches
 
 
 def require(holds: bool, message: str) -> None:
-    """Raise a violation unless the statement holds."""
+    """Raise a violation unless the condition holds."""
     if not holds:
         raise Violation(message)
 
@@ -28,8 +28,8 @@ def make_stream(n: int = 3) -> list[Tensor]:
 
 
 def call(adapted: Method, x: Tensor) -> Any:
-    """Call the adapted model; an oracle is shown made-up labels first."""
-    if adapted.is_oracle:
+    """Call the adapted model; reveal arbitrary labels to an oracle first."""
+    if adapted.card.is_oracle:
         y = torch.arange(len(x)) % N_CLASSES
         if x.dim() == 4 and isinstance(getattr(adapted, "model", None), TinyDeepLab):
             y = y[:, None, None].expand(-1, *x.shape[2:]).contiguous()
@@ -46,7 +46,7 @@ def run_stream(adapted: Method, xs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def equal(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
-    """Say whether two lists of tensors are equal to the last bit."""
+    """Return whether two lists of tensors are equal bit for bit."""
     return len(left) == len(right) and all(map(torch.equal, left, right))
 
 
@@ -56,5 +56,5 @@ def take_state(adapted: Method) -> dict[str, Tensor]:
 
 
 def same_state(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
-    """Say whether two states are equal to the last bit."""
+    """Return whether two states are equal bit for bit."""
     return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)

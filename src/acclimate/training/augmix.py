@@ -43,7 +43,7 @@ class AugMixOptions:
         if not _LEAST_LEVEL < self.severity <= 10:
             raise InvalidConfig(
                 "out_of_range",
-                f"expected a severity above {_LEAST_LEVEL} and up to 10, found {self.severity}.",
+                f"Expected a severity above {_LEAST_LEVEL} and at most 10, found {self.severity}.",
                 option="severity",
                 found=self.severity,
             )
@@ -51,14 +51,14 @@ class AugMixOptions:
             option = "width" if self.width < 1 else "depth"
             raise InvalidConfig(
                 "out_of_range",
-                f"expected width and depth of at least 1, found {self.width} and {self.depth}.",
+                f"Expected width and depth to be at least 1, found {self.width} and {self.depth}.",
                 option=option,
                 found=getattr(self, option),
             )
         if not self.alpha > 0:
             raise InvalidConfig(
                 "out_of_range",
-                f"expected alpha above 0, found {self.alpha}.",
+                f"Expected alpha to be greater than 0, found {self.alpha}.",
                 option="alpha",
                 found=self.alpha,
             )

@@ -88,13 +88,17 @@ def load_checkpoint(path: Path, run: Mapping[str, Any]) -> tuple[dict[str, Tenso
     }
     if differences:
         lines = [
-            f"{name}: {before!r} then, {after!r} now"
+            f"{name}: {before!r} in the checkpoint, {after!r} now"
             for name, (before, after) in differences.items()
         ]
         raise ArtifactMismatch(
             "other_settings",
-            f"{path} was left by another run:\n  " + "\n  ".join(lines) + "\nSay the same as then "
-            "to go on, or start anew with --force instead of --resume.",
+            f"{path} was written by a different run:\n  "
+            + "\n  ".join(lines)
+            + (
+                "\nUse the same settings to resume, or start again with --force instead of "
+                "--resume."
+            ),
             differences=differences,
         )
     return tensors, Position(**card["position"])
@@ -123,8 +127,8 @@ def restore(
     if own.keys() != state.keys():
         raise ArtifactMismatch(
             "other_weights",
-            "the checkpoint holds other tensors than the model has now: its code was changed. "
-            "Start anew with --force instead of --resume.",
+            "The tensors in the checkpoint are not those of the model: the code of the model was "
+            "changed. Start again with --force instead of --resume.",
             differences=tuple(sorted(own.keys() ^ state.keys())),
         )
     trained.load_state_dict(state)
@@ -149,19 +153,20 @@ def check_place(out: Path, resume: bool, force: bool) -> None:
     if resume and force:
         raise BadInput(
             "conflicting_options",
-            "--resume goes on, --force starts anew: give one of them.",
+            "Expected either --resume (continue) or --force (start again), found both. Remove one "
+            "of them.",
             options=("resume", "force"),
         )
     if out.suffix != ".safetensors":
         raise BadInput(
             "wrong_suffix",
-            f"expected a file that ends in .safetensors as --out, found {out}.",
+            f"Expected --out to end in .safetensors, found {out}.",
             path=out,
         )
     if not out.parent.is_dir():
         raise BadInput(
             "not_found",
-            f"the folder {out.parent} of --out does not exist. Create it first.",
+            f"The folder {out.parent} of --out does not exist. Create it first.",
             path=out.parent,
         )
     if resume or force:
@@ -169,13 +174,13 @@ def check_place(out: Path, resume: bool, force: bool) -> None:
     if checkpoint_path(out).exists():
         raise BadInput(
             "unfinished_run",
-            f"{checkpoint_path(out)} was left by an interrupted run. Say --resume to go on with it "
-            "or --force to start anew.",
+            f"{checkpoint_path(out)} is the checkpoint of an interrupted run. Pass --resume to "
+            "continue it, or --force to start again.",
             path=checkpoint_path(out),
         )
     if out.exists():
         raise BadInput(
             "already_exists",
-            f"{out} exists. Give another --out, or --force to overwrite it.",
+            f"{out} already exists. Pass another --out, or --force to overwrite it.",
             path=out,
         )

@@ -72,8 +72,8 @@ def make_fabric(settings: Computing, device: str) -> Any:
             raise
         raise MissingExtra(
             "missing_extra",
-            "lightning-fabric is not installed, and training needs it. "
-            "Install it: pip install 'acclimate[train]'.",
+            "Training requires lightning-fabric, which is not installed. Run: pip install "
+            "'acclimate[train]'",
             package="lightning-fabric",
         ) from error
     made = fabric.Fabric(accelerator=device, devices=settings.devices, precision=settings.precision)
@@ -93,7 +93,7 @@ def _choose_device(name: str, settings: Computing) -> str:
     if name not in counts:
         raise BadInput(
             "unknown_name",
-            f'there is no device "{name}". {did_you_mean(name, [*counts, "auto"])}',
+            f'Unknown device "{name}". {did_you_mean(name, [*counts, "auto"])}',
             kind="device",
             name=name,
             known=(*counts, "auto"),
@@ -101,15 +101,15 @@ def _choose_device(name: str, settings: Computing) -> str:
     if counts[name] < settings.devices:
         raise BadInput(
             "device_unavailable",
-            f'expected {settings.devices} device(s) "{name}" on this machine, found '
-            f"{counts[name]}. Use --device auto or cpu, or fewer --devices.",
+            f'Expected {settings.devices} device(s) "{name}" on this machine, found '
+            f"{counts[name]}. Use --device auto or --device cpu, or fewer --devices.",
             device=name,
         )
     if name == "cpu" and settings.precision == "16-mixed":
         raise InvalidConfig(
             "conflicting_options",
-            "16-mixed needs a graphics processor, and this run is on the CPU. "
-            "Use --precision bf16-mixed or 32-true.",
+            "The precision 16-mixed requires a GPU, but this run uses the CPU. Use --precision "
+            "bf16-mixed or 32-true.",
             options=("device", "precision"),
         )
     return name
@@ -183,7 +183,7 @@ def run_epochs(
     log: Callable[[dict[str, Any]], None],
     save_every: int,
     begin: Callable[[int], None] | None = None,
-    remedy: str = "Give a smaller --lr.",
+    remedy: str = "Use a smaller --lr.",
     progress: Progress | None = None,
 ) -> None:
     """Train from a position to the end.
@@ -249,7 +249,7 @@ def _count(position: Position, loss: float, penalty: float, rate: float, remedy:
     if not math.isfinite(loss):
         raise InvalidConfig(
             "diverged",
-            f"the loss became {loss} in step {position.step + 1} of epoch {position.epoch + 1}, "
+            f"The loss became {loss} in step {position.step + 1} of epoch {position.epoch + 1}, "
             f"at a learning rate of {rate:.3g}. {remedy}",
             step=position.step + 1,
         )

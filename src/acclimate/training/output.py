@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from acclimate import zoo
-from acclimate.artifact import versions
 from acclimate.errors import BadInput
-from acclimate.storage import read_file, write_atomically, write_file
+from acclimate.storage import read_file, versions, write_atomically, write_file
 from acclimate.training.settings import TrainSettings
 from acclimate.zoo.external import NormalizedModel
 
@@ -134,8 +133,8 @@ def read_done(out: Path, run: Mapping[str, Any]) -> dict[str, Any]:
     if any(done.get(name) != value for name, value in run.items()):
         raise BadInput(
             "other_run",
-            f"{out} is the result of another run ({done.get('command', 'not of training')}). Give "
-            "another --out, or --force to overwrite it.",
+            f"{out} is the result of a different run ({done.get('command', 'not of training')}). "
+            "Pass another --out, or --force to overwrite it.",
             path=out,
         )
     return done

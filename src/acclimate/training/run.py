@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from acclimate import zoo
 from acclimate.data.places import Progress
 from acclimate.errors import BadInput, UnsuitableModel
-from acclimate.taps import try_forward
+from acclimate.introspect import try_forward
 from acclimate.training.checkpoint import check_place, checkpoint_path
 from acclimate.training.course import Course
 from acclimate.training.loop import (
@@ -75,7 +75,7 @@ def train(
     if save_every < 1:
         raise BadInput(
             "out_of_range",
-            f"expected save_every of at least 1, found {save_every}.",
+            f"Expected save_every to be at least 1, found {save_every}.",
             option="save_every",
             found=save_every,
         )
@@ -104,7 +104,7 @@ def train(
         run_epochs(
             *(fabric, wrapped, optimizer, data, settings, course.position),
             rate_at=partial(learning_rate, settings),
-            remedy="Give a smaller --lr, or more --warmup-epochs.",
+            remedy="Use a smaller --lr, or more --warmup-epochs.",
             keep=course.keep,
             log=note,
             save_every=save_every,
@@ -156,9 +156,9 @@ def _build(settings: TrainSettings, data: ImageSet) -> nn.Module:
     if shape != (len(x), len(data.classes)):
         raise UnsuitableModel(
             "wrong_logits",
-            f"expected {settings.model} to give logits of shape {(len(x), len(data.classes))} for "
-            f"{len(x)} images of {len(data.classes)} classes, found {shape}. Give a model with one "
-            "logit a class.",
+            f"Expected {settings.model} to return logits of shape {(len(x), len(data.classes))} "
+            f"for {len(x)} images of {len(data.classes)} classes, found {shape}. Pass a model "
+            "with one logit per class.",
             found=shape,
         )
     return model

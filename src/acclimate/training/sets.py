@@ -53,7 +53,8 @@ class ArraySet:
         if n is not None and n > len(data):
             raise BadInput(
                 "out_of_range",
-                f"expected at most the {len(data)} images there are, found images={n}.",
+                f"Expected images to be at most {len(data)}, the number of images in the data "
+                f"set, found {n}.",
                 option="images",
                 found=n,
             )
@@ -96,7 +97,8 @@ class FolderSet:
         if n is not None and n > total:
             raise BadInput(
                 "out_of_range",
-                f"expected at most the {total} images in {root}, found images={n}.",
+                f"Expected images to be at most {total}, the number of images in {root}, found "
+                f"{n}.",
                 option="images",
                 found=n,
             )
@@ -139,7 +141,7 @@ class FolderSet:
             if not kept:
                 raise BadInput(
                     "unreadable_images",
-                    f"none of the {len(group)} images of a batch can be read; the first is "
+                    f"None of the {len(group)} images of a batch can be read; the first is "
                     f"{group[0]}. Check that the files are complete images.",
                     paths=tuple(group),
                 )
@@ -149,7 +151,7 @@ class FolderSet:
     def _note(self, path: Path, reason: str) -> None:
         if path not in self._unreadable:
             self._unreadable.add(path)
-            text = f"{path} is left out: it cannot be read ({reason})."
+            text = f"{path} cannot be read ({reason}) and is left out."
             warnings.warn(AcclimateWarning("unreadable_images", text, paths=(path,)), stacklevel=3)
 
 
@@ -169,15 +171,16 @@ def load_sets(
     if name in SETS and SETS[name].kind == "domains":
         raise BadInput(
             "wrong_loader",
-            f"{name} has several domains: train with --algorithm erm or coral, and hold one out by "
-            "--test-domain.",
+            f'The data set "{name}" has several domains. Train with --algorithm erm or coral, and '
+            "hold one domain out with --test-domain.",
             name=name,
         )
     if name in SETS and SETS[name].kind != "folder":
         if settings.size is not None:
             raise BadInput(
                 "not_applicable",
-                f"--size is for folders of images; {name} is taken as it is. Leave it.",
+                f"The option --size applies only to folders of images; {name} has a fixed size. "
+                "Remove it.",
                 option="size",
             )
         if SETS[name].kind == "made":
@@ -190,8 +193,8 @@ def load_sets(
             able = ", ".join(sorted(key for key, entry in SETS.items() if "train" in entry.splits))
             raise BadInput(
                 "no_training_images",
-                f"{name} has no training images: it is for tests only. Train on {able}, builtin "
-                "or a folder.",
+                f'The data set "{name}" has no training images, only a test split. Train on '
+                f"{able}, builtin or a folder.",
                 name=name,
             )
         return ArraySet(load(name, "train", root), settings.images), ArraySet(load(name, root=root))
@@ -200,7 +203,7 @@ def load_sets(
     if not train.is_dir():
         raise BadInput(
             "not_found",
-            f"there is no folder {train}. Give the folder itself as --data DIR.",
+            f"The folder {train} does not exist. Pass the folder itself as --data DIR.",
             path=train,
         )
     source = FolderSet(train, settings.size, settings.images)

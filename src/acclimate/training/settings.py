@@ -68,15 +68,15 @@ class TrainSettings:
             if value is not None and value < 1:
                 raise InvalidConfig(
                     "out_of_range",
-                    f"expected {name} to be at least 1, found {value}.",
+                    f"Expected {name} to be at least 1, found {value}.",
                     option=name,
                     found=value,
                 )
         if self.batch_size % self.devices:
             raise InvalidConfig(
                 "out_of_range",
-                f"expected a batch size that {self.devices} devices can share equally, found "
-                f"{self.batch_size}; give a multiple of {self.devices}.",
+                f"Expected a batch size that is a multiple of the {self.devices} devices, found "
+                f"{self.batch_size}.",
                 option="batch_size",
                 found=self.batch_size,
             )
@@ -85,7 +85,8 @@ class TrainSettings:
             if not (math.isfinite(value) and value > 0):
                 raise InvalidConfig(
                     "out_of_range",
-                    f"expected {name} above 0, found {value}; {usual} is usual.",
+                    f"Expected {name} to be greater than 0, found {value}. A typical value is "
+                    f"{usual}.",
                     option=name,
                     found=value,
                 )
@@ -95,15 +96,15 @@ class TrainSettings:
                 until = "" if end == math.inf else f" and below {end}"
                 raise InvalidConfig(
                     "out_of_range",
-                    f"expected {name} of at least 0{until}, found {value}.",
+                    f"Expected {name} to be at least 0{until}, found {value}.",
                     option=name,
                     found=value,
                 )
         if not 0 <= self.warmup_epochs < self.epochs:
             raise InvalidConfig(
                 "out_of_range",
-                f"expected warmup_epochs of at least 0 and below the {self.epochs} epochs, found "
-                f"{self.warmup_epochs}; give more epochs or a shorter warm-up.",
+                f"Expected warmup_epochs to be at least 0 and less than the {self.epochs} epochs, "
+                f"found {self.warmup_epochs}. Use more epochs or a shorter warm-up.",
                 option="warmup_epochs",
                 found=self.warmup_epochs,
             )
@@ -114,8 +115,8 @@ class TrainSettings:
         if self.data not in SETS and not Path(self.data).is_dir():
             raise BadInput(
                 "unknown_name",
-                f'"{self.data}" is neither a data set nor a folder. {did_you_mean(self.data, SETS)}'
-                " A folder has one sub-folder of images a class.",
+                f'"{self.data}" is neither a data set nor a folder. '
+                f"{did_you_mean(self.data, SETS)} A folder has one subfolder of images per class.",
                 kind="data set",
                 name=self.data,
                 known=tuple(SETS),
@@ -129,7 +130,7 @@ class TrainSettings:
             if value not in known:
                 raise InvalidConfig(
                     "unknown_name",
-                    f'there is no {name} "{value}". {did_you_mean(value, known)}',
+                    f'Unknown {name} "{value}". {did_you_mean(value, known)}',
                     kind=name,
                     name=value,
                     known=tuple(known),

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.errors import InvalidConfig, UnsuitableModel
+from acclimate.forward import run
 from acclimate.functional.contrast import contrastive_loss
 from acclimate.functional.views import get_views
-from acclimate.taps import find_anatomy, get_head, run
-from acclimate.terms.contrastive_head import build_contrastive_head, write_head
+from acclimate.introspect import get_head, inspect_model
+from acclimate.parts.contrastive_head import build_contrastive_head, write_head
 from acclimate.training.objectives import Objective
 
 
@@ -56,7 +57,8 @@ class SimclrJoint(Objective):
             if not value > 0:
                 raise InvalidConfig(
                     "out_of_range",
-                    f"expected a {name} of the contrastive loss above 0: {value}.",
+                    f"Expected the {name} of the contrastive loss to be greater than 0, found "
+                    f"{value}.",
                     option=name,
                     found=value,
                 )
@@ -68,9 +70,9 @@ class SimclrJoint(Objective):
     def attach(self, model: nn.Module, x: Tensor) -> None:
         """Build the head for the features of this model; needed once, before training."""
         self.main.attach(model, x)
-        anatomy = find_anatomy(model, x.float() / 255)
-        self._head_name = anatomy.head
-        self.head = build_contrastive_head(anatomy.n_features, seed=self.seed)
+        info = inspect_model(model, x.float() / 255)
+        self._head_name = info.known_head
+        self.head = build_contrastive_head(info.known_width, seed=self.seed)
 
     def forward(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         """Return the main loss plus the weighted contrastive one."""
@@ -92,6 +94,6 @@ class SimclrJoint(Objective):
         if self.head is None:
             raise UnsuitableModel(
                 "not_attached",
-                "the contrastive head is built for one model: call attach(model, x) first.",
+                "The contrastive head is not attached to a model. Call attach(model, x) first.",
             )
         return self.head

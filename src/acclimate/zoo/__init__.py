@@ -185,7 +185,7 @@ def download(
     try:
         fetched = fetch(remote, data_root(root) / ".downloads", progress, notify)
     except DownloadFailed as failure:
-        hint = f"save {spec.address} with a browser, then: acclimate zoo get {spec.name}"
+        hint = f"save {spec.address} with a browser, then run: acclimate zoo get {spec.name}"
         text = f"{failure}\n  Or {hint} --from FILE"
         raise DownloadFailed(failure.code, text, **failure.data) from failure
     path = import_checkpoint(name, fetched, check_hash=check_hash, root=root)
@@ -217,8 +217,8 @@ def _read(spec: ModelSpec, path: Path) -> tuple[dict[str, Tensor], str, dict[str
     if card["name"] != spec.name:
         raise ArtifactMismatch(
             "other_weights",
-            f"expected weights of {spec.name}, but {path} holds those of {card['name']}. "
-            f"Give another file, or load {card['name']}.",
+            f"Expected the weights of {spec.name} in {path}, found those of {card['name']}. Pass "
+            f"another file, or load {card['name']}.",
             differences={"name": (card["name"], spec.name)},
         )
     return tensors, card["source_sha256"], card
@@ -251,9 +251,12 @@ def _find_fault(spec: ModelSpec, path: Path, sha256: str, model: nn.Module) -> s
         if expected
     ]
     return (
-        f"{path} does not hold the weights known as {spec.name}:\n  " + "\n  ".join(lines) + "\n"
-        "Give the published file, or, for weights of your own in the same architecture, say "
-        "check_hash=False (on the command line --no-check-hash)."
+        f"{path} does not contain the published weights of {spec.name}:\n  "
+        + "\n  ".join(lines)
+        + (
+            "\nPass the published file. For your own weights of the same architecture, pass "
+            "check_hash=False (--no-check-hash on the command line)."
+        )
     )
 
 
@@ -261,13 +264,13 @@ def _no_weights(spec: ModelSpec, path: Path) -> BadInput:
     if not spec.address:
         return BadInput(
             "no_weights",
-            f"no weights of {spec.name} are published. Give a file of your own, or take "
-            f'zoo.build("{spec.name}") and train it.',
+            f"No weights of {spec.name} are published. Pass your own file, or build the model "
+            f'with zoo.build("{spec.name}") and train it.',
             name=spec.name,
         )
     return BadInput(
         "not_found",
-        f"the weights of {spec.name} are not at {path}. Get them: acclimate zoo get {spec.name} "
-        f"(with --from FILE if you have downloaded {spec.address}).",
+        f"The weights of {spec.name} were not found at {path}. Run: acclimate zoo get {spec.name} "
+        f"(with --from FILE if you have downloaded {spec.address} already).",
         path=path,
     )

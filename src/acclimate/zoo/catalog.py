@@ -7,7 +7,7 @@ from typing import Any
 
 from acclimate.builtin.model import WideResNet
 from acclimate.errors import BadInput, did_you_mean
-from acclimate.functional.normalization import NORMALIZATIONS
+from acclimate.functional.inputs import NORMALIZATIONS
 from acclimate.zoo.resnet import (
     CifarResNet,
     PreactivationResNet,
@@ -38,8 +38,8 @@ def get_spec(name: str, n_classes: int | None = None) -> ModelSpec:
     if not specs:
         raise BadInput(
             "unknown_name",
-            f'no model "{name}" in the zoo. {did_you_mean(name, CATALOG)} Other models are given '
-            "as timm:NAME, torchvision:NAME or package.module:function.",
+            f'The zoo has no model "{name}". {did_you_mean(name, CATALOG)} Pass other models as '
+            "timm:NAME, torchvision:NAME or package.module:function.",
             kind="model",
             name=name,
             known=tuple(CATALOG),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -57,8 +58,8 @@ def build_external(spec: str, n_classes: int | None, pretrained: bool) -> nn.Mod
         if n_classes is not None:
             raise BadInput(
                 "not_applicable",
-                f"{spec} is a function, which is called without arguments, but n_classes="
-                f"{n_classes} was given. Leave it out and let the function decide.",
+                f"{spec} is a function that is called without arguments, so n_classes={n_classes} "
+                "has no effect. Remove it and set the number of classes in the function.",
                 option="n_classes",
             )
         return _call(spec)
@@ -67,13 +68,15 @@ def build_external(spec: str, n_classes: int | None, pretrained: bool) -> nn.Mod
     except OSError as error:
         raise BadInput(
             "weights_unavailable",
-            f"the weights of {spec} cannot be downloaded ({error}). Try again with a connection, "
-            "or give a file of weights.",
+            f"The weights of {spec} cannot be downloaded ({error}). Try again with an internet "
+            "connection, or pass a file of weights.",
             name=spec,
         ) from error
 
 
 def _build_timm(name: str, n_classes: int | None, pretrained: bool) -> nn.Module:
+    with suppress(MissingExtra):  # timm imports torchvision, and would not find its operators
+        import_torchvision()
     try:
         timm = importlib.import_module("timm")
     except ModuleNotFoundError as error:
@@ -81,8 +84,8 @@ def _build_timm(name: str, n_classes: int | None, pretrained: bool) -> nn.Module
             raise
         raise MissingExtra(
             "missing_extra",
-            "timm is not installed, and models named timm:NAME come from it. "
-            "Install it: pip install 'acclimate[timm]'.",
+            "Models named timm:NAME require timm, which is not installed. Run: pip install "
+            "'acclimate[timm]'",
             package="timm",
         ) from error
     if not timm.is_model(name):
@@ -105,8 +108,9 @@ def _build_torchvision(name: str, n_classes: int | None, pretrained: bool) -> nn
     if not hasattr(transforms, "mean"):
         raise UnsuitableModel(
             "unsupported_model",
-            f"torchvision:{name} is no classifier or segmenter of images: torchvision names no "
-            "normalisation of its inputs. Give a function of your own, package.module:function.",
+            f"torchvision:{name} is neither an image classifier nor a segmentation model: "
+            "torchvision defines no input normalisation for it. Pass your own function, "
+            "package.module:function.",
             model=f"torchvision:{name}",
         )
     if pretrained:
@@ -125,8 +129,8 @@ def _check_classes(spec: str, asked: int | None, published: int) -> None:
     if asked is not None and asked != published:
         raise BadInput(
             "out_of_range",
-            f"the published weights of {spec} have {published} classes, but n_classes={asked} was "
-            "asked for. Leave n_classes out, or give a file of weights with as many.",
+            f"The published weights of {spec} have {published} classes, but n_classes={asked} was "
+            f"requested. Remove n_classes, or pass a file of weights with {asked} classes.",
             option="n_classes",
             found=asked,
         )
@@ -145,8 +149,8 @@ def _call(spec: str) -> nn.Module:
     if not (module_name and colon and name):
         raise BadInput(
             "malformed",
-            f'expected a model as package.module:function, found "{spec}". For a function '
-            "make_model in my_models.py say my_models:make_model.",
+            f'Expected a model as package.module:function, found "{spec}". For a function '
+            "make_model in my_models.py, pass my_models:make_model.",
             option="model",
             found=spec,
         )
@@ -166,7 +170,7 @@ def _call(spec: str) -> nn.Module:
     if not callable(found):
         raise BadInput(
             "wrong_type",
-            f"expected {spec} to be a function that returns the model, found a "
+            f"Expected {spec} to be a function that returns the model, found a "
             f"{type(found).__name__}.",
             option="function",
             found=type(found).__name__,
@@ -178,13 +182,13 @@ def _call(spec: str) -> nn.Module:
     except Exception as error:  # anything may go wrong in a user's function
         raise BadInput(
             "model_function_failed",
-            f"{spec}() failed{_where(error)}. It is called without arguments.",
+            f"{spec}() failed{_where(error)}. The function is called without arguments.",
             name=spec,
         ) from error
     if not isinstance(model, nn.Module):
         raise BadInput(
             "wrong_type",
-            f"expected {spec}() to return a torch.nn.Module, found {type(model).__name__}.",
+            f"Expected {spec}() to return a torch.nn.Module, found {type(model).__name__}.",
             option="model",
             found=type(model).__name__,
         )
@@ -199,21 +203,21 @@ def _import(name: str) -> ModuleType:
             file = name.replace(".", "/")
             raise BadInput(
                 "unknown_name",
-                f'no module "{error.name}" was found; looked for {file}.py in the folders of '
-                "sys.path and among the installed packages. Check the name, or change to the "
-                "folder it is in.",
+                f'The module "{error.name}" was not found: {file}.py is in no folder of sys.path '
+                "and not among the installed packages. Check the name, or change to the folder "
+                "that contains it.",
                 kind="module",
                 name=error.name,
                 known=(),
             ) from error
         raise BadInput(
             "import_failed",
-            f'{name} needs the module "{error.name}", which is not installed. Install it.',
+            f'{name} requires the module "{error.name}", which is not installed. Install it.',
             name=error.name,
         ) from error
     except Exception as error:  # anything may go wrong in a user's module
         raise BadInput(
-            "import_failed", f"importing {name} failed{_where(error)}.", name=name
+            "import_failed", f"Importing {name} failed{_where(error)}.", name=name
         ) from error
 
 

@@ -14,8 +14,8 @@ from torch import nn
 from acclimate import builtin, zoo
 from acclimate.builtin.scene_model import load_scene_model
 from acclimate.errors import ArtifactMismatch, BadInput, UnsuitableModel, did_you_mean
+from acclimate.introspect import get_head
 from acclimate.storage import read_file
-from acclimate.taps import get_head
 from acclimate.zoo.external import NormalizedModel
 from acclimate.zoo.segmentation import WHITENED, is_dense_name, load_dense
 
@@ -65,8 +65,8 @@ def _load_dense(name: str, file: Path | None) -> nn.Module:
         return load_scene_model()
     raise BadInput(
         "no_weights",
-        f"no weights of {name} are published. Give a file of your own, or train it: "
-        f"{how_to_train(name)}.",
+        f"No weights of {name} are published. Pass your own file, or train the model: "
+        f"{how_to_train(name)}",
         name=name,
     )
 
@@ -92,7 +92,7 @@ def get_device(name: str) -> torch.device:
     if name not in there:
         raise BadInput(
             "unknown_name",
-            f'there is no device "{name}". {did_you_mean(name, DEVICES)}',
+            f'Unknown device "{name}". {did_you_mean(name, DEVICES)}',
             kind="device",
             name=name,
             known=DEVICES,
@@ -100,7 +100,8 @@ def get_device(name: str) -> torch.device:
     if not there[name]:
         raise BadInput(
             "device_unavailable",
-            f'this machine has no device "{name}". Use --device auto or cpu.',
+            f'The device "{name}" is not available on this machine. Use --device auto or --device '
+            "cpu.",
             device=name,
         )
     return torch.device(name)
@@ -133,7 +134,7 @@ def replace_head(model: nn.Module, name: str, n_classes: int) -> None:
     if not isinstance(head, nn.Linear):
         raise UnsuitableModel(
             "wrong_head",
-            f'expected the head "{name}" to be a linear layer, found {type(head).__name__}. Give '
+            f'Expected the head "{name}" to be a linear layer, found {type(head).__name__}. Pass '
             f"a model with {n_classes} classes, or one with a linear head.",
             head=name,
         )
@@ -157,7 +158,7 @@ def load_trained(path: str | Path) -> nn.Module:
     if "head" not in training:
         raise ArtifactMismatch(
             "other_kind",
-            f"{path} was not written by acclimate train --algorithm. Load it as any other weights: "
+            f"{path} was not written by acclimate train --algorithm. Load it like other weights: "
             f'zoo.load("{card.get("name", "NAME")}", "{path}").',
             path=path,
             found=training.get("task", "classification"),

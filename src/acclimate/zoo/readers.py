@@ -73,7 +73,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """
     if not path.is_file():
         raise BadInput(
-            "not_found", f"there is no file {path}. Give the weights of the model.", path=path
+            "not_found",
+            f"The file {path} does not exist. Pass the weights of the model.",
+            path=path,
         )
     if path.suffix == ".safetensors":
         try:
@@ -81,7 +83,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         except SafetensorError as error:
             raise CorruptFile(
                 "unreadable_file",
-                f"{path} cannot be read as safetensors ({error}). Copy it again.",
+                f"{path} cannot be read as safetensors ({error}). Copy or download it again.",
                 path=path,
             ) from error
     return _unwrap(path, _load(path))
@@ -120,9 +122,9 @@ def fit(
         more = f"\n  (+ {len(lines) - _SHOWN} more)" if len(lines) > _SHOWN else ""
         raise ArtifactMismatch(
             "other_weights",
-            f"{origin} does not fit the model, {len(lines)} difference(s):\n  "
+            f"{origin} does not match the model, {len(lines)} difference(s):\n  "
             + "\n  ".join(lines[:_SHOWN])
-            + f"{more}\nGive the weights of exactly this architecture.",
+            + f"{more}\nPass weights of exactly this architecture.",
             differences=tuple(lines),
         )
     model.load_state_dict(state)
@@ -137,19 +139,19 @@ def _load(path: Path) -> Any:
         if "global" in str(error).lower():
             raise CorruptFile(
                 "unsafe_file",
-                f"{path} holds Python objects besides tensors, and loading those could execute "
-                "code; such files are refused. Where the model is, save a state dict: "
-                "torch.save(model.state_dict(), file), or as .safetensors.",
+                f"{path} contains Python objects other than tensors. Loading them could execute "
+                "code, so the file is rejected. Save a state dict instead: "
+                "torch.save(model.state_dict(), file), or a .safetensors file.",
                 path=path,
             ) from error
         raise CorruptFile(
-            "unreadable_file", f"{path} is not a PyTorch file. Give a state dict.", path=path
+            "unreadable_file", f"{path} is not a PyTorch file. Pass a state dict.", path=path
         ) from error
     except Exception as error:  # a damaged file can make the reader fail in any way
         raise CorruptFile(
             "unreadable_file",
             f"{path} cannot be read as a PyTorch state dict ({type(error).__name__}: {error}). "
-            "Copy it again, or save a state dict anew.",
+            "Copy the file again, or save the state dict again.",
             path=path,
         ) from error
 
@@ -164,17 +166,21 @@ def _unwrap(path: Path, loaded: Any) -> dict[str, Tensor]:
     if not isinstance(loaded, Mapping):
         raise CorruptFile(
             "wrong_content",
-            f"expected a state dict in {path}, tensors by name; found {type(loaded).__name__}. "
+            f"Expected a state dict (tensors by name) in {path}, found {type(loaded).__name__}. "
             "Save model.state_dict().",
             path=path,
         )
     others = [str(key) for key, value in loaded.items() if not isinstance(value, Tensor)]
     if others or not loaded:
-        found = f"no tensors under {', '.join(others[:_SHOWN])}" if others else "nothing in it"
+        found = (
+            f"values other than tensors under {', '.join(others[:_SHOWN])}"
+            if others
+            else "an empty one"
+        )
         raise CorruptFile(
             "wrong_content",
-            f"expected a state dict in {path}, tensors by name; found {found}. "
-            "Save model.state_dict().",
+            f"Expected a state dict (tensors by name) in {path}, found {found}. Save "
+            "model.state_dict().",
             path=path,
         )
     return {str(key): value for key, value in loaded.items()}

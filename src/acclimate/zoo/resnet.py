@@ -229,7 +229,8 @@ def _three_stages(
     if depth < 8 or depth % 6 != 2:
         raise UnsuitableModel(
             "out_of_range",
-            f"the depth of a residual network for CIFAR is 8, 14, 20, … (6·k + 2), got {depth}.",
+            "Expected a depth of 8, 14, 20, … (6·k + 2) for a residual network for CIFAR, found "
+            f"{depth}.",
             option="depth",
             found=depth,
         )

@@ -32,8 +32,8 @@ def import_torchvision() -> ModuleType:
             raise
         raise MissingExtra(
             "missing_extra",
-            "torchvision is not installed, and models named torchvision:NAME come from it. "
-            "Install it: pip install 'acclimate[torchvision]'.",
+            "Models named torchvision:NAME require torchvision, which is not installed. Run: pip "
+            "install 'acclimate[torchvision]'",
             package="torchvision",
         ) from error
     except (RuntimeError, OSError) as error:

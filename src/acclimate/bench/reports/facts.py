@@ -15,8 +15,8 @@ from acclimate.bench.spec import JobSpec
 from acclimate.comparison import Protocol
 from acclimate.corruptions import BENCHMARK
 from acclimate.functional.pixels import IGNORE_LABEL
-from acclimate.measures.groups import find_errors
 from acclimate.methods import get_method
+from acclimate.metrics.groups import find_errors
 
 #: Characters of a checksum that are shown.
 SHORT = 10
@@ -90,7 +90,7 @@ def protocol_facts(outcome: Outcome) -> Facts:
         "passes": str(protocol.epochs),
         "window": str(protocol.window) if protocol.window else "none",
         "clean probe": "after each domain" if protocol.clean_probe else "none",
-        "predictions": f"from {get_method(spec.method).predicts} the update",
+        "predictions": f"from {get_method(spec.method).card.predicts} the update",
     }
     if not has_severity(outcome):
         del facts["severity"]
@@ -99,7 +99,7 @@ def protocol_facts(outcome: Outcome) -> Facts:
 
 def _form_facts(spec: JobSpec) -> Facts:
     """Return what images and labels are brought to, where a job says something of it."""
-    normal, choice = spec.get_wrapping().normalization, spec.domains
+    normal, choice = spec.get_wrapping().info.normalization, spec.domains
     told = {
         "size": None if spec.size is None else str(spec.size),
         "normalization": None if normal is None else json.dumps(normal.to_dict(), sort_keys=True),
@@ -170,8 +170,8 @@ def settings_facts(outcome: Outcome) -> Facts:
     facts["speed"] = spec.speed
     if spec.guard:
         facts["guard"] = "on"
-    for what, given in (("regularizer", spec.regularizer), ("auxiliary", spec.auxiliary)):
-        facts[what] = "none" if given is None else json.dumps(dict(given), sort_keys=True)
+    terms = {name: dict(given) for name, given in spec.terms.items()}
+    facts["terms"] = json.dumps(terms, sort_keys=True) if terms else "none"
     if spec.get_needs():
         how = spec.to_dict().get("prepare", {})
         facts["artifact"] = (
@@ -186,14 +186,15 @@ def settings_facts(outcome: Outcome) -> Facts:
 def list_own_settings(spec: JobSpec) -> dict[str, Any]:
     """Return what a job sets that is neither published nor a default, by name.
 
-    >>> list_own_settings(JobSpec(method="tent", options={"lr": 0.5}, regularizer={"strength": 3}))
+    >>> terms = {"swr": {"strength": 3}}
+    >>> list_own_settings(JobSpec(method="tent", options={"lr": 0.5}, terms=terms))
     {'lr': 0.5, 'SWR strength': 3}
     """
     usual = replace(spec, options={}).get_config().to_dict()
     config = spec.get_config().to_dict()
     found = {name: config[name] for name in spec.options if config[name] != usual[name]}
-    for term, given in (("SWR", spec.regularizer), ("NSP", spec.auxiliary)):
-        found |= {f"{term} {name}": value for name, value in (given or {}).items()}
+    for term, given in spec.terms.items():
+        found |= {f"{term.upper()} {name}": value for name, value in given.items()}
     if spec.get_needs():
         parts = spec.prepare.parts.items()
         found |= {f"{part} {name}": value for part, own in parts for name, value in own.items()}

@@ -23,12 +23,12 @@ def label_outcomes(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
         for own in kinds.values():
             first = next(iter(own.values())).entry
             others = [next(iter(o.values())).entry for o in kinds.values() if o is not own]
-            name = f"{label}, {_tell(first, others)}" if others else label
+            name = ", ".join(filter(None, [label, _tell(first, others)]))
             if name in found:
                 raise BadInput(
                     "duplicate",
-                    f'two different jobs are called "{name}" in the group "{first.group}", so '
-                    "their numbers would be mixed. Give them labels of their own.",
+                    f'Two different jobs in the group "{first.group}" have the name "{name}", so '
+                    "their results would be mixed. Give them different labels.",
                     name=name,
                 )
             found[name] = [own[seed] for seed in sorted(own)]
@@ -61,19 +61,18 @@ def identify(entry: Entry, with_seed: bool = True) -> str:
 
 
 def name_kind(spec: JobSpec) -> str:
-    """Return the method with what is laid over it.
+    """Return the method with the terms that are added to it.
 
-    >>> name_kind(JobSpec(method="tent", regularizer={}))
+    >>> name_kind(JobSpec(method="tent", terms={"swr": {}}))
     'tent + SWR'
     """
-    over = ["SWR"] * (spec.regularizer is not None) + ["NSP"] * (spec.auxiliary is not None)
-    return " + ".join([spec.method, *over])
+    return " + ".join([spec.method, *map(str.upper, spec.terms)])
 
 
 def describe_settings(spec: JobSpec) -> str:
     """Return a text that two jobs of a kind share if they have the same hyper-parameters."""
-    settings = [spec.get_config().to_dict(), spec.regularizer, spec.auxiliary]
-    plain = [None if own is None else dict(own) for own in settings]
+    terms = {name: dict(given) for name, given in spec.terms.items()}
+    plain = [spec.get_config().to_dict(), terms]
     return json.dumps(plain, sort_keys=True, default=str)
 
 

@@ -221,8 +221,10 @@ def _cell(cell: Cell) -> str:
 def _tell(name: str) -> str:
     method = get_method(name)
     sentence = (method.__doc__ or name).partition("\n")[0].strip()
-    sentence += f" A reconstruction: {method.reconstruction}." if method.reconstruction else ""
-    paper = f' <a href="{escape(method.paper)}">Paper</a>.' if method.paper else ""
+    sentence += (
+        f" A reconstruction: {method.card.reconstruction}." if method.card.reconstruction else ""
+    )
+    paper = f' <a href="{escape(method.card.paper)}">Paper</a>.' if method.card.paper else ""
     return f"{escape(sentence)}{paper}"
 
 

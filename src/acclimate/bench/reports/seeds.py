@@ -33,7 +33,7 @@ def ignores_seed(outcomes: Sequence[Outcome]) -> bool:
 
 def is_source(spec: JobSpec) -> bool:
     """Tell whether a job runs the source model as it is."""
-    return spec.method == BASELINE and spec.regularizer is None and spec.auxiliary is None
+    return spec.method == BASELINE
 
 
 def _shows_all(spec: JobSpec) -> bool:

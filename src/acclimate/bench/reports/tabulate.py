@@ -23,8 +23,8 @@ from acclimate.bench.reports.labels import (
 )
 from acclimate.bench.reports.seeds import ignores_seed, is_source
 from acclimate.errors import BadInput
-from acclimate.measures import Record
 from acclimate.methods import get_method
+from acclimate.metrics import Record
 from acclimate.report.table import BASELINE, Measure
 
 
@@ -69,7 +69,7 @@ class Row:
     @property
     def is_oracle(self) -> bool:
         """Whether the method learned from labels, so that it never is the best."""
-        return get_method(self.method).is_oracle
+        return get_method(self.method).card.is_oracle
 
     @property
     def is_reference(self) -> bool:
@@ -111,7 +111,9 @@ class Row:
     def name(self) -> str:
         """The label, and whether it is an oracle or a reconstruction."""
         kind = get_method(self.method)
-        words = ["oracle"] * kind.is_oracle + ["reconstruction"] * bool(kind.reconstruction)
+        words = ["oracle"] * kind.card.is_oracle + ["reconstruction"] * bool(
+            kind.card.reconstruction
+        )
         return " ".join([self.label, *(f"({word})" for word in words if word not in self.label)])
 
     @property
@@ -233,9 +235,7 @@ def tabulate(
         BadInput: There are no outcomes, or different jobs cannot be told apart by their labels.
     """
     if not outcomes:
-        raise BadInput(
-            "no_finished_job", "expected at least one job that has reached its end, found none."
-        )
+        raise BadInput("no_finished_job", "Expected at least one finished job, found none.")
     unfinished = find_unfinished(outcomes, entries)
     groups = tuple(
         _group(

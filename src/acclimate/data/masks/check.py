@@ -37,7 +37,9 @@ def check_masks(
         return {"source": MASK_SETS[name].placing}, []
     if name == "mask-folder" and path is None:
         raise BadInput(
-            "missing_option", "mask-folder is any folder of yours: give it by --dir.", option="path"
+            "missing_option",
+            'The data set "mask-folder" is a local folder. Pass its path with --dir.',
+            option="path",
         )
     spec, base = find_set(name, root, path)
     tree = list_tree(base, spec, ignore_label=ignore_label)

@@ -74,17 +74,18 @@ def corrupt_masks(
     if name == "builtin-scenes":
         raise BadInput(
             "wrong_loader",
-            f"{name} is made by code: corrupt it when it is loaded, by corruption=.",
+            f'The data set "{name}" is generated when it is loaded. Corrupt it there: '
+            f'load_masks("{name}", corruption=...).',
             name=name,
         )
     data = load_masks(name, split, root, path, size=1, ignore_label=ignore_label)
     out, place = Path(out), data_root(root)
     if not isinstance(data, MaskedImages):
-        raise BadInput("wrong_loader", f"{name} has no files to copy.", name=name)
+        raise BadInput("wrong_loader", f'The data set "{name}" has no files to copy.', name=name)
     base = find_set(name, place, path)[1]
     if out.resolve().is_relative_to(base.resolve()):
         raise BadInput(
-            "inside_input", f"{out} is inside {base}: give a folder elsewhere by --out.", path=out
+            "inside_input", f"{out} is inside {base}. Pass a folder elsewhere with --out.", path=out
         )
     sizes = {pair: _size_of(pair) for pair in data.pairs}
     data.size = max(size[0] for size in sizes.values()), max(size[1] for size in sizes.values())
@@ -163,10 +164,11 @@ def _claim(folder: Path, data: MaskedImages, shift: Shift) -> None:
         differing = [key for key, value in claim.items() if held[key] != value]
         if differing:
             raise BadInput(
-                "other_content",
-                f"{folder} holds copies made with another {', '.join(differing)}. Give another "
-                "--out, or remove that folder.",
+                "made_differently",
+                f"{folder} contains copies made with a different {', '.join(differing)}. Pass "
+                "another folder with --out, or remove that folder.",
                 path=folder,
+                differences={key: (held[key], claim[key]) for key in differing},
             )
         return
     folder.mkdir(parents=True, exist_ok=True)

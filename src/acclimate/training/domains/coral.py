@@ -31,9 +31,9 @@ def coral_penalty(features: Sequence[Tensor]) -> Tensor:
     counts = [len(own) for own in features]
     if len(counts) < 2 or min(counts) < 2:
         text = (
-            "CORAL compares at least two domains with at least two samples each, found "
+            "Expected at least two domains with at least two samples each for CORAL, found "
             f"{', '.join(map(str, counts)) or 'none'} samples. Train on more domains, or with "
-            "larger batches; or use erm."
+            "larger batches, or use erm."
         )
         if len(counts) < 2:
             raise BadInput("too_few_domains", text, expected=2, found=len(counts))

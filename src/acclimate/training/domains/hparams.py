@@ -71,7 +71,7 @@ def get_hparams(hparams_seed: int, trial_seed: int) -> Hyperparameters:
     if hparams_seed < 0 or trial_seed < 0:
         raise InvalidConfig(
             "out_of_range",
-            f"expected seeds of at least 0, found hparams_seed={hparams_seed} and "
+            f"Expected seeds of at least 0, found hparams_seed={hparams_seed} and "
             f"trial_seed={trial_seed}.",
             option="hparams_seed" if hparams_seed < 0 else "trial_seed",
             found=hparams_seed if hparams_seed < 0 else trial_seed,

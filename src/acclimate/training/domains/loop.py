@@ -156,8 +156,8 @@ def _count(position: Position, loss: float, penalty: float, settings: DomainSett
         smaller = ", or a smaller --gamma" if settings.algorithm == "coral" else ""
         raise InvalidConfig(
             "diverged",
-            f"the loss became {loss} in step {position.step + 1}, at a learning rate of "
-            f"{settings.hparams.lr:.3g}. Give a smaller --lr{smaller}.",
+            f"The loss became {loss} in step {position.step + 1}, at a learning rate of "
+            f"{settings.hparams.lr:.3g}. Use a smaller --lr{smaller}.",
             step=position.step + 1,
         )
     position.step += 1

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from acclimate import zoo
 from acclimate.errors import BadInput, UnsuitableModel
 from acclimate.functional.norm import batch_norm_layers
-from acclimate.taps import find_anatomy
+from acclimate.introspect import inspect_model
 from acclimate.training.domains.settings import DomainSettings
 from acclimate.zoo.external import NormalizedModel
 from acclimate.zoo.named import is_own, load_named, replace_head
@@ -45,17 +45,17 @@ def build_model(settings: DomainSettings, x: Tensor, n_classes: int) -> tuple[nn
     model = _begin(settings, n_classes)
     # Functions may return what was used before, in evaluation mode or partly frozen.
     model.requires_grad_(True).train()
-    anatomy = find_anatomy(model, x)
-    if anatomy.logits_at is not None:
+    info = inspect_model(model, x)
+    if info.logits_at is not None:
         raise UnsuitableModel(
             "unsupported_model",
-            f"expected {settings.model} to return logits alone, found them at "
-            f"{anatomy.logits_at!r}. Give a function that returns a model which does.",
+            f"Expected {settings.model} to return only logits, found them at {info.logits_at!r}. "
+            "Pass a function that returns such a model.",
             model=settings.model,
         )
-    if anatomy.n_classes != n_classes:
-        replace_head(model, anatomy.head, n_classes)
-    return model, anatomy.head
+    if info.n_classes != n_classes:
+        replace_head(model, info.known_head, n_classes)
+    return model, info.known_head
 
 
 def _begin(settings: DomainSettings, n_classes: int) -> nn.Module:
@@ -79,8 +79,9 @@ def _load_domainbed(name: str) -> nn.Module:
     except OSError as error:
         raise BadInput(
             "weights_unavailable",
-            f"the ImageNet weights of {name} cannot be downloaded ({error}). Fetch {weights.url} "
-            "by other means and give the file: --weights FILE instead of --pretrained.",
+            f"The ImageNet weights of {name} cannot be downloaded ({error}). Download "
+            f"{weights.url} on another machine and pass the file: --weights FILE instead of "
+            "--pretrained.",
             name=name,
         ) from error
     transforms = weights.transforms()

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from acclimate.forward import get_logits
 from acclimate.functional.views import ColorJitter, Crop, Flip, Grayscale, Views
-from acclimate.taps import get_head, get_logits
+from acclimate.introspect import get_head
 from acclimate.training.domains.coral import coral_penalty
 from acclimate.training.domains.model import freeze_statistics
 

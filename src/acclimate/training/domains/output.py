@@ -69,8 +69,8 @@ def read_domain_result(out: Path, run: Mapping[str, Any]) -> DomainResult:
     if any(done.get(name) != value for name, value in run.items()):
         raise BadInput(
             "other_run",
-            f"{out} is the result of another run ({done.get('command', 'not of training')}). Give "
-            "another --out, or --force to overwrite it.",
+            f"{out} is the result of a different run ({done.get('command', 'not of training')}). "
+            "Pass another --out, or --force to overwrite it.",
             path=out,
         )
     return DomainResult(

@@ -75,7 +75,7 @@ def train_domains(
     if save_every < 1:
         raise BadInput(
             "out_of_range",
-            f"expected save_every of at least 1, found {save_every}.",
+            f"Expected save_every to be at least 1, found {save_every}.",
             option="save_every",
             found=save_every,
         )
@@ -156,18 +156,23 @@ def choose_domains(data: DomainSet, settings: DomainSettings) -> list[str]:
     if len(held_out) < len(found):
         raise BadInput(
             "duplicate",
-            f"expected each domain to hold out once, but {', '.join(settings.held_out)} are only "
-            f"{', '.join(sorted(held_out))}. Leave one out.",
+            f"Expected every test domain once; {', '.join(settings.held_out)} are the same "
+            f"domain(s): {', '.join(sorted(held_out))}. Remove the duplicates.",
             name=max(found, key=found.count),
         )
     names = [name for name in data.domains if name not in held_out]
     least = 2 if settings.algorithm == "coral" else 1
     if len(names) < least:
-        hint = "; CORAL compares domains with each other. Use --algorithm erm" if names else ""
+        hint = (
+            "; CORAL compares domains with each other, use --algorithm erm for a single one"
+            if names
+            else ""
+        )
         raise BadInput(
             "too_few_domains",
-            f"expected at least {least} domain(s) of {data.name} to train on, found {len(names)} "
-            f"of {len(data.domains)} without {', '.join(sorted(held_out))}{hint}. Hold out fewer.",
+            f"Expected at least {least} domain(s) of {data.name} to train on, found {len(names)} "
+            f"of {len(data.domains)} without {', '.join(sorted(held_out))}{hint}. Hold out fewer "
+            "domains.",
             expected=least,
             found=len(names),
         )
@@ -197,12 +202,14 @@ def split_domains(
         lost = set(domain.labels[keys[0]].tolist()) - set(train[name].labels.tolist())
         if lost or (keys[1] and not len(held[name])):
             what = (
-                f'of the class "{data.classes[min(lost)]}"' if lost else "to choose checkpoints by"
+                f'of the class "{data.classes[min(lost)]}"'
+                if lost
+                else "to select checkpoints with"
             )
             raise BadInput(
                 "unreadable_images",
-                f'of the domain "{name}", {len(domain.unreadable)} images cannot be read, and none '
-                f"is left {what}. Replace the files; acclimate data check lists them.",
+                f'{len(domain.unreadable)} images of the domain "{name}" cannot be read, and no '
+                f"image is left {what}. Replace the files; acclimate data check lists them.",
                 paths=tuple(domain.unreadable),
             )
     return train, held

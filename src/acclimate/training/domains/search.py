@@ -66,7 +66,7 @@ def list_runs(
     Raises:
         BadInput: There would be no run.
     """
-    text = f"expected at least 1 trial and 1 seed, found {n_trials} and {len(seeds)}."
+    text = f"Expected at least 1 trial and 1 seed, found {n_trials} and {len(seeds)}."
     if n_trials < 1:
         raise BadInput("out_of_range", text, option="n_trials", found=n_trials)
     if not seeds:

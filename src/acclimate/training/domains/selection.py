@@ -62,13 +62,13 @@ class DomainRule:
         looks = tuple(self.find(test_domain, sources))
         if not looks:
             raise BadInput(
-                "not_applicable", f'the rule "{self.name}" looks at nothing.', option="rule"
+                "not_applicable", f'The rule "{self.name}" uses no measurement.', option="rule"
             )
         for look in looks:
             if test_domain not in look.without:
                 raise BadInput(
                     "trained_on_test",
-                    f'the rule "{self.name}" looks at a model that was trained on the test domain '
+                    f'The rule "{self.name}" uses a model that was trained on the test domain '
                     f'"{test_domain}". Hold that domain out.',
                     rule=self.name,
                     domain=test_domain,
@@ -76,15 +76,15 @@ class DomainRule:
             if look.domain == test_domain and not self.is_oracle:
                 raise BadInput(
                     "selection_leak",
-                    f'the rule "{self.name}" looks at the test domain "{test_domain}". Only the '
-                    "oracle may, which is marked.",
+                    f'The rule "{self.name}" uses the test domain "{test_domain}". Only a rule '
+                    "marked as an oracle may do this.",
                     rule=self.name,
                 )
             if look.domain not in look.without and look.part != "held":
                 raise BadInput(
                     "trained_on_images",
-                    f'the rule "{self.name}" looks at images of "{look.domain}" that its model was '
-                    "trained on. Look at the part that is held out.",
+                    f'The rule "{self.name}" uses images of "{look.domain}" that its model was '
+                    "trained on. Use the held-out part.",
                     rule=self.name,
                     domain=look.domain,
                 )
@@ -111,7 +111,7 @@ def choose(
     """
     if not accuracies:
         raise BadInput(
-            "missing_option", "expected candidates to choose from, found none.", option="accuracies"
+            "missing_option", "Expected candidates to choose from, found none.", option="accuracies"
         )
     looks = rule.list_looks(test_domain, sources)
     for number, own in enumerate(accuracies):
@@ -119,16 +119,17 @@ def choose(
         if more:
             raise BadInput(
                 "selection_leak",
-                f'the rule "{rule.name}" may not look at "{more[0].domain}" of a model trained '
-                f"without {', '.join(more[0].without)}. Give what list_looks() names, no more.",
+                f'The rule "{rule.name}" must not use "{more[0].domain}" with a model trained '
+                f"without {', '.join(more[0].without)}. Pass only the measurements that "
+                "list_looks() returns.",
                 rule=rule.name,
             )
         if len(own) < len(looks):
             missing = next(look for look in looks if look not in own)
             raise BadInput(
                 "untried_candidate",
-                f'a candidate was not tried on "{missing.domain}" with a model trained without '
-                f"{', '.join(missing.without)}. Give what list_looks() names.",
+                f'A candidate was not measured on "{missing.domain}" with a model trained without '
+                f"{', '.join(missing.without)}. Pass all measurements that list_looks() returns.",
                 name=str(number),
             )
     means = [statistics.fmean(own[look] for look in looks) for own in accuracies]
@@ -145,7 +146,7 @@ def get_domain_rule(name: str) -> DomainRule:
         hint = did_you_mean(name, DOMAIN_RULES)
         raise BadInput(
             "unknown_name",
-            f'there is no selection rule "{name}" for several domains. {hint}',
+            f'Unknown selection rule "{name}" for several domains. {hint}',
             kind="selection rule",
             name=name,
             known=tuple(DOMAIN_RULES),

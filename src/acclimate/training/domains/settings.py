@@ -80,13 +80,14 @@ class DomainSettings:
         if self.pretrained and self.weights is not None:
             raise InvalidConfig(
                 "conflicting_options",
-                "give either --pretrained or --weights FILE, not both.",
+                "Expected either --pretrained or --weights FILE, found both. Remove one of them.",
                 options=("pretrained", "weights"),
             )
         if self.gamma is not None and self.algorithm != "coral":
             raise InvalidConfig(
                 "not_applicable",
-                f"gamma weighs CORAL's penalty; {self.algorithm} has none.",
+                "The option gamma is the weight of the CORAL penalty; the algorithm "
+                f"{self.algorithm} has none. Remove it.",
                 option="gamma",
             )
         for name in ("steps", "check_every", "size", "images", "devices"):
@@ -94,7 +95,7 @@ class DomainSettings:
             if value is not None and value < 1:
                 raise InvalidConfig(
                     "out_of_range",
-                    f"expected {name} to be at least 1, found {value}.",
+                    f"Expected {name} to be at least 1, found {value}.",
                     option=name,
                     found=value,
                 )
@@ -104,9 +105,9 @@ class DomainSettings:
         if self.data not in DOMAIN_SETS and not Path(self.data).is_dir():
             raise BadInput(
                 "unknown_name",
-                f'"{self.data}" is neither a set of domains nor a folder. '
-                f"{did_you_mean(self.data, DOMAIN_SETS)} A folder has one sub-folder a domain, "
-                "with one sub-folder of images a class.",
+                f'"{self.data}" is neither a data set with domains nor a folder. '
+                f"{did_you_mean(self.data, DOMAIN_SETS)} A folder has one subfolder per domain, "
+                "which has one subfolder of images per class.",
                 kind="data set",
                 name=self.data,
                 known=tuple(DOMAIN_SETS),
@@ -116,15 +117,15 @@ class DomainSettings:
             if value not in known:
                 raise InvalidConfig(
                     "unknown_name",
-                    f'there is no {name} "{value}". {did_you_mean(value, known)}',
+                    f'Unknown {name} "{value}". {did_you_mean(value, known)}',
                     kind=name,
                     name=value,
                     known=tuple(known),
                 )
         names = self.held_out
         text = (
-            f"expected each domain to hold out once, found {', '.join(names) or 'none'}. Give "
-            "--test-domain for one or more domains."
+            f"Expected one or more different test domains, found {', '.join(names) or 'none'}. "
+            "Pass --test-domain for each of them."
         )
         if not names:
             raise BadInput("missing_option", text, option="test_domain")
@@ -138,7 +139,8 @@ class DomainSettings:
             if not (math.isfinite(value) and value > 0):
                 raise InvalidConfig(
                     "out_of_range",
-                    f"expected {name} above 0, found {value}; {usual} is usual.",
+                    f"Expected {name} to be greater than 0, found {value}. A typical value is "
+                    f"{usual}.",
                     option=name,
                     found=value,
                 )
@@ -148,7 +150,7 @@ class DomainSettings:
                 until = "" if end == math.inf else f" and below {end}"
                 raise InvalidConfig(
                     "out_of_range",
-                    f"expected {name} of at least 0{until}, found {value}.",
+                    f"Expected {name} to be at least 0{until}, found {value}.",
                     option=name,
                     found=value,
                 )
@@ -156,8 +158,8 @@ class DomainSettings:
         if hparams.batch_size < least * self.devices or hparams.batch_size % self.devices:
             raise InvalidConfig(
                 "out_of_range",
-                f"expected at least {least} image(s) of each domain on each of {self.devices} "
-                f"device(s), and as many on each, found a batch size of {hparams.batch_size}.",
+                f"Expected a batch size that gives each of {self.devices} device(s) the same "
+                f"number of images per domain, at least {least}, found {hparams.batch_size}.",
                 option="batch_size",
                 found=hparams.batch_size,
             )

@@ -108,8 +108,8 @@ class SelectiveWhitening(nn.Module):
         if not layers:
             raise UnsuitableModel(
                 "missing_layers",
-                "expected a model with instance whitening in its first stages, found none. Put "
-                "acclimate.zoo.segmentation.InstanceWhitening layers in, or leave --isw out.",
+                "Expected a model with instance whitening in its first stages, found none. Add "
+                "acclimate.zoo.segmentation.InstanceWhitening layers, or remove --isw.",
                 layers=("InstanceWhitening",),
             )
         self._n_clusters, self._names = n_clusters, tuple(layers)
@@ -155,7 +155,7 @@ class SelectiveWhitening(nn.Module):
         if not int(self.n_seen):
             raise BadInput(
                 "too_few_samples",
-                "no image was observed: call observe() on the training images first.",
+                "No image has been observed. Call observe() on the training images first.",
                 expected=1,
                 found=0,
             )

@@ -15,7 +15,7 @@ from acclimate.data.masks.loading import find_set
 from acclimate.data.masks.tree import list_splits
 from acclimate.data.places import Progress, data_root
 from acclimate.errors import BadInput, UnsuitableModel
-from acclimate.taps import try_forward
+from acclimate.introspect import try_forward
 from acclimate.training.checkpoint import check_place, checkpoint_path
 from acclimate.training.course import Course
 from acclimate.training.loop import make_fabric, repeatable, run_epochs
@@ -92,7 +92,7 @@ def train_segmentation(
     if save_every < 1:
         raise BadInput(
             "out_of_range",
-            f"expected save_every of at least 1, found {save_every}.",
+            f"Expected save_every to be at least 1, found {save_every}.",
             option="save_every",
             found=save_every,
         )
@@ -164,8 +164,8 @@ def _check_splits(name: str, root: str | Path | None) -> None:
         return
     raise BadInput(
         "wrong_layout",
-        f"training needs the splits train and val in {base}, each with images and masks, and "
-        f"measures on val; found {', '.join(there) or 'no splits'}. Put the pairs to train on into "
+        f"Expected the splits train and val in {base}, each with images and masks (val is used "
+        f"for validation), found {', '.join(there) or 'no splits'}. Put the training pairs into "
         f"{base / 'train'}, and some others, such as a tenth of all, into "
         f"{base / 'val' / 'images'} and {base / 'val' / 'masks'}.",
         path=base,
@@ -201,9 +201,9 @@ def _build(settings: SegmentationSettings, data: LabelledPixels) -> nn.Module:
     if not isinstance(shape, tuple) or len(shape) != 4 or shape[:2] != (len(x), n_classes):
         raise UnsuitableModel(
             "wrong_logits",
-            f"expected {settings.model} to give logits of shape ({len(x)}, {n_classes}, height, "
-            f"width) for {len(x)} images of {n_classes} classes, found {shape}. Give a model with "
-            "one logit a class and pixel.",
+            f"Expected {settings.model} to return logits of shape ({len(x)}, {n_classes}, height, "
+            f"width) for {len(x)} images of {n_classes} classes, found {shape}. Pass a model with "
+            "one logit per class and pixel.",
             found=shape,
         )
     return model

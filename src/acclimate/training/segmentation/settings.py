@@ -79,7 +79,7 @@ class SegmentationSettings:
         if self.data not in MASK_SETS and not Path(self.data).is_dir():
             raise BadInput(
                 "unknown_name",
-                f'"{self.data}" is neither a set with masks nor a folder. '
+                f'"{self.data}" is neither a data set with masks nor a folder. '
                 f"{did_you_mean(self.data, MASK_SETS)} A folder has train/images, train/masks, "
                 "val/images, val/masks and classes.txt.",
                 kind="data set",
@@ -89,8 +89,7 @@ class SegmentationSettings:
         if self.precision not in PRECISIONS:
             raise InvalidConfig(
                 "unknown_name",
-                f'there is no precision "{self.precision}". '
-                f"{did_you_mean(self.precision, PRECISIONS)}",
+                f'Unknown precision "{self.precision}". {did_you_mean(self.precision, PRECISIONS)}',
                 kind="precision",
                 name=self.precision,
                 known=tuple(PRECISIONS),
@@ -110,23 +109,23 @@ class SegmentationSettings:
             if value is not None and value < least.get(name, 1):
                 raise InvalidConfig(
                     "out_of_range",
-                    f"expected {name} to be at least {least.get(name, 1)}, found {value}.",
+                    f"Expected {name} to be at least {least.get(name, 1)}, found {value}.",
                     option=name,
                     found=value,
                 )
         if self.batch_size % self.devices:
             raise InvalidConfig(
                 "out_of_range",
-                f"expected as many images on each of {self.devices} devices, found a batch size "
-                f"of {self.batch_size}.",
+                f"Expected a batch size that is a multiple of the {self.devices} devices, found "
+                f"{self.batch_size}.",
                 option="batch_size",
                 found=self.batch_size,
             )
         if self.isw and self.isw_warmup_epochs >= self.epochs:
             raise InvalidConfig(
                 "out_of_range",
-                f"expected isw_warmup_epochs below the {self.epochs} epochs, found "
-                f"{self.isw_warmup_epochs}: the loss would never begin.",
+                f"Expected isw_warmup_epochs to be less than the {self.epochs} epochs, found "
+                f"{self.isw_warmup_epochs}: the whitening loss would never be used.",
                 option="isw_warmup_epochs",
                 found=self.isw_warmup_epochs,
             )
@@ -137,7 +136,7 @@ class SegmentationSettings:
             if not (math.isfinite(value) and value > 0):
                 raise InvalidConfig(
                     "out_of_range",
-                    f"expected {name} above 0, found {value}.",
+                    f"Expected {name} to be greater than 0, found {value}.",
                     option=name,
                     found=value,
                 )
@@ -146,14 +145,14 @@ class SegmentationSettings:
             if not (math.isfinite(value) and value >= 0):
                 raise InvalidConfig(
                     "out_of_range",
-                    f"expected {name} of at least 0, found {value}.",
+                    f"Expected {name} to be at least 0, found {value}.",
                     option=name,
                     found=value,
                 )
         if not self.smallest_scale <= self.largest_scale < math.inf:
             raise InvalidConfig(
                 "out_of_range",
-                f"expected largest_scale of at least {self.smallest_scale}, found "
+                f"Expected largest_scale to be at least {self.smallest_scale}, found "
                 f"{self.largest_scale}.",
                 option="largest_scale",
                 found=self.largest_scale,

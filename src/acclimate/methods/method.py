@@ -1,0 +1,783 @@
+"""The base class of all methods: an adapted model that is a module and borrows another model.
+
+Every method states two decisions in its card, because they change results:
+
+* *Which logits are returned.* `predicts = "before"`: those of the forward pass before the update on
+  that batch; `"after"`: those of a forward pass after it.
+* *What a batch costs.* `forwards` and `backwards` per batch. `counts` has the actual numbers.
+
+The wrapped model is changed only while a batch is processed: modes, flags and hooks are restored
+when the call returns, and `reset()` and `unwrap()` restore the weights bit for bit.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Self, final
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.artifact import Artifact
+from acclimate.errors import (
+    AcclimateWarning,
+    ArtifactMismatch,
+    BadInput,
+    NotAdapted,
+    UnsuitableModel,
+)
+from acclimate.forward import Call, Forward, LogitsAt, get_logits, replace_logits, run, run_eagerly
+from acclimate.functional.across import Processes, batch_size
+from acclimate.functional.checkpointing import forget_activations
+from acclimate.functional.inputs import Normalization, check_batch, check_images
+from acclimate.functional.norm import Statistics, batch_norm_layers, use_statistics
+from acclimate.functional.pixels import Grid, to_maps
+from acclimate.functional.precision import fast_autocast
+from acclimate.introspect import ModelInfo, check_logits, suits_channels_last, takes, try_forward
+from acclimate.methods.compute import Speed
+from acclimate.methods.config import Config
+from acclimate.methods.guard import Guard
+from acclimate.parts.part import Part
+from acclimate.snapshot import (
+    Tree,
+    copy_tree,
+    fingerprint,
+    flatten_tree,
+    load_tensors,
+    map_tree,
+    model_tensors,
+    unflatten_tree,
+)
+from acclimate.storage import digest, read_file, write_file
+from acclimate.terms.term import Term
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodCard:
+    """Facts about a method.
+
+    Attributes:
+        paper: URL of the paper.
+        code: URL of the authors' code, if it is public.
+        year: Year of the paper.
+        moves: What learning changes.
+        predicts: Which logits are returned: those of a forward pass `"before"` or `"after"` the
+            update.
+        forwards: Forward passes per batch.
+        backwards: Backward passes per batch.
+        per_image: Whether these two are per image, for a method that processes single images.
+        reconstruction: Why this may differ from the authors' method, if their text and code leave
+            details open; empty if they do not.
+        is_oracle: Whether it learns from labels, which only an evaluation can reveal.
+        shards: Whether it is correct when processes share a batch (`acclimate.distributed`).
+        dense: Whether it supports models that predict every pixel.
+        replays: Whether it stores images of earlier batches and runs them again.
+    """
+
+    paper: str = ""
+    code: str = ""
+    year: int = 0
+    moves: str = "nothing"
+    predicts: str = "before"
+    forwards: int = 1
+    backwards: int = 0
+    per_image: bool = False
+    reconstruction: str = ""
+    is_oracle: bool = False
+    shards: bool = False
+    dense: bool = False
+    replays: bool = False
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a method cannot adapt a model: where, what, and what to do."""
+
+    where: str
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what} {self.remedy}"
+
+
+@dataclass
+class Counts:
+    """Counts since the last reset."""
+
+    batches: int = 0
+    samples: int = 0
+    updates: int = 0
+    forwards: int = 0
+    backwards: int = 0
+    restored: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def skip(self, reason: str) -> None:
+        """Count a batch that was predicted without an update."""
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+    @property
+    def n_skipped(self) -> int:
+        """Number of batches that were predicted without an update, for any reason."""
+        return sum(self.skipped.values())
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of everything an adapted model has learned; see `Method.snapshot`."""
+
+    tree: Tree
+
+
+# The method that has borrowed each model. An attribute would change the model.
+_borrowers: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Method]] = weakref.WeakKeyDictionary()
+
+
+class Method(nn.Module):
+    """An algorithm, and the adapted model it produces.
+
+    A subclass defines `step`, and `setup` if it needs initialisation, but never `forward`, `reset`,
+    `save`, `load` or `unwrap`. It declares state once with `add_state`; the base class saves,
+    resets and moves it between devices.
+
+    **Train and eval mode.** A new adapted model is in train mode: a call predicts and learns. After
+    `eval()` it only predicts, and warns once. This is PyTorch's convention, and the safe one: a
+    validation loop that calls `eval()` on a model, or on a larger model that contains it, must not
+    train it. `train()` turns learning on again. The mode has no other effect: in both modes dropout
+    is off and BatchNorm uses the configured statistics.
+
+    If the model predicts every pixel, `run` returns logits and features as rows, one per pixel, and
+    `step` returns rows; the base class converts them back to maps.
+    """
+
+    name: ClassVar[str] = ""
+    config_class: ClassVar[type[Config]] = Config
+    card: ClassVar[MethodCard] = MethodCard()
+    #: The parts of an artifact that the method needs.
+    needs: ClassVar[tuple[type[Part], ...]] = ()
+    #: Whether terms can be added to its loss.
+    takes_terms: ClassVar[bool] = False
+    #: The processes that share every batch; None if this process has the whole batch.
+    processes: Processes | None = None
+
+    model: nn.Module
+    config: Config
+    input_shape: list[int] | None
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "card" not in vars(cls):
+            # The changes of a subclass may not work across processes or on pixels, so it has to
+            # declare both itself.
+            cls.card = dataclasses.replace(cls.card, shards=False, dense=False)
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: Config,
+        *,
+        artifact: Artifact | None = None,
+        info: ModelInfo | None = None,
+        seed: int = 0,
+        guard: Guard | None = None,
+        speed: Speed | None = None,
+        terms: Iterable[Term] = (),
+        given: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        borrower = _borrowers.get(model)
+        if borrower is not None and (other := borrower()) is not None:
+            raise NotAdapted(
+                "already_adapted",
+                f'This model is already being adapted by the method "{other.name}". Call unwrap() '
+                "on that adapted model first, or adapt a copy.deepcopy of the model.",
+            )
+        self.model = model
+        self.config = config
+        self.artifact = artifact
+        self.info = info or ModelInfo()
+        self.guard = guard
+        self.speed = speed or Speed()
+        self.added_terms = tuple(terms)
+        self.counts = Counts()
+        self.generator = torch.Generator().manual_seed(seed)
+        self._given = [model if given is None else given]  # in a list: it must not be a submodule
+        self._declared: list[str] = []
+        self._initial = Snapshot({})
+        self._is_paused = False
+        self._has_warned_of_eval = False
+        self._has_batch_norm = bool(batch_norm_layers(model))
+        # Properties of the model; None until a batch was seen.
+        self._channels_last: bool | None = None
+        self._is_dense = self.info.is_dense if artifact is not None else None
+        self._takes_single: bool | None = None
+        # State of the current batch.
+        self._call: Call | None = None
+        self._output: Any = None
+        self._grid: Grid | None = None
+        self._losses: dict[str, Tensor] = {}
+        self.labels: Tensor | None = None
+        self._source = fingerprint(model)["weights_sha256"]
+        self._prepared = digest(artifact.tensors) if artifact is not None else None
+        self.add_state(
+            "input_shape", list(artifact.card["input_shape"]) if artifact is not None else None
+        )
+        self.setup()
+        self._initial = self.snapshot()
+        _borrowers[model] = weakref.ref(self)
+
+    # Hooks for subclasses -----------------------------------------------------------------------
+
+    @classmethod
+    def check(cls, model: nn.Module, config: Config) -> list[Problem]:
+        """Return why the method cannot adapt this model; an empty list if it can."""
+        return []
+
+    @classmethod
+    def needed_parts(cls) -> tuple[str, ...]:
+        """Return the names of the artifact parts that the method needs."""
+        return tuple(part.name for part in cls.needs)
+
+    def setup(self) -> None:
+        """Declare state and read what the method needs from the artifact."""
+
+    def step(self, x: Tensor) -> Tensor:
+        """Predict one batch, adapt, and return logits. Gradients are disabled by default."""
+        return self.run(x).logits
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Predict one batch without learning from it."""
+        return self.run(x, moves=False).logits
+
+    def needs_several_samples(self) -> bool:
+        """Return whether the method cannot learn from one sample, which has no batch statistics."""
+        return self._has_batch_norm and self.statistics == "batch"
+
+    def batch_share(self, n: int, statistics: str) -> float:
+        """Return the weight of the statistics of a batch of n samples when they are mixed."""
+        return self.config.statistics_momentum
+
+    # Tools for subclasses -----------------------------------------------------------------------
+
+    def add_state(self, name: str, default: Tree) -> None:
+        """Declare an attribute that reset, save, load, snapshot and `.to()` handle.
+
+        Replace the value, never change it in place: a batch that fails restores the old value.
+        """
+        self._declared.append(name)
+        setattr(self, name, default)
+
+    def run(
+        self,
+        x: Tensor,
+        moves: bool = True,
+        statistics: Statistics | None = None,
+        model: nn.Module | None = None,
+    ) -> Forward:
+        """Run the model once with the configured BatchNorm statistics.
+
+        If the model returns more than logits, the first pass of a batch also decides what else is
+        returned; see `return_from`.
+
+        Args:
+            x: A batch.
+            moves: Whether running statistics may change; False for a second view of the batch.
+            statistics: Statistics to use instead of the configured ones.
+            model: Model to run instead of the adapted one, such as a teacher.
+        """
+        result = self._pass(x, moves, statistics, model)
+        if result.grid is not None:
+            check_dense(type(self), self.processes is not None)
+        if self.is_learning:
+            self.counts.forwards += 1
+        if self._output is None:
+            self.return_from(result)
+        return result
+
+    def return_from(self, result: Forward) -> None:
+        """Make the call return the output of this pass, with the logits that `step` returns."""
+        self._output, self._grid = result.output, result.grid
+
+    @property
+    def returns_more(self) -> bool:
+        """Whether the model returns more than logits, so that a pass must cover the whole batch."""
+        return not isinstance(self._output, Tensor)
+
+    def note_loss(self, name: str, value: Tensor) -> None:
+        """Store the value of a loss term of this batch, for records."""
+        self._losses[name] = value.detach()
+
+    def is_single(self, x: Tensor) -> bool:
+        """Return whether a batch has too few values for batch statistics.
+
+        The pixels of one image have statistics, unless the model pools them into one value per
+        channel and normalises it.
+        """
+        if len(x) > 1 or self.processes is not None or not self.needs_several_samples():
+            return False
+        if self._is_dense and self._takes_single is None:
+            self._takes_single = takes(self.model, x, "batch", self._call)
+        return not (self._is_dense and self._takes_single)
+
+    @staticmethod
+    def weights_changed() -> None:
+        """Clear autocast's cache. Call this after changing weights inside `step`.
+
+        Autocast caches low-precision copies of weights inside its context, and would continue to
+        predict with the old ones.
+        """
+        torch.clear_autocast_cache()
+
+    @property
+    def is_learning(self) -> bool:
+        """Whether a call learns: in train mode and outside `paused()`."""
+        return self.training and not self._is_paused
+
+    @property
+    def statistics(self) -> str:
+        """The BatchNorm statistics in use."""
+        return self.config.statistics
+
+    @property
+    def normalization(self) -> Normalization | None:
+        """The normalisation of the inputs."""
+        normalization: Normalization | None = self.info.normalization
+        return normalization
+
+    @property
+    def head(self) -> str | None:
+        """The name of the module that returns the logits, if it is known."""
+        return self.info.head
+
+    @property
+    def logits_at(self) -> LogitsAt:
+        """Where the logits are in the output of the model."""
+        return self.info.logits_at
+
+    # Processing a batch -------------------------------------------------------------------------
+
+    @final  # type: ignore[misc]
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Predict a batch, learn from it, and return the output of the model.
+
+        The arguments are those of the model. One of them is the batch of images: the only tensor,
+        the only floating-point tensor of four dimensions, or the one that
+        `ModelInfo(images_at=...)` names. The others are passed on unchanged.
+
+        Raises:
+            BadInput: The batch cannot be used. Nothing was changed.
+            NotAdapted: The model was unwrapped, or inference mode is enabled.
+        """
+        call = Call.of(args, kwargs, self.info.images_at)
+        if self.card.replays:
+            call.check_alone(self.name)
+        self._warn_of_eval()
+        self._call = call
+        try:
+            if self.processes is None:
+                return self._process(self._accept(call.images))
+            facts = {"learns": self.is_learning, "counts": asdict(self.counts)}
+            with self.processes.share(call.images, self._accept, facts) as x:
+                return self._process(x)
+        finally:
+            self._call = None
+
+    def _accept(self, x: Tensor) -> Tensor:
+        """Validate a batch and return it ready for use. If it raises, nothing was changed."""
+        self._check_usable()
+        if torch.is_inference_mode_enabled():
+            raise NotAdapted(
+                "inference_mode",
+                "An adapted model cannot learn inside torch.inference_mode(), where no gradient "
+                "can be computed. Use torch.no_grad() instead; the method enables gradients where "
+                "it needs them.",
+            )
+        first = next((p for p in self.model.parameters()), x)
+        if isinstance(x, Tensor) and x.device != first.device:
+            raise BadInput(
+                "wrong_device",
+                f"Expected a batch on {first.device}, where the model is, found one on {x.device}. "
+                "Move the batch or the model.",
+                expected=str(first.device),
+                found=str(x.device),
+            )
+        shape = self._expected_shape(x)
+        if self.artifact is not None or self.normalization is not None:
+            # The normalisation was stated, so the range of pixels can be checked.
+            check_images(x, self.normalization, shape)
+        else:
+            check_batch(x, shape)
+        if x.dtype != first.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise BadInput(
+                "wrong_dtype",
+                f"Expected a batch of {first.dtype}, as the model is, found {x.dtype}. Convert the "
+                "batch or the model.",
+                found=str(x.dtype).removeprefix("torch."),
+            )
+        if self._is_dense is None or self.input_shape != list(x.shape[1:]):
+            logits = get_logits(try_forward(self.model, x[:2], self._call), self.logits_at)
+            check_logits(logits)
+            self._is_dense = logits.dim() == 4
+        if self.is_single(x) and self.counts.batches == 0 and self.is_learning:
+            raise BadInput(
+                "single_sample",
+                "Expected more than one sample, found one, whose BatchNorm statistics are "
+                'meaningless. Pass larger batches, or adapt with statistics="running" or "source" '
+                "(on the command line: --set statistics=running). A single image after larger "
+                "batches is predicted, but not learned from.",
+            )
+        if self._channels_last is None:
+            self._channels_last = self._takes_channels_last(x)
+        x = x.detach()
+        return x.clone() if x.is_inference() else x
+
+    def _process(self, x: Tensor) -> Any:
+        self.weights_changed()
+        self._losses = {}
+        before = self._running_statistics()
+        # References are enough: declared state is replaced, never changed in place.
+        declared, generator_state = self._declared_state(), self.generator.get_state()
+        counts = copy.deepcopy(self.counts)
+        try:
+            with torch.no_grad(), ExitStack() as stack:
+                stack.enter_context(run_eagerly(self.model))
+                if self.speed.bfloat16:
+                    stack.enter_context(fast_autocast(x.device, enabled=True))
+                if self.is_single(x):
+                    # One image has no batch statistics: use those of the source.
+                    logits = self.run(x, statistics="source").logits
+                    if self.is_learning:
+                        self.counts.skip("single")
+                else:
+                    logits = self.step(x) if self.is_learning else self.predict(x)
+            made = logits.detach().to(x.dtype)
+            if self._grid is not None:
+                made = to_maps(made, self._grid).contiguous()
+            result = replace_logits(self._output, made, self.logits_at)
+        except BaseException:
+            load_tensors(self, before)
+            self._set_declared_state(declared)
+            self.generator.set_state(generator_state)
+            self.counts = counts
+            raise
+        finally:
+            self._output = self._grid = self.labels = None
+        if _count_refused(self.counts) > _count_refused(counts):
+            load_tensors(self, before)
+        if self.is_learning:
+            self.counts.batches += 1
+            self.counts.samples += batch_size(x)
+            self.input_shape = list(x.shape[1:])
+            if self.guard is not None:
+                self.guard.watch(self, logits.detach())
+        return result
+
+    def _pass(
+        self, x: Tensor, moves: bool, statistics: Statistics | None, model: nn.Module | None
+    ) -> Forward:
+        """Pass a batch through the model; see `run`."""
+        chosen: Any = statistics or self.statistics
+        model = self.model if model is None else model
+        head = model.get_submodule(self.head) if self.head is not None else None
+        share = self.batch_share(len(x), chosen)
+        if self._channels_last and x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        with use_statistics(model, chosen, share, moves), ExitStack() as stack:
+            if self.speed.checkpoint:
+                # Recomputation must not change running statistics a second time.
+                again = partial(use_statistics, model, chosen, share, moves=False)
+                stack.enter_context(forget_activations(model, again))
+            return run(model, x, head, self.logits_at, self._call)
+
+    def _expected_shape(self, x: object) -> tuple[int, ...] | None:
+        """Return the shape that samples must have; None if it is not known yet."""
+        if self.input_shape is None:
+            return None
+        if self._is_dense and isinstance(x, Tensor) and x.dim() == 4:
+            # A model that predicts every pixel accepts images of any size.
+            return (self.input_shape[0], *x.shape[2:])
+        return tuple(self.input_shape)
+
+    def _takes_channels_last(self, x: Tensor) -> bool:
+        """Return whether batches are passed in the channels-last memory format."""
+        return self.speed.channels_last and suits_channels_last(self.model, x, self._call)
+
+    def _running_statistics(self) -> dict[str, Tensor]:
+        """Copy the buffers if this batch can change them, so that a failure can restore them."""
+        if self.statistics not in ("running", "robust") or not self.is_learning:
+            return {}
+        return copy_tree(dict(self.named_buffers()))  # type: ignore[no-any-return]
+
+    def _warn_of_eval(self) -> None:
+        if self.training or self._is_paused or self._has_warned_of_eval:
+            return
+        self._has_warned_of_eval = True
+        warnings.warn(
+            AcclimateWarning(
+                "eval_mode",
+                "This adapted model is in eval mode: it predicts, but does not learn. Call train() "
+                "to let it learn. If this is intended, use `with adapted.paused():`, which does "
+                "not warn.",
+            ),
+            stacklevel=5,
+        )
+
+    # Public interface ---------------------------------------------------------------------------
+
+    @final
+    def reset(self) -> Self:
+        """Restore the source model and the initial state, bit for bit."""
+        self.restore(self._initial)
+        return self
+
+    @final
+    def unwrap(self) -> nn.Module:
+        """Return the source model, bit for bit. The adapted model cannot be used afterwards."""
+        self.reset()
+        _borrowers.pop(self.model, None)
+        del self.model
+        return self._given.pop()
+
+    @final
+    @contextmanager
+    def paused(self) -> Iterator[Self]:
+        """Predict without learning: calls inside the context change nothing."""
+        was, self._is_paused = self._is_paused, True
+        try:
+            yield self
+        finally:
+            self._is_paused = was
+
+    @final
+    def reveal(self, y: Tensor) -> None:
+        """Pass the labels of the next batch to an oracle; evaluations do so with `reveal_labels`.
+
+        Raises:
+            NotAdapted: The method is not an oracle, and must not see labels.
+        """
+        if not self.card.is_oracle:
+            raise NotAdapted(
+                "labels_refused",
+                f'The method "{self.name}" adapts without labels and must not receive any. Use an '
+                "oracle, or do not call reveal().",
+                method=self.name,
+            )
+        self.labels = y
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """The loss on the last batch and its terms, if the method noted them."""
+        # Converted here only, because reading a number synchronises with the device.
+        return {name: float(value) for name, value in self._losses.items()}
+
+    # State --------------------------------------------------------------------------------------
+
+    @final
+    def snapshot(self) -> Snapshot:
+        """Return a copy of everything learned, to `restore` later."""
+        self._check_usable()
+        return Snapshot(copy_tree(self._tree()))
+
+    @final
+    def restore(self, snapshot: Snapshot) -> None:
+        """Restore a snapshot, bit for bit."""
+        self._check_usable()
+        self._load_tree(copy_tree(snapshot.tree))
+
+    @final
+    def save(self, path: str | Path) -> None:
+        """Write everything learned to one file, atomically."""
+        self._check_usable()
+        tensors, skeleton = flatten_tree(self._tree())
+        write_file(path, "state", tensors, {**self._identity(), "tree": skeleton})
+
+    @final
+    def load(self, path: str | Path) -> Self:
+        """Resume a saved stream: the next logits are those of the uninterrupted stream.
+
+        Raises:
+            ArtifactMismatch: The file was saved with another method, configuration, model or
+                artifact.
+        """
+        self._check_usable()
+        tensors, card = read_file(path, "state")
+        self._check_identity(str(path), card)
+        self._load_tree(unflatten_tree(tensors, card["tree"]))
+        return self
+
+    def learned(self) -> Tree:
+        """Return everything that learning changes: weights, buffers, declared state, optimiser."""
+        return {
+            "modules": model_tensors(self),
+            "method": self._declared_state(),
+            "optimizer": self._optimizer_tree(),
+        }
+
+    def initial(self) -> Tree:
+        """Return what `learned` returned before the first batch."""
+        return {key: self._initial.tree[key] for key in ("modules", "method", "optimizer")}
+
+    def load_learned(self, tree: Tree) -> None:
+        """Load the tree that `learned` returned. The tree must not be used afterwards."""
+        load_tensors(self, tree["modules"])
+        device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        self._set_declared_state(map_tree(tree["method"], lambda t: t.to(device)))
+        self._load_optimizer_tree(tree["optimizer"])
+
+    def _declared_state(self) -> dict[str, Tree]:
+        return {name: getattr(self, name) for name in self._declared}
+
+    def _set_declared_state(self, state: dict[str, Tree]) -> None:
+        for name in self._declared:
+            setattr(self, name, state[name])
+
+    def _optimizer_tree(self) -> Tree:
+        return {}
+
+    def _load_optimizer_tree(self, tree: Tree) -> None:
+        pass
+
+    def _tree(self) -> Tree:
+        return {
+            **self.learned(),
+            "generator": self.generator.get_state(),
+            "counts": asdict(self.counts),
+            "guard": self.guard.tree() if self.guard is not None else None,
+        }
+
+    def _load_tree(self, tree: Tree) -> None:
+        self.load_learned(tree)
+        self.generator.set_state(tree["generator"].cpu())
+        self.counts = Counts(**tree["counts"])
+        if self.guard is not None:
+            self.guard.load_tree(tree["guard"])
+
+    def _identity(self) -> dict[str, Any]:
+        """Return the settings that must equal those of a saved state to load it."""
+        return {
+            "method": self.name,
+            "config": self.config.to_dict(),
+            "source": self._source,
+            "artifact": self._prepared,
+            "guard": self.guard is not None,
+            "speed": self.speed.to_dict(),
+        }
+
+    def _check_identity(self, origin: str, saved: Mapping[str, Any]) -> None:
+        differences = {
+            key: (saved.get(key), value)
+            for key, value in self._identity().items()
+            if saved.get(key) != value
+        }
+        if differences:
+            lines = "".join(
+                f"\n  {key}: saved {before!r}, here {now!r}"
+                for key, (before, now) in differences.items()
+            )
+            raise ArtifactMismatch(
+                "other_settings",
+                f"Expected a state saved with the same settings, but {origin} differs:{lines}\n"
+                "Adapt the same source model with the same method, options and artifact.",
+                differences=differences,
+            )
+
+    def _check_usable(self) -> None:
+        if "model" not in self._modules:
+            raise NotAdapted(
+                "unwrapped",
+                "This adapted model was unwrapped. Adapt the model again: acclimate.adapt(...).",
+            )
+
+    # nn.Module ----------------------------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> Self:
+        """Turn learning on or off. The method decides in which mode the model itself runs."""
+        self.training = mode
+        return self
+
+    def extra_repr(self) -> str:
+        """Return the method's name for the module's representation."""
+        return f"method={self.name}"
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load a `state_dict()`; values are copied into the model's own tensors."""
+        if assign:
+            raise NotAdapted(
+                "assign_refused",
+                "Calling load_state_dict(assign=True) would replace the borrowed model's "
+                "parameters. Call it without assign.",
+            )
+        if "_extra_state" in state_dict:  # before any tensor is copied
+            saved = json.loads(state_dict["_extra_state"]["identity"])
+            self._check_identity("the state_dict", saved)
+        return super().load_state_dict(state_dict, strict)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return what `state_dict()` contains besides the model's own tensors."""
+        tree = {key: value for key, value in self._tree().items() if key != "modules"}
+        tensors, skeleton = flatten_tree(tree)
+        identity = json.dumps(self._identity())
+        return {"tensors": copy_tree(tensors), "tree": json.dumps(skeleton), "identity": identity}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Load the result of `get_extra_state`."""
+        tree = unflatten_tree(state["tensors"], json.loads(state["tree"]))
+        self._load_tree(copy_tree({**tree, "modules": {}}))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        tree = self._tree()
+        tree["method"] = map_tree(tree["method"], fn)
+        self._load_tree(tree)  # moves the optimiser's state to the device of its parameters
+        return self
+
+
+def _count_refused(counts: Counts) -> int:
+    """Count the batches that must not move running statistics either: no update was made on them.
+
+    An update that happened to change no parameter is none of these.
+    """
+    return counts.n_skipped - counts.skipped.get("unchanged", 0)
+
+
+def check_dense(kind: type[Method], is_shared: bool = False) -> None:
+    """Refuse a method for a model that predicts every pixel, unless the method supports it.
+
+    Args:
+        kind: The method.
+        is_shared: Whether several processes share a batch.
+
+    Raises:
+        UnsuitableModel: The method does not support it; the message lists those that do.
+    """
+    if kind.card.dense and not is_shared:
+        return
+    if kind.card.dense:
+        raise UnsuitableModel(
+            "dense_unsupported",
+            "Processes cannot share the batches of a model that predicts every pixel, because they "
+            "exchange counts of samples. Run it in one process.",
+            what="shard",
+        )
+    from acclimate.methods import METHODS  # imported here because it imports this module
+
+    able = ", ".join(name for name, other in METHODS.items() if other.card.dense)
+    raise UnsuitableModel(
+        "dense_unsupported",
+        f'This model predicts every pixel, but the method "{kind.name}" supports only predictions '
+        "of whole images: it selects, stores, moves or contrasts them, or uses a linear head. Use "
+        f"one of {able}. The term swr can be added to those that learn.",
+        what=kind.name,
+    )

@@ -1,0 +1,181 @@
+"""Options as frozen dataclasses that declare default, range and help of each value.
+
+Hyper-parameters of methods, options of terms and parts, and speed options are declared in this way
+and validated here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self, get_type_hints
+
+from acclimate.errors import InvalidConfig, did_you_mean
+
+#: Benchmarks with published values.
+PRESETS = ("cifar10", "cifar100", "imagenet", "cityscapes")
+
+Presets = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A range to search uniformly."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """A range to search uniformly in the logarithm."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Values to try."""
+
+    values: tuple[Any, ...]
+
+
+Search = Uniform | LogUniform | Choice
+
+
+def uniform(low: float, high: float) -> Uniform:
+    """Declare a range to search uniformly."""
+    return Uniform(low, high)
+
+
+def log_uniform(low: float, high: float) -> LogUniform:
+    """Declare a range to search uniformly in the logarithm."""
+    return LogUniform(low, high)
+
+
+def choice(*values: Any) -> Choice:
+    """Declare values to try."""
+    return Choice(values)
+
+
+def hp(
+    default: Any,
+    *,
+    help: str,  # noqa: A002
+    search: Search | None = None,
+    low: float = -math.inf,
+    high: float = math.inf,
+    choices: tuple[Any, ...] | None = None,
+) -> Any:
+    """Declare a hyper-parameter: a dataclass field with its meaning and its allowed values.
+
+    Args:
+        default: The published value.
+        help: What it does, with the paper's symbol if it has one.
+        search: Values worth trying when tuning.
+        low: Smallest allowed value.
+        high: Largest allowed value.
+        choices: Allowed values, if there are few.
+    """
+    metadata = {"help": help, "search": search, "low": low, "high": high, "choices": choices}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Values:
+    """Plain values, each validated against its declaration."""
+
+    #: Values published for a benchmark, by its name; all others keep their defaults. Where the
+    #: defaults hold as they are, the mapping is empty. Benchmarks that are not listed are refused.
+    presets: ClassVar[Presets] = {}
+
+    def __post_init__(self) -> None:
+        problems = {}
+        hints = get_type_hints(type(self))
+        for spec in dataclasses.fields(self):
+            value = getattr(self, spec.name)
+            if hints[spec.name] is float and type(value) is int:
+                object.__setattr__(self, spec.name, value := float(value))
+            problem = _problem(value, hints[spec.name], spec.metadata)
+            if problem:
+                problems[spec.name] = f"{spec.name} = {value!r}: expected {problem}"
+        if problems:
+            lines = "".join(f"\n  {problem}" for problem in problems.values())
+            raise InvalidConfig(
+                "invalid_options",
+                f"Invalid values for {type(self).__name__}:{lines}",
+                problems=problems,
+            )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Build from plain values; refuse unknown names with the nearest known one."""
+        known = [spec.name for spec in dataclasses.fields(cls)]
+        for name in values:
+            if name not in known:
+                raise InvalidConfig(
+                    "unknown_option",
+                    f'{cls.__name__} has no hyper-parameter "{name}". {did_you_mean(name, known)}',
+                    option=name,
+                    known=tuple(known),
+                )
+        return cls(**values)
+
+    @classmethod
+    def from_preset(cls, preset: str, values: Mapping[str, Any] | None = None) -> Self:
+        """Build from the values published for a benchmark, such as `"imagenet"`.
+
+        `values` override them.
+
+        Raises:
+            InvalidConfig: No values are known for that benchmark.
+        """
+        if preset not in cls.presets:
+            reason = ": no values are published for that benchmark" if preset in PRESETS else ""
+            raise InvalidConfig(
+                "unknown_name",
+                f'{cls.__name__} has no preset "{preset}"{reason}. '
+                f"{did_you_mean(preset, cls.presets)}",
+                kind="preset",
+                name=preset,
+                known=tuple(cls.presets),
+            )
+        return cls.from_dict({**cls.presets[preset], **(values or {})})
+
+    @classmethod
+    def taken_from(cls, other: Values) -> Self:
+        """Build from the values of the same names in other options; the rest keeps its defaults."""
+        names = [spec.name for spec in dataclasses.fields(cls) if hasattr(other, spec.name)]
+        return cls(**{name: getattr(other, name) for name in names})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values as plain JSON types."""
+        return dataclasses.asdict(self)
+
+    @property
+    def id(self) -> str:
+        """A short name for exactly these values."""
+        text = json.dumps([type(self).__name__, self.to_dict()], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _problem(value: Any, hint: Any, metadata: Mapping[str, Any]) -> str | None:
+    """Return what was expected of a value, or None if it is valid."""
+    choices = metadata.get("choices")
+    if choices is not None:
+        return None if value in choices else f"one of {', '.join(map(str, choices))}"
+    if hint not in (bool, int, float, str):
+        return None
+    if type(value) is not hint:
+        return f"a value of type {hint.__name__}"
+    low, high = metadata.get("low", -math.inf), metadata.get("high", math.inf)
+    if hint in (int, float) and not (math.isfinite(value) and low <= value <= high):
+        return (
+            "a finite number" if low == -math.inf else f"a finite number from {low:g} to {high:g}"
+        )
+    return None

@@ -1,0 +1,167 @@
+"""Parts of an artifact: statistics that are computed on source data.
+
+A part is a frozen dataclass of options with a method that computes tensors. The artifact stores the
+tensors, and the options as the part's card. Custom parts are used like those of the package:
+
+    @dataclass(frozen=True, kw_only=True)
+    class Brightness(acclimate.Part):
+        name = "brightness"
+        n_batches: int = acclimate.hp(8, low=1, help="number of source batches to average")
+
+        def compute(self, context):
+            batches = itertools.islice(context.source.iterate("brightness"), self.n_batches)
+            mean = torch.stack([x.mean() for x, _ in batches]).mean()
+            return {"brightness/mean": mean}, self.to_card()
+
+    artifact = acclimate.prepare(model, source, parts=[Brightness()])
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.errors import InvalidConfig, did_you_mean
+from acclimate.forward import Call, get_logits
+from acclimate.functional.precision import SpeedName
+from acclimate.functional.views import get_views
+from acclimate.introspect import ModelInfo
+from acclimate.options import Values
+from acclimate.parts.encoder import Encoder
+from acclimate.parts.source import SourceData
+
+#: Tensors by name, `<part>/<name>`, and the entry of the part in the artifact's card.
+Computed = tuple[dict[str, Tensor], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Context:
+    """Everything that a part is computed from.
+
+    Attributes:
+        model: The frozen model, which must not be changed.
+        info: Where its features and logits are.
+        source: Labelled batches, validated and on the model's device.
+        encoder: Computes features and logits of source images; it caches those of earlier passes.
+        generator: Random number generator; every part has its own.
+        call: How the model is called, if not with the images alone.
+        speed: `"fast"` allows bfloat16 if the device supports it.
+    """
+
+    model: nn.Module
+    info: ModelInfo
+    source: SourceData
+    encoder: Encoder
+    generator: torch.Generator
+    call: Call | None = None
+    speed: SpeedName = "exact"
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Run the model on a batch of images in its current mode and return the logits."""
+        output = self.model(x) if self.call is None else self.call.make(self.model, x)
+        return get_logits(output, self.info.logits_at)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(Values):
+    """Base class of all parts: options as fields, and `compute`."""
+
+    name: ClassVar[str] = ""
+    #: Whether it can be computed for models that predict every pixel.
+    dense: ClassVar[bool] = False
+    #: Whether it is always computed in the model's own precision.
+    always_exact: ClassVar[bool] = False
+
+    def compute(self, context: Context) -> Computed:
+        """Return tensors by name, `<part>/<name>`, and the card: options and sample counts."""
+        raise TypeError(f"{type(self).__name__} must define compute()")
+
+    def check(self, model: nn.Module, info: ModelInfo) -> None:
+        """Refuse a model that the part does not support, before anything is computed."""
+
+    def n_passes(self, info: ModelInfo) -> int:
+        """Return how many times `context.encoder` encodes all source images."""
+        return 0
+
+    def to_card(self) -> dict[str, Any]:
+        """Return the options as plain JSON types, with named transforms resolved."""
+        values = {spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self)}
+        if "views" in values:
+            values["views"] = get_views(values["views"]).to_dict()
+        return values
+
+
+#: The order of preparation, and the offsets of the random seeds. Do not change the numbers:
+#: artifacts must stay reproducible.
+_NUMBERS = {"penalty": 0, "prototypes": 1, "features": 2, "fisher": 3, "contrast": 4}
+
+
+def get_place(part: Part) -> int:
+    """Return the position of a part in the order of preparation; custom parts come last."""
+    return _NUMBERS.get(part.name, len(_NUMBERS))
+
+
+def make_generator(part: str, seed: int) -> torch.Generator:
+    """Return the random number generator of a part, which is independent of other parts."""
+    number = _NUMBERS.get(part)
+    if number is None:
+        number = int.from_bytes(hashlib.sha256(part.encode()).digest()[:6])
+    return torch.Generator().manual_seed(seed * 1000 + number)
+
+
+#: The registered parts by name.
+PARTS: dict[str, type[Part]] = {}
+
+
+def register_part(part: type[Part]) -> type[Part]:
+    """Register a part, so that `prepare` and the command line find it by its name.
+
+    It can be used as a decorator.
+
+    Raises:
+        InvalidConfig: The name is taken, or there is none.
+    """
+    if not part.name:
+        raise InvalidConfig(
+            "missing_option",
+            f'Expected a part with a name, but {part.__name__} has none. Set name = "..." in the '
+            "class.",
+            option="name",
+        )
+    if PARTS.get(part.name, part) is not part:
+        raise InvalidConfig(
+            "name_taken",
+            f'A part with the name "{part.name}" is already registered. Choose another name.',
+            name=part.name,
+        )
+    PARTS[part.name] = part
+    return part
+
+
+def get_part(part: str | Part | type[Part]) -> Part:
+    """Return a part with its options, given a part, a class of parts or a name."""
+    if isinstance(part, Part):
+        return part
+    if isinstance(part, type) and issubclass(part, Part):
+        return part()
+    if not isinstance(part, str):
+        raise InvalidConfig(
+            "wrong_type",
+            f"Expected the name of a part or an object such as Penalty(), found {part!r}.",
+            option="parts",
+            found=type(part).__name__,
+        )
+    if part not in PARTS:
+        raise InvalidConfig(
+            "unknown_name",
+            f'There is no part "{part}". {did_you_mean(part, PARTS)}',
+            kind="part",
+            name=part,
+            known=tuple(PARTS),
+        )
+    return PARTS[part]()

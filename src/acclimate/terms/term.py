@@ -1,0 +1,206 @@
+"""Terms that can be added to the loss or to the gradients of any gradient method.
+
+A term has two classes. The first is a frozen dataclass of options, which users pass to
+`adapt(..., terms=[...])`. The second is the active term inside one adapted model, which `attach`
+builds. Custom terms are used like those of the package:
+
+    @dataclass(frozen=True, kw_only=True)
+    class Pull(acclimate.Term):
+        name = "pull"
+        weight: float = acclimate.hp(0.1, low=0.0, help="weight of the squared logits")
+
+        def attach(self, method):
+            return ActivePull(self.weight)
+
+
+    class ActivePull(acclimate.ActiveTerm):
+        def __init__(self, weight):
+            super().__init__()
+            self.weight = weight
+
+        def loss(self, method, x):
+            return self.weight * method.first_pass(x).logits.square().mean()
+
+    adapted = acclimate.adapt(model, "tent", terms=[Pull(weight=0.5)])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor, nn
+
+from acclimate.artifact import Artifact
+from acclimate.errors import ArtifactMissing, InvalidConfig, did_you_mean
+from acclimate.forward import Forward
+from acclimate.options import Values
+from acclimate.parts.part import Part
+from acclimate.snapshot import Tree
+
+if TYPE_CHECKING:
+    from acclimate.methods.gradient import GradientMethod
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term(Values):
+    """Base class of all terms: options as fields, and `attach`."""
+
+    name: ClassVar[str] = ""
+    #: The parts of an artifact that the term needs.
+    needs: ClassVar[tuple[type[Part], ...]] = ()
+
+    def attach(self, method: GradientMethod) -> ActiveTerm:
+        """Build the active term for a method; `self.artifact_of(method)` is the artifact."""
+        raise TypeError(f"{type(self).__name__} must define attach()")
+
+    def artifact_of(self, method: GradientMethod) -> Artifact:
+        """Return the artifact of a method.
+
+        Raises:
+            ArtifactMissing: The method has none.
+        """
+        if method.artifact is None:
+            raise ArtifactMissing(
+                "artifact_needed",
+                f'The term "{self.name}" needs an artifact, found none. Prepare one with '
+                "acclimate.prepare(model, source).",
+                methods=(method.name,),
+            )
+        return method.artifact
+
+
+class ActiveTerm(nn.Module):
+    """A term inside one adapted model. Hooks that it does not override have no effect.
+
+    `state` is a tree of tensors that is saved, reset and restored with the method. Replace it,
+    never change it in place.
+    """
+
+    state: Tree = None
+
+    def trainable(self) -> Mapping[str, nn.Parameter]:
+        """Return the term's own parameters that are trained, by name."""
+        return {}
+
+    def start(self, method: GradientMethod) -> None:
+        """Initialise once the method is complete, before the first batch."""
+
+    def needs_several_samples(self) -> bool:
+        """Return whether the term cannot learn from a single sample."""
+        return False
+
+    def holds(self, name: str, limit: float) -> bool:
+        """Return whether the term keeps a parameter fixed, so that its gradient can be skipped.
+
+        Args:
+            name: Name of the parameter.
+            limit: Value of `Speed.pinned`, above 0.
+        """
+        return False
+
+    def loss(self, method: GradientMethod, x: Tensor) -> Tensor | None:
+        """Return a loss to add, computed from the existing pass `method.first_pass(x)`."""
+        return None
+
+    def later_loss(self, method: GradientMethod, x: Tensor) -> Tensor | None:
+        """Return a loss to add that shares no graph with the main loss, such as another view.
+
+        It is computed after the graph of the first pass was freed, which saves memory.
+        """
+        return None
+
+    def answer(self, method: GradientMethod, found: Forward) -> Tensor | None:
+        """Return logits to be returned instead of the model's own; None for the model's own."""
+        return None
+
+    def add_gradients(
+        self, names: Sequence[str], gradients: Sequence[Tensor], parameters: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
+        """Return the gradients of the parameters plus those of the term."""
+        return gradients
+
+    def after_update(self, before: Mapping[str, Tensor]) -> None:
+        """Run after an update was applied; `before` contains the previous values by name."""
+
+
+#: The registered terms by name.
+TERMS: dict[str, type[Term]] = {}
+
+
+def register_term(term: type[Term]) -> type[Term]:
+    """Register a term, so that `adapt` and the command line find it by its name.
+
+    It can be used as a decorator.
+
+    Raises:
+        InvalidConfig: The name is taken, or there is none.
+    """
+    if not term.name:
+        raise InvalidConfig(
+            "missing_option",
+            f'Expected a term with a name, but {term.__name__} has none. Set name = "..." in the '
+            "class.",
+            option="name",
+        )
+    if TERMS.get(term.name, term) is not term:
+        raise InvalidConfig(
+            "name_taken",
+            f'A term with the name "{term.name}" is already registered. Choose another name.',
+            name=term.name,
+        )
+    TERMS[term.name] = term
+    return term
+
+
+def get_terms(terms: Iterable[str | Term | type[Term]]) -> tuple[Term, ...]:
+    """Return terms with their options, given terms, classes of terms or names.
+
+    Raises:
+        InvalidConfig: A term does not exist, or was given twice.
+    """
+    if isinstance(terms, str | Term):
+        terms = [terms]
+    found = tuple(_get_term(term) for term in terms)
+    names = [term.name for term in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidConfig(
+                "duplicate",
+                f'The term "{name}" was given more than once. Pass it once.',
+                name=name,
+            )
+    return found
+
+
+def get_term_class(name: str) -> type[Term]:
+    """Return the class of the term with that name.
+
+    Raises:
+        InvalidConfig: There is none.
+    """
+    if name not in TERMS:
+        raise InvalidConfig(
+            "unknown_name",
+            f'There is no term "{name}". {did_you_mean(name, TERMS)}',
+            kind="term",
+            name=name,
+            known=tuple(TERMS),
+        )
+    return TERMS[name]
+
+
+def _get_term(term: Any) -> Term:
+    if isinstance(term, Term):
+        return term
+    if isinstance(term, type) and issubclass(term, Term):
+        return term()
+    if not isinstance(term, str):
+        raise InvalidConfig(
+            "wrong_type",
+            f"Expected the name of a term or an object such as Swr(), found {term!r}.",
+            option="terms",
+            found=type(term).__name__,
+        )
+    return get_term_class(term)()
