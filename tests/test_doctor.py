@@ -112,7 +112,7 @@ def test_frozen_parameters_are_counted() -> None:
     [
         (1.0, 0.0, "ok", r"images in \[0, 1\]"),
         (255.0, 0.0, "problem", "divide by 255"),
-        (4.0, -2.0, "problem", "pass normalization"),
+        (4.0, -2.0, "problem", r"ModelInfo\(normalization"),
         (1 / 255, 0.0, "note", "twice"),
         (torch.nan, 0.0, "problem", "finite"),
     ],
