@@ -78,7 +78,7 @@ def trace_call(method: str) -> Walk:
 def trace_prepare() -> Walk:
     """Trace the preparation of all default parts."""
     model, source = tiny_model("batch_norm"), tiny_batches(8)
-    parts = [acclimate.Penalty(n_samples=64), "prototypes", "features"]
+    parts = [acclimate.Penalty(n_samples=64), acclimate.Prototypes(), acclimate.Features()]
     acclimate.prepare(model, source, parts=parts)
     return Walk().trace(lambda: acclimate.prepare(model, source, parts=parts))
 

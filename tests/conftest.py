@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.cli_models import CLASSES
 from tests.images import write_images
 
 # Tiny tensors: a second thread only waits, and on shared cores it waits by spinning.
 torch.set_num_threads(1)
 
 
-@pytest.fixture
-def class_folder(tmp_path: Path) -> Path:
-    """A folder of images in two class folders: three cats and three dogs of 8×8 pixels."""
-    return write_images(tmp_path / "images", {"cat": 3, "dog": 3})
+@pytest.fixture(scope="session")
+def labelled_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of images in class folders, those of `tests.cli_models`; to be read only."""
+    return write_images(tmp_path_factory.mktemp("labelled"), dict.fromkeys(CLASSES, 8))

@@ -11,7 +11,6 @@ import torch
 from tests.cli.test_cli import MODEL, make_images, run
 from tests.cli_models import CLASSES, tiny_cnn
 from tests.codes import raises
-from tests.images import write_images
 
 
 @pytest.fixture(scope="module")
@@ -23,19 +22,14 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_images(tmp_path_factory.mktemp("source"), dict.fromkeys(CLASSES, 4))
-
-
-@pytest.fixture(scope="module")
-def artifact(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def artifact(labelled_images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("artifact") / "tiny.acclimate"
-    run("prepare", source, *MODEL, "--out", out, "--samples", "16")
+    run("prepare", labelled_images, *MODEL, "--out", out, "--samples", "16")
     return out
 
 
 def test_no_file_that_is_read_is_written_over(
-    photos: Path, source: Path, artifact: Path, tmp_path: Path
+    photos: Path, labelled_images: Path, artifact: Path, tmp_path: Path
 ) -> None:
     weights, link = tmp_path / "w.pt", tmp_path / "link"
     torch.save(tiny_cnn().state_dict(), weights)
@@ -45,7 +39,7 @@ def test_no_file_that_is_read_is_written_over(
     line = ("adapt", photos, *MODEL, "--method", "tent", "--force")
     for out in (weights, link, tmp_path / "hard"):
         with raises("overwrites_input", path=out, option="weights"):
-            run("prepare", source, *MODEL, "--weights", weights, "--out", out, "--force")
+            run("prepare", labelled_images, *MODEL, "--weights", weights, "--out", out, "--force")
         with raises("overwrites_input", path=out, option="weights"):
             run(*line, "--weights", weights, "--state", out, "--out", tmp_path / "out.csv")
     names = tmp_path / "names.csv"

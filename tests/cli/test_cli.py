@@ -50,14 +50,11 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_images(tmp_path_factory.mktemp("source"), dict.fromkeys(CLASSES, 8))
-
-
-@pytest.fixture(scope="module")
-def artifact(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def artifact(labelled_images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("artifact") / "tiny.acclimate"
-    result = run("prepare", source, *MODEL, "--out", out, "--samples", "16", "--batch-size", "10")
+    result = run(
+        "prepare", labelled_images, *MODEL, "--out", out, "--samples", "16", "--batch-size", "10"
+    )
     assert result.exit_code == 0
     return out
 
@@ -98,12 +95,21 @@ def test_brackets_and_odd_bytes_in_a_message_are_shown_as_they_are(
 
 
 def test_prepare_writes_an_artifact_for_the_model_and_says_what_is_next(
-    source: Path, tmp_path: Path
+    labelled_images: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "tiny.acclimate"
     options = ["--normalization", "imagenet", "--size", "6", "--samples", "16", "--seed", "3"]
     result = run(
-        "prepare", source, *MODEL, "--out", out, *options, "--projector", "1", "--epochs", "2"
+        "prepare",
+        labelled_images,
+        *MODEL,
+        "--out",
+        out,
+        *options,
+        "--projector",
+        "1",
+        "--epochs",
+        "2",
     )
     written = Artifact.load(out)
     written.check(tiny_cnn())
@@ -119,10 +125,10 @@ def test_prepare_writes_an_artifact_for_the_model_and_says_what_is_next(
     assert "penalty (16)" in result.stderr
 
 
-def test_prepare_gives_what_the_library_gives(source: Path, artifact: Path) -> None:
+def test_prepare_gives_what_the_library_gives(labelled_images: Path, artifact: Path) -> None:
     from acclimate.streams.folder import FolderSource
 
-    data = FolderSource(source, batch_size=10)
+    data = FolderSource(labelled_images, batch_size=10)
     parts = [acclimate.Penalty(n_samples=16), "prototypes", "features"]
     expected = acclimate.prepare(tiny_cnn(), data, parts=parts)
     found = Artifact.load(artifact)
@@ -131,12 +137,14 @@ def test_prepare_gives_what_the_library_gives(source: Path, artifact: Path) -> N
         assert torch.equal(found.tensors[name], tensor), name
 
 
-def test_prepare_records_the_speed_asked_for(source: Path, tmp_path: Path, artifact: Path) -> None:
+def test_prepare_records_the_speed_asked_for(
+    labelled_images: Path, tmp_path: Path, artifact: Path
+) -> None:
     from acclimate.functional.precision import has_fast_bfloat16
 
     out = tmp_path / "fast.acclimate"
     options = ["--samples", "16", "--batch-size", "10", "--speed", "fast"]
-    result = run("prepare", source, *MODEL, "--out", out, *options)
+    result = run("prepare", labelled_images, *MODEL, "--out", out, *options)
     used = "bfloat16" if has_fast_bfloat16(torch.device("cpu")) else "float32"
     assert f"s in {used}" in result.stdout
     found = Artifact.load(out)
@@ -145,28 +153,28 @@ def test_prepare_records_the_speed_asked_for(source: Path, tmp_path: Path, artif
         for name, tensor in Artifact.load(artifact).tensors.items():
             assert torch.equal(found.tensors[name], tensor), name
     with raises("unknown_name", InvalidConfig, kind="speed", name="fest", known=("exact", "fast")):
-        run("prepare", source, *MODEL, "--out", out, "--force", "--speed", "fest")
+        run("prepare", labelled_images, *MODEL, "--out", out, "--force", "--speed", "fest")
 
 
 def test_prepare_does_not_overwrite_and_tells_of_unreadable_images(
-    source: Path, tmp_path: Path
+    labelled_images: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "tiny.acclimate"
     out.write_text("precious")
     with raises("already_exists", path=out):
-        run("prepare", source, *MODEL, "--out", out)
+        run("prepare", labelled_images, *MODEL, "--out", out)
     assert out.read_text() == "precious"
-    broken = source / "cat" / "broken.png"
+    broken = labelled_images / "cat" / "broken.png"
     broken.write_bytes(b"no image")
     try:
-        result = run("prepare", source, *MODEL, "--out", out, "--force", "--samples", "64")
+        result = run("prepare", labelled_images, *MODEL, "--out", out, "--force", "--samples", "64")
     finally:
         broken.unlink()
     assert "1 unreadable image(s) left out" in result.stderr
     assert re.search(r"^note: .*\b64\b.*\b32\b", result.stderr, re.MULTILINE)  # few samples
     Artifact.load(out)
     with raises("not_found", path=tmp_path / "none"):
-        run("prepare", source, *MODEL, "--out", tmp_path / "none" / "x.acclimate")
+        run("prepare", labelled_images, *MODEL, "--out", tmp_path / "none" / "x.acclimate")
 
 
 def test_models_in_half_precision_and_with_several_outputs(photos: Path, tmp_path: Path) -> None:
@@ -223,12 +231,12 @@ def test_terms_and_presets_are_those_of_the_library(
     assert adapted.config.optimizer == "sgd"
 
 
-def test_prepare_makes_what_a_method_needs(source: Path, tmp_path: Path) -> None:
+def test_prepare_makes_what_a_method_needs(labelled_images: Path, tmp_path: Path) -> None:
     out = tmp_path / "tent.acclimate"
-    run("prepare", source, *MODEL, "--out", out, "--method", "tent,swr", "--samples", "16")
+    run("prepare", labelled_images, *MODEL, "--out", out, "--method", "tent,swr", "--samples", "16")
     assert set(Artifact.load(out).parts) == {"penalty", "features"}
     with raises("unknown_method", name="tnet"):
-        run("prepare", source, *MODEL, "--out", out, "--force", "--method", "tnet")
+        run("prepare", labelled_images, *MODEL, "--out", out, "--force", "--method", "tnet")
 
 
 @pytest.mark.slow
