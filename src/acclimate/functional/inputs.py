@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acclimate.errors import BadInput, InvalidConfig, did_you_mean
+from acclimate.errors import BadInput, InvalidConfig, UnsuitableModel, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -353,3 +353,15 @@ def _finite_range(x: Tensor, channel: int | None = None) -> tuple[float, float]:
             found=tuple(bad.nonzero().flatten().tolist()),
         )
     return low, high
+
+
+def check_rows(logits: object, n: int) -> None:
+    """Refuse an output that is not the logits of n samples."""
+    expected = f"Expected logits (B, K) or (B, K, h, w) for a batch of {n} samples, found "
+    advice = "Pass a `forward` that returns only the logits, one row per sample."
+    if not isinstance(logits, Tensor):
+        raise UnsuitableModel("no_logits", f"{expected}{type(logits)}. {advice}")
+    if not (logits.dim() in (2, 4) and len(logits) == n):
+        shape = tuple(logits.shape)
+        message = f"{expected}shape {shape}. {advice}"
+        raise UnsuitableModel("wrong_logits", message, found=shape)

@@ -27,7 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from acclimate.errors import InvalidConfig, UnsuitableModel, did_you_mean, name_some
 from acclimate.functional import per_sample_rules as rules
 from acclimate.functional import precision
-from acclimate.functional.inputs import check_pairs
+from acclimate.functional.inputs import check_pairs, check_rows
 from acclimate.functional.norm import check_independent
 from acclimate.functional.per_sample_rules import Granularity
 from acclimate.functional.precision import at_least_float32
@@ -150,7 +150,7 @@ class GradientCosines:
                 self._layout = torch.contiguous_format
                 sizes.clear()
                 logits, calls, _ = self._run(x)
-        _check_rows(logits, len(x))
+        check_rows(logits, len(x))
         uses = _count_uses(logits.grad_fn)
         used = {name for name, parameter in self._parameters.items() if uses[id(parameter)]}
         self._ruled = {n for n in used if uses[id(self._parameters[n])] == calls[n] == 1}
@@ -293,18 +293,6 @@ def _count_uses(root: Node | None) -> Counter[int]:
                 visited.add(node)
                 waiting.append(node)
     return uses
-
-
-def _check_rows(logits: object, n: int) -> None:
-    """Refuse an output that is not the logits of n samples."""
-    expected = f"Expected logits (B, K) or (B, K, h, w) for a batch of {n} samples, found "
-    advice = "Pass a `forward` that returns only the logits, one row per sample."
-    if not isinstance(logits, Tensor):
-        raise UnsuitableModel("no_logits", f"{expected}{type(logits)}. {advice}")
-    if not (logits.dim() in (2, 4) and len(logits) == n):
-        shape = tuple(logits.shape)
-        message = f"{expected}shape {shape}. {advice}"
-        raise UnsuitableModel("wrong_logits", message, found=shape)
 
 
 def _check_options(granularity: str, chunk: int | None, memory_budget: int) -> None:
