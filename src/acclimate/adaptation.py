@@ -46,7 +46,8 @@ def adapt(
         artifact: The result of `prepare` for the same model, if the method needs one.
         config: All hyper-parameters at once. Alternatively, pass single ones by name.
         preset: Use the hyper-parameters published for `"cifar10"`, `"cifar100"`, `"imagenet"` or
-            `"cityscapes"` instead of the defaults. Hyper-parameters passed by name override them.
+            `"cityscapes"` instead of the defaults; refused if none are published for the method.
+            Hyper-parameters passed by name override them.
         terms: Terms added to the loss or to the gradients of a gradient method: names (`"swr"`,
             `"nsp"`, `"fisher"`) or terms with options, such as `Nsp(weight=0.5)`.
         info: Facts about the model that cannot be inferred: its head, where its logits are, how its
