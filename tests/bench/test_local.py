@@ -222,3 +222,14 @@ def test_an_interruption_without_workers_leaves_a_checkpoint(
     assert "Run the same command again to resume." in said
     place = json.loads((job / "checkpoint.json").read_text())
     assert place["n_batches"] == len(read_lines(job)) >= 3
+
+
+def test_leftovers_of_a_process_killed_right_after_it_was_done_are_removed(tmp_path: Path) -> None:
+    suite = Suite(title="short", entries=(Entry(make_spec("norm", images=8), "norm"),))
+    run_suite(suite, tmp_path, n_workers=0)
+    (folder,) = (tmp_path / "jobs").iterdir()
+    for name in ("checkpoint.json", "4.state", ".5.state.part"):
+        (folder / name).write_bytes(b"{}")
+    run_suite(suite, tmp_path, n_workers=0)
+    assert not [path for path in folder.iterdir() if path.suffix in (".state", ".part")]
+    assert not (folder / "checkpoint.json").exists()

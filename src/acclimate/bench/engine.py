@@ -117,6 +117,7 @@ def run_suite(
     jobs = store.jobs()
     done = [name for name in jobs if store.folder(name).is_done]
     for name in done:
+        store.folder(name).remove_leftovers()  # of a process killed right after it was done
         tell(Event("found", name, jobs[name]))
     left = [name for name in jobs if name not in done]
     if left and engine == "local" and n_workers == 0:

@@ -90,6 +90,18 @@ class JobFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
+    def remove_leftovers(self) -> None:
+        """Remove what a finished job needed only to be resumed."""
+        (self.path / CHECKPOINT).unlink(missing_ok=True)
+        self.remove_states()
+
+    def remove_states(self, but: str = "") -> None:
+        """Remove saved states except one, and files that a killed process left incomplete."""
+        for path in self.path.iterdir():
+            is_part = path.name.startswith(".") and path.name.endswith(".part")
+            if is_part or (path.suffix == ".state" and path.name != but):
+                path.unlink(missing_ok=True)
+
     @property
     def is_done(self) -> bool:
         """Whether the job has reached its end."""

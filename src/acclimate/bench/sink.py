@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -136,7 +135,7 @@ class FolderSink:
                 "measures": place.sums,
             },
         )
-        self._drop_states(but=name)
+        self._folder.remove_states(but=name)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write what came out; nothing to go on from is needed any more."""
@@ -145,8 +144,7 @@ class FolderSink:
         self.close()
         sums = {name: sha256_of(self._folder.path / name) for name in (RECORDS, MEASURES)}
         self._folder.write(RESULT, {**result, FILES: sums})
-        (self._folder.path / CHECKPOINT).unlink(missing_ok=True)
-        self._drop_states()
+        self._folder.remove_leftovers()
 
     def close(self) -> None:
         """Close the files; what was written stays."""
@@ -182,15 +180,7 @@ class FolderSink:
     def _clear(self) -> None:
         for name in (CHECKPOINT, MEASURES, RECORDS):
             (self._folder.path / name).unlink(missing_ok=True)
-        self._drop_states()
-
-    def _drop_states(self, but: str = "") -> None:
-        for path in self._folder.path.iterdir():
-            # Parts are what a killed process left of a file it was writing.
-            is_part = path.name.startswith(".") and path.name.endswith(".part")
-            if is_part or (path.suffix == ".state" and path.name != but):
-                with suppress(FileNotFoundError):
-                    path.unlink()
+        self._folder.remove_states()
 
     def _append(self, name: str, line: Mapping[str, Any]) -> None:
         file = self._files[name]
