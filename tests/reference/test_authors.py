@@ -48,6 +48,7 @@ TOLERANCE, TOLERANCE_OF_ROID = 1e-12, 1e-9
 missing = [str(path) for path in (LOGITS, CORRUPTED, CLEAN, WEIGHTS) if not path.is_file()]
 pytestmark = [
     pytest.mark.data,
+    pytest.mark.slow,
     pytest.mark.skipif(
         bool(missing),
         reason=f"no recorded logits: {', '.join(missing)} missing; set ACCLIMATE_SHARED",
