@@ -55,8 +55,8 @@ def test_large_buffers_are_used_again(kind):
     plain, tuned = (int(run(FAULTS, how, kind).stdout) for how in ("plain", "tuned"))
     n_pages = 5 * 48_000_000 / resource.getpagesize()
     assert plain > 0.9 * n_pages
-    # A small block that another thread takes behind a buffer can cost the pages of one buffer.
-    assert tuned <= 0.21 * n_pages
+    # Of torch's buffers, one in five was seen to be requested anew on a busy machine.
+    assert tuned < (0.05 if kind == "bytes" else 0.21) * n_pages
 
 
 def test_waiting_threads_sleep_unless_the_user_said_otherwise():
