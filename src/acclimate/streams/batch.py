@@ -78,6 +78,20 @@ class Domain:
         images = np.ascontiguousarray(self.x[numbers].transpose(0, 3, 1, 2))
         return torch.from_numpy(images).float() / 255, y
 
+    def value_range(self) -> tuple[Tensor, Tensor]:
+        """Return the lowest and the highest value of a pixel, for each channel.
+
+        They are 0 and 1 for 8-bit images and for tensors in [0, 1]. Of other tensors, such as
+        normalised images, they are the lowest and the highest value that occur.
+        """
+        if not isinstance(self.x, Tensor):
+            return torch.tensor(0.0), torch.tensor(1.0)
+        if bool((self.x >= 0).all()) and bool((self.x <= 1).all()):
+            return self.x.new_tensor(0), self.x.new_tensor(1)
+        rest = [0, *range(2, self.x.dim())]
+        low, high = self.x.amin(rest, keepdim=True), self.x.amax(rest, keepdim=True)
+        return low[0], high[0]
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -92,6 +106,8 @@ class Batch:
         domains: The shift of each sample, if a batch mixes several.
         n_new: Number of samples at the end that count; the others were in an earlier batch.
         epoch: Number of the pass over the stream, from 1.
+        counted: For each sample whether its prediction counts; None if all do. The others are
+            predicted and learned from, but no measure contains them, and their labels may be any.
     """
 
     x: Tensor
@@ -102,6 +118,7 @@ class Batch:
     domains: tuple[str, ...] = ()
     n_new: int | None = None
     epoch: int = 1
+    counted: Tensor | None = None
 
 
 @dataclass(frozen=True)

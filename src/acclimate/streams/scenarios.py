@@ -13,9 +13,18 @@ from torch import Tensor
 
 from acclimate.errors import BadInput
 from acclimate.streams.batch import Batch, Domain, Stream
+from acclimate.streams.cutting import (
+    check,
+    cut,
+    describe,
+    gather,
+    recycle,
+    seed_from,
+    shuffled,
+)
 
-#: Positions in a list of domains: indices of domains, and of samples within them.
-Order = tuple[Tensor, Tensor]
+#: Label of foreign images. The losses of torch ignore it.
+NO_LABEL = -100
 
 
 def reset_each(domains: Sequence[Domain], batch_size: int = 200, seed: int | None = None) -> Stream:
@@ -26,34 +35,34 @@ def reset_each(domains: Sequence[Domain], batch_size: int = 200, seed: int | Non
         batch_size: Batch size; the last batch of a domain may be smaller.
         seed: Seed of the order of samples within a domain; None keeps their own order.
     """
-    _check(domains, batch_size)
+    check(domains, batch_size)
 
     def make() -> Iterator[Batch]:
         for domain in domains:
-            yield from _cut(domain, _shuffled(len(domain), seed), batch_size, reset_first=True)
+            yield from cut(domain, shuffled(len(domain), seed), batch_size, reset_first=True)
 
-    return Stream(_line("reset before each domain", domains, batch_size, seed), make)
+    return Stream(describe("reset before each domain", domains, batch_size, seed), make)
 
 
 def continual(
     domains: Sequence[Domain], batch_size: int = 200, seed: int | None = None, times: int = 1
 ) -> Stream:
     """Return every domain in turn without resets, repeated `times` times."""
-    _check(domains, batch_size, times=times)
+    check(domains, batch_size, times=times)
 
     def make() -> Iterator[Batch]:
         first = True
         for _ in range(times):
             for domain in domains:
-                yield from _cut(domain, _shuffled(len(domain), seed), batch_size, first)
+                yield from cut(domain, shuffled(len(domain), seed), batch_size, first)
                 first = False
 
     name = "continual, no reset" if times == 1 else f"recurring {times} times, no reset"
-    return Stream(_line(name, domains, batch_size, seed), make)
+    return Stream(describe(name, domains, batch_size, seed), make)
 
 
 def recurring(
-    domains: Sequence[Domain], times: int, batch_size: int = 200, seed: int | None = None
+    domains: Sequence[Domain], times: int = 20, batch_size: int = 200, seed: int | None = None
 ) -> Stream:
     """Return the cycle of all domains several times without resets."""
     return continual(domains, batch_size, seed, times)
@@ -76,85 +85,20 @@ def gradual(
     levels = len(next(iter(severities.values()), ()))
     name = f"gradual, severities 1…{levels}…1, no reset"
     flat = [domain for domains in severities.values() for domain in domains]
-    return Stream(_line(name, flat, batch_size, seed), stream.make)
+    return Stream(describe(name, flat, batch_size, seed), stream.make)
 
 
 def mixed(domains: Sequence[Domain], batch_size: int = 200, seed: int = 0) -> Stream:
     """Return all samples of all domains shuffled; a batch contains several domains."""
-    _check(domains, batch_size)
+    check(domains, batch_size)
 
     def make() -> Iterator[Batch]:
         which = torch.cat([torch.full((len(d),), i) for i, d in enumerate(domains)])
         sample = torch.cat([torch.arange(len(d)) for d in domains])
         order = torch.randperm(len(which), generator=torch.Generator().manual_seed(seed))
-        yield from _gather(domains, (which[order], sample[order]), batch_size)
+        yield from gather(domains, (which[order], sample[order]), batch_size)
 
-    return Stream(_line("mixed domains, no reset", domains, batch_size, seed), make)
-
-
-def label_sorted(domains: Sequence[Domain], batch_size: int = 200, seed: int = 0) -> Stream:
-    """Return a continual stream whose domains are sorted by label, and shuffled within a label."""
-    _check(domains, batch_size)
-
-    def make() -> Iterator[Batch]:
-        for number, domain in enumerate(domains):
-            order = _shuffled(len(domain), seed)
-            order = order[torch.argsort(domain.labels[order], stable=True)]
-            yield from _cut(domain, order, batch_size, number == 0)
-
-    return Stream(_line("continual, sorted by label, no reset", domains, batch_size, seed), make)
-
-
-def dirichlet(
-    domains: Sequence[Domain], delta: float = 0.1, batch_size: int = 64, seed: int = 0
-) -> Stream:
-    """Return a continual stream with labels that are correlated in time.
-
-    Time is divided into min(classes, 100) slots; the samples of each class are distributed over
-    them with shares from a Dirichlet distribution. A smaller `delta` gives a stronger correlation.
-    """
-    _check(domains, batch_size)
-    if delta <= 0:
-        raise BadInput(
-            "out_of_range",
-            f"Expected a positive concentration, found {delta}.",
-            option="delta",
-            found=delta,
-        )
-
-    def make() -> Iterator[Batch]:
-        for number, domain in enumerate(domains):
-            order = _dirichlet_order(domain.labels, delta, seed + number)
-            yield from _cut(domain, order, batch_size, number == 0)
-
-    name = f"continual, Dirichlet({delta:g}) labels, no reset"
-    return Stream(_line(name, domains, batch_size, seed), make)
-
-
-def imbalanced(
-    domains: Sequence[Domain], ratio: float = 100.0, batch_size: int = 64, seed: int = 0
-) -> Stream:
-    """Return a continual stream in which one class after the other dominates.
-
-    A domain has one phase per class. In its phase, a class is `ratio` times as likely to be drawn
-    as any other; every sample occurs once.
-    """
-    _check(domains, batch_size)
-    if ratio < 1:
-        raise BadInput(
-            "out_of_range",
-            f"Expected an imbalance ratio of at least 1, found {ratio}.",
-            option="ratio",
-            found=ratio,
-        )
-
-    def make() -> Iterator[Batch]:
-        for number, domain in enumerate(domains):
-            order = _imbalanced_order(domain.labels, ratio, seed + number)
-            yield from _cut(domain, order, batch_size, number == 0)
-
-    name = f"continual, label shift of ratio {ratio:g}, no reset"
-    return Stream(_line(name, domains, batch_size, seed), make)
+    return Stream(describe("mixed domains, no reset", domains, batch_size, seed), make)
 
 
 def source_mixture(
@@ -168,7 +112,7 @@ def source_mixture(
 
     The clean samples are shuffled separately for every domain.
     """
-    _check(domains, batch_size)
+    check(domains, batch_size)
     n_clean = round(share * batch_size)
     if not 0 < n_clean < batch_size:
         raise BadInput(
@@ -181,8 +125,8 @@ def source_mixture(
 
     def make() -> Iterator[Batch]:
         for number, domain in enumerate(domains):
-            order = _shuffled(len(domain), seed)
-            spare = _shuffled(len(clean), seed + number)
+            order = shuffled(len(domain), seed)
+            spare = shuffled(len(clean), seed + number)
             for index, part in enumerate(torch.split(order, batch_size - n_clean)):
                 own = spare[torch.arange(index * n_clean, (index + 1) * n_clean) % len(spare)]
                 which = torch.cat([torch.zeros(len(part)), torch.ones(len(own))]).long()
@@ -190,117 +134,168 @@ def source_mixture(
                 mixing = torch.Generator().manual_seed(seed + 7919 * (number + 1) + index)
                 shuffle = torch.randperm(len(which), generator=mixing)
                 pair = [domain, clean]
-                batch = next(_gather(pair, (which[shuffle], sample[shuffle]), len(which)))
+                batch = next(gather(pair, (which[shuffle], sample[shuffle]), len(which)))
                 first = number == 0 and index == 0
                 yield Batch(batch.x, batch.y, domain.name, first, domains=batch.domains)
 
     name = f"continual, {100 * share:.0f} % clean samples in each batch, no reset"
-    return Stream(_line(name, domains, batch_size, seed), make)
+    return Stream(describe(name, domains, batch_size, seed), make)
 
 
-def _check(domains: Sequence[Domain], batch_size: int, times: int = 1) -> None:
-    if batch_size < 1:
+def single_images(domains: Sequence[Domain], seed: int | None = 0) -> Stream:
+    """Return every domain in turn in batches of one image, with a reset before each domain.
+
+    Args:
+        domains: The domains in order.
+        seed: Seed of the order of samples within a domain; None keeps their own order.
+    """
+    check(domains, 1)
+    name = "single images, reset before each domain"
+    return Stream(describe(name, domains, 1, seed), reset_each(domains, 1, seed).make)
+
+
+def alternating(
+    domains: Sequence[Domain],
+    clean: Domain,
+    period: int = 1,
+    batch_size: int = 200,
+    seed: int | None = None,
+) -> Stream:
+    """Return a continual stream in which clean and corrupted batches come in turns.
+
+    Before every `period` batches of a domain come as many clean batches. Every sample of a domain
+    occurs once. Clean samples are recycled, in a new order if there is a seed. Both count, each
+    under its own name.
+
+    Args:
+        domains: The corrupted domains in order.
+        clean: Samples without corruption.
+        period: Number of batches of one kind before the other comes.
+        batch_size: Batch size; the last batch of a domain may be smaller.
+        seed: Seed of the order of samples; None keeps their own order.
+
+    Raises:
+        BadInput: A domain has the same name as the clean samples.
+    """
+    check([*domains, clean], batch_size, period=period)
+    check(domains, batch_size)
+    if clean.name in [domain.name for domain in domains]:
+        raise BadInput(
+            "duplicate",
+            f"Expected domains other than the clean images, found {clean.name} as both. Use "
+            "corrupted data.",
+            name=clean.name,
+        )
+
+    def make() -> Iterator[Batch]:
+        n_batches = sum(-(-len(domain) // batch_size) for domain in domains)
+        generator = None if seed is None else seed_from(seed, 1)
+        spare = recycle(torch.arange(len(clean)), n_batches * batch_size, generator)
+        start, first = 0, True
+        for domain in domains:
+            order = shuffled(len(domain), seed)
+            for part in torch.split(order, period * batch_size):
+                end = start + -(-len(part) // batch_size) * batch_size
+                yield from cut(clean, spare[start:end], batch_size, first)
+                yield from cut(domain, part, batch_size, False)
+                start, first = end, False
+
+    turns = "every batch" if period == 1 else f"every {period} batches"
+    name = f"continual, {clean.name} and corrupted in turns, changing after {turns}, no reset"
+    return Stream(describe(name, domains, batch_size, seed), make)
+
+
+def foreign(
+    domains: Sequence[Domain],
+    share: float = 0.1,
+    batch_size: int = 200,
+    seed: int = 0,
+    other: Domain | None = None,
+) -> Stream:
+    """Return a continual stream with a share of foreign images in every batch.
+
+    Foreign images belong to no class. They are predicted and learned from, but they do not count:
+    see `Batch.counted`. Every sample of a domain occurs once.
+
+    Args:
+        domains: The domains in order.
+        share: Share of foreign images in a full batch.
+        batch_size: Batch size, with the foreign images.
+        seed: Seed of the order and of the noise.
+        other: Where foreign images come from, in random order and recycled; their labels are not
+            used. None for uniform noise in the range of values of the domain.
+
+    Raises:
+        BadInput: A share that gives no foreign image, or only such; or foreign images of another
+            shape.
+    """
+    check(domains if other is None else [*domains, other], batch_size)
+    n_foreign = count_foreign(share, batch_size)
+    if other is not None:
+        _check_shapes(domains, other)
+
+    def make() -> Iterator[Batch]:
+        for number, domain in enumerate(domains):
+            parts = torch.split(shuffled(len(domain), seed), batch_size - n_foreign)
+            generator = seed_from(seed, number)
+            supply = _foreign_images(domain, other, [n_foreign] * len(parts), generator)
+            for index, (part, added) in enumerate(zip(parts, supply, strict=True)):
+                x, y = domain.take(part)
+                x = torch.cat([x, added.to(x.dtype)])
+                y = torch.cat([y, y.new_full((n_foreign, *y.shape[1:]), NO_LABEL)])
+                order = torch.randperm(len(x), generator=generator)
+                first = number == 0 and index == 0
+                counted = order < len(part)
+                yield Batch(x[order], y[order], domain.name, first, counted=counted)
+
+    what = "uniform noise" if other is None else other.name
+    name = f"continual, {100 * share:.3g} % foreign images ({what}) in each batch, not counted"
+    return Stream(describe(f"{name}, no reset", domains, batch_size, seed), make)
+
+
+def count_foreign(share: float, batch_size: int) -> int:
+    """Return the number of foreign images in a batch.
+
+    Raises:
+        BadInput: It would be none, or the whole batch.
+    """
+    n_foreign = round(share * batch_size) if 0 < share < 1 else 0
+    if not 0 < n_foreign < batch_size:
         raise BadInput(
             "out_of_range",
-            f"Expected a batch size of at least 1, found {batch_size}.",
-            option="batch_size",
-            found=batch_size,
+            "Expected a share between 0 and 1 that gives at least one foreign and one other "
+            f"sample of {batch_size}, found {share}.",
+            option="share",
+            found=share,
         )
-    if times < 1:
-        raise BadInput(
-            "out_of_range",
-            f"Expected at least 1 round, found {times}.",
-            option="times",
-            found=times,
-        )
-    empty = [domain.name for domain in domains if len(domain) == 0]
-    if not domains or empty:
-        raise BadInput(
-            "empty_source",
-            f"Expected domains with samples, found none{' in ' if empty else ''}"
-            f"{', '.join(empty)}. Pass at least one domain, and no empty ones.",
-        )
+    return n_foreign
 
 
-def _line(name: str, domains: Sequence[Domain], batch_size: int, seed: int | None) -> str:
-    counts = {len(domain) for domain in domains}
-    n = (
-        f"{counts.pop()} samples each"
-        if len(counts) == 1
-        else (f"{sum(len(domain) for domain in domains)} samples in all")
-    )
-    order = "own order" if seed is None else f"order by seed {seed}"
-    kinds = "domain" if len(domains) == 1 else "domains"
-    return f"{name}; {len(domains)} {kinds}, {n}; {order}; batches of {batch_size}"
+def _foreign_images(
+    domain: Domain, other: Domain | None, counts: Sequence[int], generator: torch.Generator
+) -> Iterator[Tensor]:
+    """Yield so many foreign images for each batch of a domain."""
+    if other is not None:
+        order = recycle(torch.arange(len(other)), sum(counts), generator)
+        for part in torch.split(order, list(counts)):
+            yield other.take(part)[0]
+        return
+    low, high = domain.value_range()
+    shape = domain.take(torch.zeros(1, dtype=torch.int64))[0].shape[1:]
+    for n in counts:
+        noise = torch.rand(n, *shape, generator=generator, dtype=torch.float64)
+        yield noise * (high - low) + low
 
 
-def _shuffled(n: int, seed: int | None) -> Tensor:
-    if seed is None:
-        return torch.arange(n)
-    return torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-
-
-def _cut(domain: Domain, order: Tensor, batch_size: int, reset_first: bool) -> Iterator[Batch]:
-    for index, part in enumerate(torch.split(order, batch_size)):
-        x, y = domain.take(part)
-        yield Batch(x, y, domain.name, reset=reset_first and index == 0)
-
-
-def _gather(domains: Sequence[Domain], order: Order, batch_size: int) -> Iterator[Batch]:
-    """Yield batches in an order over several domains, with the domain of each sample."""
-    which, sample = order
-    for start in range(0, len(which), batch_size):
-        part = slice(start, start + batch_size)
-        owners, inside = which[part], sample[part]
-        x: Tensor | None = None
-        y: Tensor | None = None
-        for number in sorted(set(owners.tolist())):
-            places = (owners == number).nonzero().flatten()
-            own_x, own_y = domains[number].take(inside[places])
-            if x is None or y is None:
-                x = own_x.new_empty(len(owners), *own_x.shape[1:])
-                y = own_y.new_empty(len(owners), *own_y.shape[1:])
-            x[places], y[places] = own_x, own_y
-        if x is not None and y is not None:
-            names = tuple(domains[number].name for number in owners.tolist())
-            yield Batch(x, y, "mixed", reset=start == 0, domains=names)
-
-
-def _dirichlet_order(labels: Tensor, delta: float, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    classes = sorted(set(labels.tolist()))
-    n_slots = min(len(classes), 100)
-    slots: list[list[Tensor]] = [[] for _ in range(n_slots)]
-    for label in classes:
-        members = (labels == label).nonzero().flatten()
-        members = members[torch.randperm(len(members), generator=generator)]
-        # Shares from Gamma variates, because torch's Dirichlet does not accept a generator.
-        gamma = torch._standard_gamma(torch.full((n_slots,), delta).double(), generator=generator)
-        shares = gamma / gamma.sum() if gamma.sum() > 0 else torch.full_like(gamma, 1 / n_slots)
-        ends = (shares.cumsum(0) * len(members)).round().long().clamp(max=len(members))
-        ends[-1] = len(members)
-        starts = torch.cat([ends.new_zeros(1), ends[:-1]])
-        for slot, start, end in zip(slots, starts.tolist(), ends.tolist(), strict=True):
-            slot.append(members[start:end])
-    ordered = []
-    for slot in slots:
-        together = torch.cat(slot)
-        ordered.append(together[torch.randperm(len(together), generator=generator)])
-    return torch.cat(ordered)
-
-
-def _imbalanced_order(labels: Tensor, ratio: float, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    classes = sorted(set(labels.tolist()))
-    left = torch.ones(len(labels), dtype=torch.bool)
-    phases = torch.tensor_split(torch.arange(len(labels)), len(classes))
-    ordered = []
-    for label, phase in zip(classes, phases, strict=True):
-        weights = torch.where(labels == label, ratio, 1.0).double()
-        # Weighted sampling without replacement: the smallest exponential keys are chosen.
-        uniform = torch.rand(len(labels), generator=generator, dtype=torch.float64)
-        keys = torch.where(left, -uniform.clamp_min(1e-300).log() / weights, torch.inf)
-        chosen = keys.argsort()[: len(phase)]
-        left[chosen] = False
-        ordered.append(chosen[torch.randperm(len(chosen), generator=generator)])
-    return torch.cat(ordered)
+def _check_shapes(domains: Sequence[Domain], other: Domain) -> None:
+    first = torch.zeros(1, dtype=torch.int64)
+    found = tuple(other.take(first)[0].shape[1:])
+    for domain in domains:
+        expected = tuple(domain.take(first)[0].shape[1:])
+        if found != expected:
+            raise BadInput(
+                "wrong_shape",
+                f"Expected foreign images of the shape {expected}, that of {domain.name}, found "
+                f"{found} in {other.name}. Resize them.",
+                found=found,
+            )
