@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from acclimate.errors import BadInput, UnsuitableModel
@@ -62,7 +63,7 @@ def iter_evaluate(
         x = batch.x.to(next(adapted.model.parameters(), batch.x).device)
         if known is None:
             known = _OutputKind.tried(adapted, x, batch.y)
-        n = _check(batch, index, known, ignore_label)
+        rows = _check(batch, index, known, ignore_label)
         if batch.reset:
             adapted.reset()
         before = copy.deepcopy(adapted.counts)
@@ -75,14 +76,14 @@ def iter_evaluate(
         if found != known:  # the shape of the logits was not known before
             _check(batch, index, found, ignore_label)
             known = found
-        judged = _judge(batch, n, logits.detach(), ignore_label)
+        judged = _judge(batch, rows, logits.detach(), ignore_label)
         record = _record(batch, index, judged, cost, (before, adapted.counts))
         record = dataclasses.replace(record, losses=adapted.losses)
         if collector is not None:
             collector.update(
                 *judged.rows, record.epoch, record.is_probe, judged.n_images is not None
             )
-        if metrics is not None and not record.is_probe:
+        if metrics is not None and not record.is_probe and len(judged.y):
             metrics.update(to_probs(judged.logits), judged.y.cpu())
         yield record
 
@@ -141,6 +142,12 @@ def evaluate(
             "empty_source",
             "Expected a stream with at least one batch, found none. Pass a stream with data.",
         )
+    if not any(record.n for record in records) and records[0].n_pixel_images is None:
+        raise BadInput(
+            "no_samples_measured",
+            "Expected a stream with samples that count, found none. Check what the batches say in "
+            "counted.",
+        )
     if not any(record.n for record in records):
         raise BadInput(
             "no_labelled_pixels",
@@ -181,8 +188,12 @@ class _OutputKind:
         return cls(logits.shape[1], logits.dim() == 4)
 
 
-def _check(batch: Batch, index: int, known: _OutputKind | None, ignore_label: int) -> int:
-    """Validate the labels of a batch and return how many of its samples count.
+# The samples of a batch that count: the last ones, or their numbers.
+_Rows = slice | Tensor
+
+
+def _check(batch: Batch, index: int, known: _OutputKind | None, ignore_label: int) -> _Rows:
+    """Validate the labels of a batch and return which of its samples count.
 
     Raises:
         BadInput: The labels do not fit; the message names batch and domain.
@@ -203,25 +214,51 @@ def _check(batch: Batch, index: int, known: _OutputKind | None, ignore_label: in
             found=len(batch.domains),
         )
     try:
-        _check_labels(batch, n_all, n, known, ignore_label)
+        rows = _find_rows(batch, n)
+        _check_labels(batch, n_all, rows, known, ignore_label)
     except BadInput as error:
         raise BadInput(error.code, f"{where}: {error}", **error.data) from error
-    return n
+    return rows
+
+
+def _find_rows(batch: Batch, n: int) -> _Rows:
+    """Return the samples among the last `n` that count."""
+    counted, n_all = batch.counted, len(batch.x)
+    if counted is None:
+        return slice(n_all - n, n_all)
+    if not isinstance(counted, Tensor) or counted.dtype != torch.bool:
+        found = counted.dtype if isinstance(counted, Tensor) else type(counted).__name__
+        raise BadInput(
+            "wrong_type",
+            f"Expected a tensor of booleans that says which samples count, found {found}.",
+            option="counted",
+            found=str(found).removeprefix("torch."),
+        )
+    if counted.shape != (n_all,):
+        raise BadInput(
+            "wrong_shape",
+            f"Expected one value per sample in counted, of shape ({n_all},), found "
+            f"{tuple(counted.shape)}.",
+            found=tuple(counted.shape),
+        )
+    rows = counted.cpu().nonzero().flatten()
+    return rows[rows >= n_all - n]
 
 
 def _check_labels(
-    batch: Batch, n_all: int, n: int, known: _OutputKind | None, ignored: int
+    batch: Batch, n_all: int, rows: _Rows, known: _OutputKind | None, ignored: int
 ) -> None:
     are_masks = isinstance(batch.y, Tensor) and batch.y.dim() > 2 and batch.x.dim() == 4
     if are_masks if known is None else known.is_dense:
         check_masks(batch.y, (n_all, *batch.x.shape[2:]))
         if known is not None:
             # Labels of samples that do not count may be unknown.
-            check_masks(batch.y[-n:], (n, *batch.x.shape[2:]), known.n_classes, ignored)
+            own = batch.y[rows]
+            check_masks(own, (len(own), *batch.x.shape[2:]), known.n_classes, ignored)
         return
     check_labels(batch.y, n_all)
     if known is not None:
-        check_labels(batch.y[-n:], n, known.n_classes)
+        check_labels(batch.y[rows], len(batch.y[rows]), known.n_classes)
 
 
 @dataclass(frozen=True)
@@ -232,7 +269,7 @@ class _Judged:
         logits: Logits (rows, K) of samples or of labelled pixels, one per row.
         y: Labels of the rows.
         names: Domains of the rows; a single name applies to all of them.
-        predictions: The predicted classes of all samples, or of all pixels as masks.
+        predictions: The predicted classes of these samples, or of all their pixels as masks.
         n_images: Number of images that count, if every pixel was predicted; otherwise None.
     """
 
@@ -248,21 +285,25 @@ class _Judged:
         return self.logits, self.y, self.names
 
 
-def _judge(batch: Batch, n: int, logits: Tensor, ignore_label: int) -> _Judged:
+def _judge(batch: Batch, rows: _Rows, logits: Tensor, ignore_label: int) -> _Judged:
     """Return the predictions that count with their labels, which are valid."""
-    logits, y = logits[-n:], batch.y[-n:]
-    names: Sequence[str] = batch.domains[-n:] or (batch.domain,) * n
+    places = rows if isinstance(rows, slice) else rows.to(logits.device)
+    logits, y = logits[places], batch.y[rows]
+    names: Sequence[str] = (batch.domain,) * len(y)
+    if batch.domains:
+        numbers = range(len(batch.x))[rows] if isinstance(rows, slice) else rows.tolist()
+        names = [batch.domains[number] for number in numbers]
     if logits.dim() == 2:
         return _Judged(logits, y, names, logits.argmax(dim=1).cpu())
     maps = resize_maps(logits, y.shape[1:])
     counts = (y != ignore_label).to(maps.device)
-    rows, labels = to_rows(maps)[counts.flatten()], y.to(maps.device)[counts].long()
+    pixels, labels = to_rows(maps)[counts.flatten()], y.to(maps.device)[counts].long()
     if len(set(names)) == 1:
         names = names[:1]
     else:
         sizes = counts.flatten(1).sum(dim=1).tolist()
         names = [name for name, size in zip(names, sizes, strict=True) for _ in range(size)]
-    return _Judged(rows, labels, names, maps.argmax(dim=1).cpu(), n)
+    return _Judged(pixels, labels, names, maps.argmax(dim=1).cpu(), len(y))
 
 
 def _record(

@@ -63,7 +63,7 @@ class Goods:
 
         If it is not here, the first who has it decides what the others must have.
         """
-        probes = spec.get_protocol().clean_probe
+        probes = spec.get_protocol().needs_clean
         key = ("data", *spec.data_key)
         with self._lock:
             if key not in self._known:

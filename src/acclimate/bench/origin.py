@@ -17,7 +17,7 @@ import torch
 from acclimate.artifact import Artifact
 from acclimate.bench.hashes import code_sha256
 from acclimate.bench.spec import JobSpec
-from acclimate.comparison import OWN_ORDERS, Job, Protocol
+from acclimate.comparison import OWN_ORDERS, RESET_EACH, Job, Protocol
 from acclimate.evaluation import Result
 from acclimate.methods.method import Method
 from acclimate.snapshot import fingerprint
@@ -99,7 +99,7 @@ def describe_resets(protocol: Protocol) -> str:
     """Return when the method forgets what it has learned."""
     if protocol.episodic:
         return "before each batch"
-    return "before each domain" if protocol.stream == "reset_each" else "at the start only"
+    return "before each domain" if protocol.stream in RESET_EACH else "at the start only"
 
 
 def describe_order(protocol: Protocol) -> str:

@@ -317,7 +317,7 @@ class JobSpec:
             "corruptions": self.corruptions,
             "severities": sorted(self.severities),
             "images": self.images,
-            "protocol": dataclasses.asdict(self.get_protocol()),
+            "protocol": self.get_protocol().to_dict(),
             "method": self.method,
             "config": self.get_config().to_dict(),
             **_identify_terms(self.get_terms()),

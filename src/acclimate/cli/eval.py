@@ -64,6 +64,17 @@ def evaluate(
     times: o.Times = None,
     delta: o.Delta = None,
     ratio: o.Ratio = None,
+    n_batches: o.NBatches = None,
+    n_classes: o.NClasses = None,
+    frames: o.Frames = None,
+    n_scenes: o.NScenes = None,
+    period: o.Period = None,
+    share: o.Share = None,
+    n_samples: o.NSamples = None,
+    domain_correlation: o.DomainCorrelation = None,
+    class_correlation: o.ClassCorrelation = None,
+    domain_ratio: o.DomainRatio = None,
+    class_ratio: o.ClassRatio = None,
     episodic: o.Episodic = False,
     clean_probe: o.CleanProbe = False,
     epochs: o.Epochs = 1,
@@ -117,7 +128,11 @@ def evaluate(
     options: dict[str, Any] = {"stream": stream, "batch_size": batch_size, "times": times}
     options |= {"delta": delta, "ratio": ratio, "episodic": episodic, "clean_probe": clean_probe}
     options |= {"epochs": epochs, "window": window}
-    c.Protocol(**options, order=order or "file")
+    options |= {"n_batches": n_batches, "n_classes": n_classes, "frames": frames}
+    options |= {"n_scenes": n_scenes, "period": period, "share": share, "n_samples": n_samples}
+    options |= {"domain_correlation": domain_correlation, "class_correlation": class_correlation}
+    options |= {"domain_ratio": domain_ratio, "class_ratio": class_ratio}
+    asked = c.Protocol(**options, order=order or "file")
     if order is not None and stream in c.OWN_ORDERS:
         raise BadInput(
             "not_applicable",
@@ -153,10 +168,10 @@ def evaluate(
             progress=progress,
         )
         found = c.load_data(data, request)
-        if clean_probe and found.clean is None:
+        if asked.needs_clean and found.clean is None:
             raise BadInput(
                 "no_clean_images",
-                f'The data set "{data}" has no clean images to probe with. Remove --clean-probe.',
+                f'The data set "{data}" has no clean images. {asked.without_clean}',
                 name=data,
             )
         if size is not None and not found.is_folder:

@@ -47,11 +47,11 @@ Images = Annotated[
 Stream = Annotated[
     str,
     typer.Option(
-        help="reset_each, continual, gradual, mixed, recurring, label_sorted, dirichlet or "
-        "imbalanced."
+        help="reset_each, continual, gradual, mixed, recurring, label_sorted, dirichlet, "
+        "imbalanced, single_images, one_class, video, alternating, foreign or markov."
     ),
 ]
-BatchSize = Annotated[int, typer.Option(help="Images a batch.")]
+BatchSize = Annotated[int, typer.Option(help="Images a batch; single_images has 1.")]
 Order = Annotated[
     str | None,
     typer.Option(
@@ -59,11 +59,57 @@ Order = Annotated[
         "come class after class."
     ),
 ]
-Times = Annotated[int | None, typer.Option(help="Rounds of recurring; default: 10.")]
+Times = Annotated[int | None, typer.Option(help="Rounds of recurring; default: 20.")]
 Delta = Annotated[float | None, typer.Option(help="Concentration of dirichlet; default: 0.1.")]
 Ratio = Annotated[
     float | None,
     typer.Option(help="Of imbalanced: how much likelier the class of the hour is; default: 100."),
+]
+NBatches = Annotated[
+    int | None,
+    typer.Option(
+        help="Batches of a class in a row, of one_class; default: 100, or the whole class if that "
+        "is less. If it is given, the images of a class are recycled."
+    ),
+]
+NClasses = Annotated[
+    int | None, typer.Option(help="Classes of each domain, of one_class; default: all.")
+]
+Frames = Annotated[int | None, typer.Option(help="Frames of a scene, of video; default: 32.")]
+NScenes = Annotated[
+    int | None, typer.Option(help="Scenes of each domain, of video; default: one of each image.")
+]
+Period = Annotated[
+    int | None,
+    typer.Option(help="Batches of one kind before the other, of alternating; default: 1."),
+]
+Share = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of foreign images in a batch, of foreign; they are uniform noise and do not "
+        "count; default: 0.1."
+    ),
+]
+NSamples = Annotated[
+    int | None, typer.Option(help="Images of markov, recycled; default: as many as there are.")
+]
+DomainCorrelation = Annotated[
+    float | None, typer.Option(help="Probability that the domain stays, of markov; default: 0.85.")
+]
+ClassCorrelation = Annotated[
+    float | None, typer.Option(help="Probability that the class stays, of markov; default: 0.95.")
+]
+DomainRatio = Annotated[
+    float | None,
+    typer.Option(
+        help="How much more frequent the first domain is than the last one, of markov; default: 1."
+    ),
+]
+ClassRatio = Annotated[
+    float | None,
+    typer.Option(
+        help="How much more frequent the first class is than the last one, of markov; default: 1."
+    ),
 ]
 Episodic = Annotated[bool, typer.Option("--episodic", help="Reset before every batch.")]
 CleanProbe = Annotated[

@@ -7,7 +7,7 @@ from acclimate.comparison.data import Data, Request
 from acclimate.comparison.domains import load_data
 from acclimate.comparison.job import Job, check_job, run_job
 from acclimate.comparison.ledger import Ledger
-from acclimate.comparison.protocol import ORDERS, OWN_ORDERS, STREAMS, Protocol
+from acclimate.comparison.protocol import ORDERS, OWN_ORDERS, RESET_EACH, STREAMS, Protocol
 from acclimate.comparison.result import Comparison
 from acclimate.comparison.run import (
     Finished,
@@ -23,6 +23,7 @@ __all__ = [
     "ALL",
     "ORDERS",
     "OWN_ORDERS",
+    "RESET_EACH",
     "STREAMS",
     "ArraySource",
     "Comparison",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -65,8 +65,8 @@ class Job:
 
     @property
     def clean(self) -> Domain | None:
-        """The images to probe with, if they are wanted and known."""
-        if not self.protocol.clean_probe or self.data.clean is None:
+        """The clean images, if the protocol needs them and they are known."""
+        if not self.protocol.needs_clean or self.data.clean is None:
             return None
         return self.data.clean()
 
@@ -87,7 +87,7 @@ class Job:
             **{name: told[name] for name in ("normalization", "head", "logits_at")},
             "artifact": artifact,
             "methods": {name: config.to_dict() for name, config in self.methods.items()},
-            "protocol": asdict(self.protocol),
+            "protocol": self.protocol.to_dict(),
             "seeds": list(self.seeds),
             "reveal_labels": self.reveal_labels,
             "data": {
@@ -110,14 +110,14 @@ def check_job(job: Job) -> Job:
     Raises:
         BadInput: The model cannot take the images, has another number of logits than the data has
             classes, or the artifact was prepared with other class names, or the weights were
-            trained with the same ones in another order; or there are no clean images to probe with.
+            trained with the same ones in another order; or there are no clean images, and the
+            protocol needs them.
         UnsuitableModel: A method cannot adapt this model, or not with this artifact.
     """
-    if job.protocol.clean_probe and job.data.clean is None:
+    if job.protocol.needs_clean and job.data.clean is None:
         raise BadInput(
             "no_clean_images",
-            f'The data set "{job.data.name}" has no clean images to probe with. Remove '
-            "--clean-probe (clean_probe).",
+            f'The data set "{job.data.name}" has no clean images. {job.protocol.without_clean}',
             name=job.data.name,
         )
     how, classes = job.wrapping, list(job.data.classes)

@@ -4,43 +4,80 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from types import UnionType
+from typing import Any
 
 from acclimate.comparison.run import Unit
 from acclimate.errors import BadInput, did_you_mean
 from acclimate.streams import (
     Domain,
     Stream,
+    alternating,
     continual,
     dirichlet,
     episodic,
     epochs,
+    foreign,
     gradual,
     imbalanced,
     label_sorted,
+    markov,
     mixed,
+    one_class,
     recurring,
     reset_each,
+    single_images,
     sliding_window,
+    video,
     with_clean_probe,
 )
+from acclimate.streams.correlated import check_markov, class_runs
+from acclimate.streams.scenarios import count_foreign
 
 #: By corruption, or by whatever tells domains apart: from mild to severe.
 Groups = Mapping[str, Sequence[Domain]]
+#: Samples that are cut into batches without others: their domain, and how many there are.
+Stretch = tuple[str, int]
 
 STREAMS = (
     *("reset_each", "continual", "gradual", "mixed"),
     *("recurring", "label_sorted", "dirichlet", "imbalanced"),
+    *("single_images", "one_class", "video", "alternating", "foreign", "markov"),
 )
 ORDERS = ("file", "shuffled")
 #: Streams whose samples come in an order that is part of them, drawn by the seed.
-OWN_ORDERS = ("mixed", "label_sorted", "dirichlet", "imbalanced")
+OWN_ORDERS = (
+    *("mixed", "label_sorted", "dirichlet", "imbalanced"),
+    *("single_images", "one_class", "video", "foreign", "markov"),
+)
+#: Streams that reset the method before each domain, so that each domain can be run alone.
+RESET_EACH = ("reset_each", "single_images")
 
-_WHOLE = ("batch_size", "epochs", "window", "times")
+_BATCH_SIZE = 200
 # The options that only one scenario has, with the values they have if none is given.
-_OPTIONS = {"times": ("recurring", 10), "delta": ("dirichlet", 0.1), "ratio": ("imbalanced", 100.0)}
+_OPTIONS: dict[str, tuple[str, float | None]] = {
+    "times": ("recurring", 20),
+    "delta": ("dirichlet", 0.1),
+    "ratio": ("imbalanced", 100.0),
+    "n_batches": ("one_class", None),
+    "n_classes": ("one_class", None),
+    "frames": ("video", 32),
+    "n_scenes": ("video", None),
+    "period": ("alternating", 1),
+    "share": ("foreign", 0.1),
+    "n_samples": ("markov", None),
+    "domain_correlation": ("markov", 0.85),
+    "class_correlation": ("markov", 0.95),
+    "domain_ratio": ("markov", 1.0),
+    "class_ratio": ("markov", 1.0),
+}
+# Those that are integers of at least 1.
+_COUNTS = ("times", "n_batches", "n_classes", "frames", "n_scenes", "period", "n_samples")
+_WHOLE = ("batch_size", "epochs", "window", *_COUNTS)
+# Those that every protocol states, so that the names of earlier jobs stay what they were.
+_ALWAYS = ("times", "delta", "ratio")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +86,23 @@ class Protocol:
 
     Attributes:
         stream: One of `STREAMS`; see `acclimate.streams` for what each does.
-        batch_size: Samples a batch.
-        order: Of the samples within a domain: as in the files, or shuffled by the seed. The last
-            four scenarios, and `mixed`, have orders of their own.
-        times: Rounds of `recurring`; 10 if None.
+        batch_size: Samples a batch; always 1 for `single_images`.
+        order: Of the samples within a domain: as in the files, or shuffled by the seed. The
+            scenarios in `OWN_ORDERS` have orders of their own.
+        times: Rounds of `recurring`; 20 if None.
         delta: Concentration of `dirichlet`; 0.1 if None.
         ratio: Of `imbalanced`; 100 if None.
+        n_batches: Batches of a class in a row, of `one_class`; 100 or the whole class if None.
+        n_classes: Classes of each domain, of `one_class`; all if None.
+        frames: Frames of a scene, of `video`; 32 if None.
+        n_scenes: Scenes of each domain, of `video`; one of each image if None.
+        period: Batches of one kind before the other comes, of `alternating`; 1 if None.
+        share: Share of foreign images in a batch, of `foreign`; 0.1 if None.
+        n_samples: Samples of `markov`; as many as the domains have together if None.
+        domain_correlation: Probability that the domain stays, of `markov`; 0.85 if None.
+        class_correlation: Probability that the class stays, of `markov`; 0.95 if None.
+        domain_ratio: Imbalance of the domains, of `markov`; 1 if None.
+        class_ratio: Imbalance of the classes, of `markov`; 1 if None.
         episodic: Whether to reset before every batch.
         epochs: Passes over each domain.
         window: Samples of a sliding window, through which single images come; 0 for batches.
@@ -62,11 +110,22 @@ class Protocol:
     """
 
     stream: str = "reset_each"
-    batch_size: int = 200
+    batch_size: int = _BATCH_SIZE
     order: str = "file"
     times: int | None = None
     delta: float | None = None
     ratio: float | None = None
+    n_batches: int | None = None
+    n_classes: int | None = None
+    frames: int | None = None
+    n_scenes: int | None = None
+    period: int | None = None
+    share: float | None = None
+    n_samples: int | None = None
+    domain_correlation: float | None = None
+    class_correlation: float | None = None
+    domain_ratio: float | None = None
+    class_ratio: float | None = None
     episodic: bool = False
     epochs: int = 1
     window: int = 0
@@ -112,6 +171,12 @@ class Protocol:
                 "every batch. Use either --window or --episodic (window, episodic).",
                 options=("window", "episodic"),
             )
+        self._take_options()
+        if self.stream == "single_images":
+            self._take_single_images()
+
+    def _take_options(self) -> None:
+        """Refuse options of other scenarios, fill in defaults, and check the values."""
         for name, (stream, default) in _OPTIONS.items():
             if self.stream == stream and getattr(self, name) is None:
                 object.__setattr__(self, name, default)
@@ -122,12 +187,12 @@ class Protocol:
                     f"{self.stream}.",
                     option=name,
                 )
-        for name, lowest in (("times", 1), ("ratio", 1)):
+        for name in (*_COUNTS, "ratio"):
             value = getattr(self, name)
-            if value is not None and not value >= lowest:
+            if value is not None and not 1 <= value < math.inf:
                 raise BadInput(
                     "out_of_range",
-                    f"Expected {name} to be at least {lowest}, found {value}.",
+                    f"Expected {name} to be at least 1, found {value}.",
                     option=name,
                     found=value,
                 )
@@ -138,6 +203,44 @@ class Protocol:
                 option="delta",
                 found=self.delta,
             )
+        if self.share is not None:
+            count_foreign(self.share, self.batch_size)
+        if self.stream == "markov":
+            check_markov(**self._chances)
+
+    def _take_single_images(self) -> None:
+        if self.batch_size not in (1, _BATCH_SIZE):
+            raise BadInput(
+                "conflicting_options",
+                f"The stream single_images has batches of 1, found a batch size of "
+                f"{self.batch_size}. Remove --batch-size (batch_size), or use another stream.",
+                options=("stream", "batch_size"),
+            )
+        object.__setattr__(self, "batch_size", 1)
+
+    @property
+    def needs_clean(self) -> bool:
+        """Whether clean images are needed: to probe with, or as a part of the stream."""
+        return self.clean_probe or self.stream == "alternating"
+
+    @property
+    def own_options(self) -> dict[str, float]:
+        """The options that only this scenario has, with their values."""
+        values = {name: getattr(self, name) for name in _OPTIONS}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def _chances(self) -> dict[str, float]:
+        names = ("domain_correlation", "class_correlation", "domain_ratio", "class_ratio")
+        return {name: value for name, value in self.own_options.items() if name in names}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all options as JSON types; those of other scenarios are left out."""
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if value is not None or name not in _OPTIONS or name in _ALWAYS
+        }
 
     def _check_kinds(self) -> None:
         """Refuse what a file may hold and a type checker would not let through."""
@@ -151,7 +254,7 @@ class Protocol:
                     found=value,
                 )
         numbers: dict[str, type | UnionType] = dict.fromkeys(_WHOLE, int)
-        numbers |= dict.fromkeys(("delta", "ratio"), int | float)
+        numbers |= {name: int | float for name in _OPTIONS if name not in _COUNTS}
         for name, kind in numbers.items():
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
@@ -165,32 +268,34 @@ class Protocol:
 
     def describe(self, groups: Groups, clean: Domain | None = None, seed: int = 0) -> str:
         """Return one line that says what is done; the seed only where it is used."""
-        return self._decorate(self._stream(groups, seed), clean).protocol
+        return self._decorate(self._stream(groups, clean, seed), clean).protocol
 
     def units(self, groups: Groups, clean: Domain | None = None, seed: int = 0) -> tuple[Unit, ...]:
         """Return the stream in stretches that start with a reset.
 
         Args:
             groups: The domains; only `gradual` cares for the grouping.
-            clean: What to probe.
+            clean: What to probe, and what comes in turns with the domains in `alternating`.
             seed: Of the order.
         """
-        if self.stream != "reset_each":
-            whole = self._decorate(self._stream(groups, seed), clean)
-            return (Unit(self.stream, whole, self._count(self._visits(groups), clean)),)
+        parts: list[tuple[str, Groups]] = [(self.stream, groups)]
+        if self.stream in RESET_EACH:
+            parts = [(d.name, {d.name: [d]}) for own in groups.values() for d in own]
         return tuple(
             Unit(
-                domain.name,
-                self._decorate(self._stream({domain.name: [domain]}, seed), clean),
-                self._count([domain], clean),
+                name,
+                self._decorate(self._stream(own, clean, seed), clean),
+                self._count(self._stretches(own, clean, seed), clean),
             )
-            for domain in self._visits(groups)
+            for name, own in parts
         )
 
-    def _stream(self, groups: Groups, seed: int) -> Stream:
+    def _stream(self, groups: Groups, clean: Domain | None, seed: int) -> Stream:
         domains = [domain for own in groups.values() for domain in own]
         order = seed if self.order == "shuffled" else None
         size = self.batch_size
+        runs = (self.n_batches, self.n_classes)
+        scenes = (self.frames or 1, self.n_scenes)
         makers: dict[str, Callable[[], Stream]] = {
             "reset_each": lambda: reset_each(domains, size, order),
             "continual": lambda: continual(domains, size, order),
@@ -200,6 +305,16 @@ class Protocol:
             "label_sorted": lambda: label_sorted(domains, size, seed),
             "dirichlet": lambda: dirichlet(domains, self.delta or 0.0, size, seed),
             "imbalanced": lambda: imbalanced(domains, self.ratio or 0.0, size, seed),
+            "single_images": lambda: single_images(domains, seed),
+            "one_class": lambda: one_class(domains, *runs, size, seed),
+            "video": lambda: video(domains, *scenes, size, seed),
+            "alternating": lambda: alternating(
+                domains, self._need(clean), self.period or 1, size, order
+            ),
+            "foreign": lambda: foreign(domains, self.share or 0.0, size, seed),
+            "markov": lambda: markov(
+                domains, self.n_samples, **self._chances, batch_size=size, seed=seed
+            ),
         }
         return makers[self.stream]()
 
@@ -209,33 +324,69 @@ class Protocol:
         if self.window:
             stream = sliding_window(stream, self.window)
         if self.clean_probe:
-            if clean is None:
-                raise BadInput(
-                    "missing_option",
-                    "The data has no clean images to probe with. Remove --clean-probe "
-                    "(clean_probe).",
-                    option="clean",
-                )
-            stream = with_clean_probe(stream, clean, self.batch_size)
+            stream = with_clean_probe(stream, self._need(clean), self.batch_size)
         return episodic(stream) if self.episodic else stream
 
-    def _visits(self, groups: Groups) -> list[Domain]:
-        """Return the domains as often and in the order in which they come."""
-        if self.stream == "gradual":
-            return [domain for own in groups.values() for domain in [*own, *list(own)[-2::-1]]]
-        domains = [domain for own in groups.values() for domain in own]
-        return domains * (self.times or 1)
+    def _need(self, clean: Domain | None) -> Domain:
+        if clean is None:
+            raise BadInput(
+                "missing_option",
+                f"The data has no clean images. {self.without_clean}",
+                option="clean",
+            )
+        return clean
 
-    def _count(self, visits: Sequence[Domain], clean: Domain | None) -> int:
+    @property
+    def without_clean(self) -> str:
+        """What to do if there are no clean images."""
+        if self.stream == "alternating":
+            return "Use another stream than alternating, or other data."
+        return "Remove --clean-probe (clean_probe)."
+
+    def _stretches(self, groups: Groups, clean: Domain | None, seed: int) -> list[Stretch]:
+        """Return what is cut into batches one after the other."""
+        domains = [domain for own in groups.values() for domain in own]
+        n, size = sum(map(len, domains)), self.batch_size
+        if self.stream in ("mixed", "markov"):
+            return [("mixed", self.n_samples or n)]
+        if self.stream == "gradual":
+            domains = [d for own in groups.values() for d in [*own, *list(own)[-2::-1]]]
+        if self.stream == "video":
+            most = self.n_scenes or n
+            return [(d.name, min(most, len(d)) * (self.frames or 1)) for d in domains]
+        if self.stream == "foreign":
+            added = count_foreign(self.share or 0.0, size)
+            return [(d.name, len(d) + added * math.ceil(len(d) / (size - added))) for d in domains]
+        if self.stream == "one_class":
+            runs = (self.n_batches, self.n_classes)
+            return [
+                (domain.name, length)
+                for number, domain in enumerate(domains)
+                for _, length in class_runs(domain.labels, *runs, size, seed, number)
+            ]
+        if self.stream == "alternating":
+            return self._turns(domains, self._need(clean).name)
+        return [(domain.name, len(domain)) for domain in domains] * (self.times or 1)
+
+    def _turns(self, domains: Sequence[Domain], clean: str) -> list[Stretch]:
+        size, found = self.batch_size, list[Stretch]()
+        longest = size * (self.period or 1)
+        for domain in domains:
+            for start in range(0, len(domain), longest):
+                length = min(longest, len(domain) - start)
+                found += [(clean, math.ceil(length / size) * size), (domain.name, length)]
+        return found
+
+    def _count(self, stretches: Sequence[Stretch], clean: Domain | None) -> int:
         """Return how many batches there are, without making any."""
-        lengths = [sum(map(len, visits))] if self.stream == "mixed" else list(map(len, visits))
+        lengths = [length for _, length in stretches]
         if self.window:
             n_batches = sum(lengths)
         else:
             n_batches = sum(math.ceil(length / self.batch_size) for length in lengths)
         n_batches *= self.epochs
         if self.clean_probe and clean is not None:
-            names = ["mixed"] if self.stream == "mixed" else [domain.name for domain in visits]
+            names = [name for name, _ in stretches]
             n_probes = sum(1 for _ in groupby(names * self.epochs))
             n_batches += n_probes * math.ceil(len(clean) / self.batch_size)
         return n_batches

@@ -74,7 +74,7 @@ class Collector:
             if group not in self.sums:
                 self.sums[group] = kind(logits.shape[1])
             self.sums[group].update(logits[own], y[own])
-        if self._blank is None:
+        if self._blank is None or not len(y):
             return
         probs, y = to_probs(logits), y.cpu()
         for name, own in rows.items():

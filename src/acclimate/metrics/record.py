@@ -28,8 +28,8 @@ class Record:
         ms: Wall time of the call in milliseconds.
         n_skipped: Number of batches since the last reset that were predicted without an update.
         n_restored: Number of states that the guard or the method restored since the last reset.
-        predictions: The predicted classes, (samples,) or (images, height, width); None if they
-            were not kept.
+        predictions: The predicted classes of the samples that count, (samples,) or (images,
+            height, width); None if they were not kept.
         by_domain: Number of predictions and of errors of each domain in the batch.
         epoch: Number of the pass over the stream, from 1.
         learned: Whether the method was allowed to learn from the batch.

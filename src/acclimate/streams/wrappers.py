@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby, zip_longest
 from operator import itemgetter
 
 import torch
+from torch import Tensor
 
 from acclimate.errors import BadInput
 from acclimate.streams.batch import Batch, Domain, Stream
@@ -126,9 +127,13 @@ def sliding_window(stream: Stream, size: int) -> Stream:
                 yield batch
                 continue
             names = batch.domains or (batch.domain,) * len(batch.x)
+            counts = batch.counted
+            if counts is None:
+                counts = torch.ones(len(batch.x), dtype=torch.bool)
             for index in range(len(batch.x)):
                 one = slice(index, index + 1)
-                window = [*window[-(size - 1) :], Batch(batch.x[one], batch.y[one], names[index])]
+                newest = Batch(batch.x[one], batch.y[one], names[index], counted=counts[one])
+                window = [*window[-(size - 1) :], newest]
                 fresh += 1
                 learns = len(window) == size and fresh >= size
                 fresh = 0 if learns else fresh
@@ -141,9 +146,14 @@ def sliding_window(stream: Stream, size: int) -> Stream:
                     domains=tuple(held.domain for held in window) if batch.domains else (),
                     n_new=1,
                     epoch=batch.epoch,
+                    counted=None if batch.counted is None else _join_counted(window),
                 )
 
     return Stream(f"single images in a window of {size}; {stream.protocol}", make)
+
+
+def _join_counted(window: Sequence[Batch]) -> Tensor:
+    return torch.cat([held.counted for held in window if held.counted is not None])
 
 
 def _split_at_resets(batches: Iterator[Batch]) -> Iterator[Iterator[Batch]]:

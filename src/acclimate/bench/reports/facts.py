@@ -294,8 +294,7 @@ def _list_sizes(sizes: Sequence[int]) -> str:
 
 
 def _name_stream(protocol: Protocol) -> str:
-    options = {"times": protocol.times, "delta": protocol.delta, "ratio": protocol.ratio}
-    given = ", ".join(f"{name} {value:g}" for name, value in options.items() if value is not None)
+    given = ", ".join(f"{name} {value:g}" for name, value in protocol.own_options.items())
     return f"{protocol.stream} ({given})" if given else protocol.stream
 
 

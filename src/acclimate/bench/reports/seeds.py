@@ -10,7 +10,10 @@ from acclimate.bench.spec import JobSpec
 from acclimate.report.table import BASELINE
 
 # Streams that show every image once, in whatever order.
-_WHOLE = ("reset_each", "continual", "gradual", "mixed", "label_sorted")
+_WHOLE = (
+    *("reset_each", "continual", "gradual", "mixed", "label_sorted"),
+    *("single_images", "foreign"),
+)
 
 
 def ignores_seed(outcomes: Sequence[Outcome]) -> bool:
