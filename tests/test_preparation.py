@@ -14,7 +14,6 @@ import acclimate
 from acclimate import ModelInfo, Penalty, Prototypes
 from acclimate.errors import BadInput, InvalidConfig
 from acclimate.parts import PARTS
-from acclimate.parts import part as part_module
 from acclimate.testing.models import tiny_batches, tiny_model
 from tests.codes import raises, warns
 
@@ -301,7 +300,7 @@ def test_a_part_by_name_by_class_and_by_object(model):
         prepare(model, tiny_batches(4), FEW, "penalty")
 
 
-def test_an_own_part_in_a_few_lines(model, monkeypatch):
+def test_an_own_part_in_a_few_lines(model, request):
     @dataclass(frozen=True, kw_only=True)
     class Brightness(acclimate.Part):
         name = "brightness"
@@ -314,7 +313,7 @@ def test_an_own_part_in_a_few_lines(model, monkeypatch):
                 **self.to_card()
             }
 
-    monkeypatch.setattr(part_module, "PARTS", dict(PARTS))
+    request.addfinalizer(lambda: PARTS.pop("brightness", None))
     batches = tiny_batches(4)
     artifact = prepare(model, batches, FEW, Brightness(n_batches=2))
     found = artifact.part("brightness")

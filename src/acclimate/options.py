@@ -10,9 +10,9 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
 from acclimate.errors import InvalidConfig, did_you_mean
 
@@ -20,6 +20,7 @@ from acclimate.errors import InvalidConfig, did_you_mean
 PRESETS = ("cifar10", "cifar100", "imagenet", "cityscapes")
 
 Presets = Mapping[str, Mapping[str, Any]]
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,20 @@ def hp(
     """
     metadata = {"help": help, "search": search, "low": low, "high": high, "choices": choices}
     return field(default=default, metadata=metadata)
+
+
+def changed(options: type[Values], name: str, default: Any) -> Any:
+    """Declare an inherited option again with another default; its range and help stay."""
+    return field(default=default, metadata=options.__dataclass_fields__[name].metadata)
+
+
+def published(*at_defaults: str, **values: Mapping[str, Any]) -> Presets:
+    """Return presets: the benchmarks whose published values are the defaults, then the others.
+
+    >>> published("cifar10", imagenet={"lr": 0.01})
+    {'cifar10': {}, 'imagenet': {'lr': 0.01}}
+    """
+    return {**{benchmark: {} for benchmark in at_defaults}, **values}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +177,85 @@ class Values:
         """A short name for exactly these values."""
         text = json.dumps([type(self).__name__, self.to_dict()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+class Registry(dict[str, type[Kind]]):
+    """Classes with a common base by name: methods, terms or parts.
+
+    Args:
+        base: The base class. Messages contain its name.
+        members: The first members, in order.
+    """
+
+    def __init__(self, base: type[Kind], members: Iterable[type[Kind]] = ()) -> None:
+        super().__init__()
+        self.base, self.word = base, base.__name__.lower()
+        for member in members:
+            self.register(member)
+
+    def register(self, member: type[Kind], name: str | None = None) -> type[Kind]:
+        """Register a class, so that functions and the command line find it by its name.
+
+        It can be used as a decorator.
+
+        Args:
+            member: A class with an attribute `name`.
+            name: The name that it must have, if it is stated again.
+
+        Raises:
+            InvalidConfig: The name is taken, there is none, or it is another one.
+        """
+        found = getattr(member, "name", "")
+        name = found if name is None else name
+        if not name:
+            raise InvalidConfig(
+                "missing_option",
+                f"Expected a {self.word} with a name, but {member.__name__} has none. Set "
+                'name = "..." in the class.',
+                option="name",
+            )
+        if self.get(name, member) is not member:
+            raise InvalidConfig(
+                "name_taken",
+                f'A {self.word} with the name "{name}" is already registered. Choose another name.',
+                name=name,
+            )
+        if found != name:
+            raise InvalidConfig(
+                "name_mismatch",
+                f'Expected {member.__name__}.name to be "{name}", found "{found}". Set it so.',
+                expected=name,
+                found=found,
+            )
+        self[name] = member
+        return member
+
+    def find(self, name: str) -> type[Kind]:
+        """Return the class of that name; refuse unknown names with the nearest known one."""
+        if name not in self:
+            raise InvalidConfig(
+                "unknown_name",
+                f'There is no {self.word} "{name}". {did_you_mean(name, self)}',
+                kind=self.word,
+                name=name,
+                known=tuple(self),
+            )
+        return self[name]
+
+    def build(self, given: Kind | type[Kind] | str) -> Kind:
+        """Return an object, given an object, a class or the name of a class."""
+        if isinstance(given, str):
+            given = self.find(given)
+        if isinstance(given, self.base):
+            return given
+        if isinstance(given, type) and issubclass(given, self.base):
+            return given()
+        raise InvalidConfig(
+            "wrong_type",
+            f"Expected the name, the class or an object of a {self.word}, found {given!r}.",
+            option=f"{self.word}s",
+            found=type(given).__name__,
+        )
 
 
 def _problem(value: Any, hint: Any, metadata: Mapping[str, Any]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from acclimate.errors import InvalidConfig, UnknownMethod, did_you_mean
+from acclimate.errors import UnknownMethod, did_you_mean
 from acclimate.methods.alpha_bn import AlphaBn
 from acclimate.methods.bn_ema import BnEma
 from acclimate.methods.core import Core
@@ -33,38 +33,43 @@ from acclimate.methods.t3a import T3a
 from acclimate.methods.tent import Tent
 from acclimate.methods.tfa import Tfa
 from acclimate.methods.ttt_pp import TttPp
+from acclimate.options import Registry
 
-METHODS: dict[str, type[Method]] = {
-    "source": Source,
-    "norm": Norm,
-    "alpha_bn": AlphaBn,
-    "bn_ema": BnEma,
-    "tent": Tent,
-    "core": Core,
-    "entropy": Entropy,
-    "infomax": Infomax,
-    "shot": Shot,
-    "tfa": Tfa,
-    "ttt_pp": TttPp,
-    "t3a": T3a,
-    "swr": SwrMethod,
-    "nsp": NspMethod,
-    "swr_nsp": SwrNsp,
-    "swr_fixmatch": SwrFixmatch,
-    "eta": Eta,
-    "eata": Eata,
-    "sar": Sar,
-    "deyo": Deyo,
-    "rpl": Rpl,
-    "rdumb": Rdumb,
-    "cotta": Cotta,
-    "rotta": Rotta,
-    "roid": Roid,
-    "note": Note,
-    "lame": Lame,
-    "memo": Memo,
-    "supervised": Supervised,
-}
+#: The registered methods by name, baselines first.
+METHODS: Registry[Method] = Registry(
+    Method,
+    (
+        Source,
+        Norm,
+        AlphaBn,
+        BnEma,
+        Tent,
+        Core,
+        Entropy,
+        Infomax,
+        Shot,
+        Tfa,
+        TttPp,
+        T3a,
+        SwrMethod,
+        NspMethod,
+        SwrNsp,
+        SwrFixmatch,
+        Eta,
+        Eata,
+        Sar,
+        Deyo,
+        Rpl,
+        Rdumb,
+        Cotta,
+        Rotta,
+        Roid,
+        Note,
+        Lame,
+        Memo,
+        Supervised,
+    ),
+)
 
 
 def list_methods() -> list[str]:
@@ -94,15 +99,4 @@ def register_method(name: str, method: type[Method]) -> None:
     Raises:
         InvalidConfig: The name is taken, or is not the class's own.
     """
-    if name in METHODS and METHODS[name] is not method:
-        raise InvalidConfig(
-            "name_taken", f'there is a method "{name}" already. Choose another name.', name=name
-        )
-    if method.name != name:
-        raise InvalidConfig(
-            "name_mismatch",
-            f'expected {method.__name__}.name to be "{name}", found "{method.name}". Set it so.',
-            expected=name,
-            found=method.name,
-        )
-    METHODS[name] = method
+    METHODS.register(method, name)

@@ -26,12 +26,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from acclimate.errors import InvalidConfig, did_you_mean
 from acclimate.forward import Call, get_logits
 from acclimate.functional.precision import SpeedName
 from acclimate.functional.views import get_views
 from acclimate.introspect import ModelInfo
-from acclimate.options import Values
+from acclimate.options import Registry, Values
 from acclimate.parts.encoder import Encoder
 from acclimate.parts.source import SourceData
 
@@ -98,7 +97,7 @@ class Part(Values):
 
 #: The order of preparation, and the offsets of the random seeds. Do not change the numbers:
 #: artifacts must stay reproducible.
-_NUMBERS = {"penalty": 0, "prototypes": 1, "features": 2, "fisher": 3, "contrast": 4}
+_NUMBERS = {"penalty": 0, "prototypes": 1, "features": 2, "fisher": 3, "contrast": 4, "accuracy": 5}
 
 
 def get_place(part: Part) -> int:
@@ -115,53 +114,10 @@ def make_generator(part: str, seed: int) -> torch.Generator:
 
 
 #: The registered parts by name.
-PARTS: dict[str, type[Part]] = {}
-
-
-def register_part(part: type[Part]) -> type[Part]:
-    """Register a part, so that `prepare` and the command line find it by its name.
-
-    It can be used as a decorator.
-
-    Raises:
-        InvalidConfig: The name is taken, or there is none.
-    """
-    if not part.name:
-        raise InvalidConfig(
-            "missing_option",
-            f'Expected a part with a name, but {part.__name__} has none. Set name = "..." in the '
-            "class.",
-            option="name",
-        )
-    if PARTS.get(part.name, part) is not part:
-        raise InvalidConfig(
-            "name_taken",
-            f'A part with the name "{part.name}" is already registered. Choose another name.',
-            name=part.name,
-        )
-    PARTS[part.name] = part
-    return part
+PARTS = Registry(Part)
+register_part = PARTS.register
 
 
 def get_part(part: str | Part | type[Part]) -> Part:
     """Return a part with its options, given a part, a class of parts or a name."""
-    if isinstance(part, Part):
-        return part
-    if isinstance(part, type) and issubclass(part, Part):
-        return part()
-    if not isinstance(part, str):
-        raise InvalidConfig(
-            "wrong_type",
-            f"Expected the name of a part or an object such as Penalty(), found {part!r}.",
-            option="parts",
-            found=type(part).__name__,
-        )
-    if part not in PARTS:
-        raise InvalidConfig(
-            "unknown_name",
-            f'There is no part "{part}". {did_you_mean(part, PARTS)}',
-            kind="part",
-            name=part,
-            known=tuple(PARTS),
-        )
-    return PARTS[part]()
+    return part if isinstance(part, Part) else PARTS.build(part)

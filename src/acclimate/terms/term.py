@@ -28,14 +28,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
-from acclimate.errors import ArtifactMissing, InvalidConfig, did_you_mean
+from acclimate.errors import ArtifactMissing, InvalidConfig
 from acclimate.forward import Forward
-from acclimate.options import Values
+from acclimate.options import Registry, Values
 from acclimate.parts.part import Part
 from acclimate.snapshot import Tree
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 class Term(Values):
     """Base class of all terms: options as fields, and `attach`."""
 
-    name: ClassVar[str] = ""
+    name = ""
     #: The parts of an artifact that the term needs.
     needs: ClassVar[tuple[type[Part], ...]] = ()
 
@@ -126,32 +126,9 @@ class ActiveTerm(nn.Module):
 
 
 #: The registered terms by name.
-TERMS: dict[str, type[Term]] = {}
-
-
-def register_term(term: type[Term]) -> type[Term]:
-    """Register a term, so that `adapt` and the command line find it by its name.
-
-    It can be used as a decorator.
-
-    Raises:
-        InvalidConfig: The name is taken, or there is none.
-    """
-    if not term.name:
-        raise InvalidConfig(
-            "missing_option",
-            f'Expected a term with a name, but {term.__name__} has none. Set name = "..." in the '
-            "class.",
-            option="name",
-        )
-    if TERMS.get(term.name, term) is not term:
-        raise InvalidConfig(
-            "name_taken",
-            f'A term with the name "{term.name}" is already registered. Choose another name.',
-            name=term.name,
-        )
-    TERMS[term.name] = term
-    return term
+TERMS = Registry(Term)
+register_term = TERMS.register
+get_term_class = TERMS.find
 
 
 def get_terms(terms: Iterable[str | Term | type[Term]]) -> tuple[Term, ...]:
@@ -162,7 +139,7 @@ def get_terms(terms: Iterable[str | Term | type[Term]]) -> tuple[Term, ...]:
     """
     if isinstance(terms, str | Term):
         terms = [terms]
-    found = tuple(_get_term(term) for term in terms)
+    found = tuple(TERMS.build(term) for term in terms)
     names = [term.name for term in found]
     for name in names:
         if names.count(name) > 1:
@@ -172,35 +149,3 @@ def get_terms(terms: Iterable[str | Term | type[Term]]) -> tuple[Term, ...]:
                 name=name,
             )
     return found
-
-
-def get_term_class(name: str) -> type[Term]:
-    """Return the class of the term with that name.
-
-    Raises:
-        InvalidConfig: There is none.
-    """
-    if name not in TERMS:
-        raise InvalidConfig(
-            "unknown_name",
-            f'There is no term "{name}". {did_you_mean(name, TERMS)}',
-            kind="term",
-            name=name,
-            known=tuple(TERMS),
-        )
-    return TERMS[name]
-
-
-def _get_term(term: Any) -> Term:
-    if isinstance(term, Term):
-        return term
-    if isinstance(term, type) and issubclass(term, Term):
-        return term()
-    if not isinstance(term, str):
-        raise InvalidConfig(
-            "wrong_type",
-            f"Expected the name of a term or an object such as Swr(), found {term!r}.",
-            option="terms",
-            found=type(term).__name__,
-        )
-    return get_term_class(term)()
