@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from acclimate.cli.terminal import get_console, make_facts
-
-if TYPE_CHECKING:
-    from acclimate.methods.method import Method
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -44,7 +41,7 @@ def list_all(context: typer.Context) -> None:
         paper = kind.card.paper.removeprefix("https://").removeprefix("arxiv.org/abs/")
         moves = f"moves {kind.card.moves}"
         pixels = "also on pixels" if kind.card.dense else ""
-        details = (moves, needs, _cost(kind), pixels, f"paper {paper}" if paper else "")
+        details = (moves, needs, kind.card.cost, pixels, f"paper {paper}" if paper else "")
         text.append("\n" + " · ".join(part for part in details if part), style="dim")
         table.add_row(name, str(kind.card.year or ""), text)
     console = get_console()
@@ -81,19 +78,12 @@ def show(
     console.print(inspect.cleandoc(kind.__doc__ or ""), soft_wrap=True)
     console.print()
     facts = {
-        "year": str(kind.card.year) if kind.card.year else "",
-        "paper": kind.card.paper,
-        "code": kind.card.code,
-        "moves": kind.card.moves,
         "needs": ", ".join(kind.needed_parts()),
-        "cost": f"{_cost(kind)} a batch",
-        "logits": f"from {kind.card.predicts} the update",
         "pixels": "adapts models that predict every pixel" if kind.card.dense else "",
         "presets": "; ".join(
             f"{preset}: {_values(values)}" for preset, values in kind.config_class.presets.items()
         ),
         "labels": "learned from, if an evaluation reveals them" if kind.card.is_oracle else "",
-        "reconstruction": kind.card.reconstruction,
     }
     console.print(make_facts("", {key: value for key, value in facts.items() if value}))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -110,15 +100,6 @@ def show(
         table.add_row(spec.name, _value(spec.default), _search(meta.get("search")), Text(meaning))
     console.print()
     console.print(table)
-
-
-def _cost(kind: type[Method]) -> str:
-    def count(n: int, word: str) -> str:
-        return f"{n} {word}" if n == 1 else f"{n} {word}s"
-
-    parts = [count(kind.card.forwards, "forward")]
-    parts += [count(kind.card.backwards, "backward")] if kind.card.backwards else []
-    return ", ".join(parts) + (" for each image" if kind.card.per_image else "")
 
 
 def _values(values: Mapping[str, Any]) -> str:

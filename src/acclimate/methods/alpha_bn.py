@@ -1,31 +1,20 @@
-"""A mixture of the source's BatchNorm statistics and the test batch's (α-BN, BN-adapt)."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from acclimate.errors import InvalidConfig
-from acclimate.functional.norm import STATISTICS
-from acclimate.methods.config import Config, hp, uniform
+from acclimate.methods.config import Config, changed, hp, uniform
 from acclimate.methods.method import Method, MethodCard
 from acclimate.methods.norm import Norm
 
-_SHARE, _MOMENTUM = 0.5, 0.1
+_SHARE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureConfig(Config):
     """Options of methods that mix the source's statistics with the test batch's."""
 
-    statistics: str = hp(
-        "mixed",
-        choices=STATISTICS,
-        help="BatchNorm statistics: mixed (by source_share or prior), or another policy",
-    )
-    statistics_momentum: float = hp(
-        _MOMENTUM, low=0.0, high=1.0, help="share of the batch in running and robust statistics"
-    )
+    statistics: str = changed(Config, "statistics", "mixed")
     source_share: float = hp(
         _SHARE,
         low=0.0,
@@ -50,7 +39,7 @@ class MixtureConfig(Config):
                 "source weighs. Give one of them.",
                 options=("source_share", "prior"),
             )
-        if self.statistics == "mixed" and self.statistics_momentum != _MOMENTUM:
+        if self.statistics == "mixed" and self.statistics_momentum != Config.statistics_momentum:
             raise InvalidConfig(
                 "not_applicable",
                 "statistics_momentum has no part in mixed statistics here. Say what the source "
@@ -76,22 +65,20 @@ class MixingMethod(Method):
 class AlphaBn(MixingMethod, Norm):
     """Normalises with a mixture of the source's statistics and the test batch's.
 
-    Paper: Schneider et al. 2020, https://arxiv.org/abs/2006.16971, and You et al. 2021,
-    https://arxiv.org/abs/2110.04065 (α-BN). Official code:
-    https://github.com/bethgelab/robustness, of the former.
-    α weighs the source in the one and the test batch in the other; here the option says whose share
-    it is. Batch variances are unbiased, as running ones are. Which share You et al. took is not
-    known; half and half is a middle, not a published value. For batches of one image the benchmark
+    Also You et al. 2021, https://arxiv.org/abs/2110.04065 (α-BN). α weighs the source in one paper
+    and the test batch in the other; here the option says whose share it is. Batch variances are
+    unbiased, as running ones are. Which share You et al. took is not known; half and half is a
+    middle, not a published value. For batches of one image the benchmark
     https://github.com/mariodoebler/test-time-adaptation gives the image 0.1: `source_share=0.9`.
-    Moves no parameter and keeps nothing between batches; works on single images. Returns the logits
-    of its one forward. Cost of a batch: 1 forward.
+    Keeps nothing between batches; works on single images.
     """
 
-    name: ClassVar[str] = "alpha_bn"
-    config_class: ClassVar[type[Config]] = MixtureConfig
-    card: ClassVar[MethodCard] = MethodCard(
+    name = "alpha_bn"
+    config_class = MixtureConfig
+    card = MethodCard(
+        authors="Schneider et al.",
+        year=2020,
         paper="https://arxiv.org/abs/2006.16971",
         code="https://github.com/bethgelab/robustness",
-        year=2020,
         dense=True,
     )

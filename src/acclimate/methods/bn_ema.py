@@ -1,15 +1,12 @@
-"""Running BatchNorm statistics that follow the test stream (BN-EMA)."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
 from acclimate.errors import InvalidConfig
-from acclimate.functional.norm import STATISTICS, use_statistics
-from acclimate.methods.config import Config, hp
+from acclimate.functional.norm import use_statistics
+from acclimate.methods.config import Config, changed, hp
 from acclimate.methods.method import MethodCard
 from acclimate.methods.norm import Norm
 
@@ -18,11 +15,7 @@ from acclimate.methods.norm import Norm
 class BnEmaConfig(Config):
     """Options of `bn_ema`."""
 
-    statistics: str = hp(
-        "running",
-        choices=STATISTICS,
-        help="BatchNorm statistics: running (moved by the batch, then used), or another policy",
-    )
+    statistics: str = changed(Config, "statistics", "running")
     passes: str = hp(
         "one",
         choices=("one", "two"),
@@ -44,28 +37,25 @@ class BnEmaConfig(Config):
 class BnEma(Norm):
     """Moves the running statistics towards each batch, then predicts with them.
 
-    Paper: none of its own; a variant of Schneider et al. 2020, https://arxiv.org/abs/2006.16971.
-    Code: https://github.com/mariodoebler/test-time-adaptation (a benchmark that names it BN-EMA).
-    There are two variants. With `passes="one"`, the default, a layer moves its statistics and
-    normalises with them in the same pass, so that the layers behind it see what they see when they
-    predict. This takes half the time and works on single images. With `passes="two"`, as in the
-    benchmark's code, a first pass normalises with the batch's statistics, as in training, and the
-    running ones follow; a second pass predicts with those. Single images are then predicted without
-    moving anything. The two differ much: with a ResNet-20 and five corruptions of CIFAR-10-C in
-    a row, by up to 12 in the logits. `statistics="running"` of other methods, which
-    `preset="cityscapes"` uses, is the first variant.
-    Moves the running mean and variance of BatchNorm layers (share 0.1 of each batch), and no
-    parameter. Returns the logits of the pass that sees the moved statistics.
-    Cost of a batch: 1 forward, or 2.
+    A variant of Schneider et al. 2020 that a benchmark, whose code is linked, names BN-EMA. There
+    are two. With `passes="one"`, the default, a layer moves its statistics and normalises with them
+    in the same pass, so that the layers behind it see what they see when they predict. This takes
+    half the time and works on single images. With `passes="two"`, as in the benchmark's code, a
+    first pass normalises with the batch's statistics, as in training, and the running ones follow;
+    a second pass predicts with those. Single images are then predicted without moving anything. The
+    two differ much: with a ResNet-20 and five corruptions of CIFAR-10-C in a row, by up to 12 in
+    the logits. `statistics="running"` of other methods, which `preset="cityscapes"` uses, is the
+    first variant. The share of each batch is 0.1. The second variant costs 2 forwards.
     """
 
-    name: ClassVar[str] = "bn_ema"
-    config_class: ClassVar[type[Config]] = BnEmaConfig
+    name = "bn_ema"
+    config_class = BnEmaConfig
     config: BnEmaConfig
-    card: ClassVar[MethodCard] = MethodCard(
+    card = MethodCard(
+        authors="Schneider et al.",
+        year=2020,
         paper="https://arxiv.org/abs/2006.16971",
         code="https://github.com/mariodoebler/test-time-adaptation",
-        year=2020,
         moves="running statistics of BatchNorm",
         shards=True,
         dense=True,

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from acclimate.errors import InvalidConfig
 from acclimate.functional.norm import STATISTICS
-from acclimate.options import PRESETS, Presets, Values, choice, hp, log_uniform, uniform
+from acclimate.options import PRESETS, Values, changed, choice, hp, log_uniform, published, uniform
 
 __all__ = [
     "Config",
     "GradientConfig",
-    "Presets",
-    "Values",
+    "changed",
     "choice",
     "hp",
     "log_uniform",
+    "published",
     "uniform",
 ]
 
@@ -26,7 +25,7 @@ class Config(Values):
     """Options every method has."""
 
     # What learns nothing by gradients has no values that were tuned for a benchmark.
-    presets: ClassVar[Presets] = {name: {} for name in PRESETS}
+    presets = published(*PRESETS)
 
     statistics: str = hp(
         "batch",
@@ -58,17 +57,17 @@ class GradientConfig(Config):
       the batch and normalises with the result. TENT itself has no values for this benchmark.
     """
 
-    presets: ClassVar[Presets] = {
-        "cifar10": {},
-        "cifar100": {},
-        "imagenet": {"optimizer": "sgd", "lr": 2.5e-4, "nesterov": True},
-        "cityscapes": {
+    presets = published(
+        "cifar10",
+        "cifar100",
+        imagenet={"optimizer": "sgd", "lr": 2.5e-4, "nesterov": True},
+        cityscapes={
             "optimizer": "adam",
             "lr": 1e-5,
             "statistics": "running",
             "statistics_momentum": 0.1,
         },
-    }
+    )
 
     optimizer: str = hp("adam", choices=("adam", "adamw", "sgd"), help="the optimiser")
     lr: float = hp(

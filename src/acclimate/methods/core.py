@@ -1,17 +1,13 @@
-"""Class correlations minimised under mixed statistics (CORE), reconstructed."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from acclimate.functional.entropy import entropy, log_probs
 from acclimate.methods.alpha_bn import MixingMethod, MixtureConfig
-from acclimate.methods.config import Config, GradientConfig, Presets, choice, hp, uniform
-from acclimate.methods.method import MethodCard
+from acclimate.methods.config import GradientConfig, choice, hp, published, uniform
 from acclimate.methods.tent import Tent
 
 
@@ -19,7 +15,7 @@ from acclimate.methods.tent import Tent
 class CoreConfig(MixtureConfig, GradientConfig):
     """Options of `core`; the share of the source and the form of the loss are not known."""
 
-    presets: ClassVar[Presets] = {"cifar10": {}, "cifar100": {}}
+    presets = published("cifar10", "cifar100")
 
     correlation: str = hp(
         "raw",
@@ -62,24 +58,20 @@ def correlation_loss(
 class Core(MixingMethod, Tent):
     """Makes classes less often predicted together, under mixed BatchNorm statistics.
 
-    Paper: You et al. 2021, https://arxiv.org/abs/2110.04065. Official code: none is public.
-    Reconstruction: the text at hand says "pairwise class correlation" and mixed statistics, and not
-    the form of the loss nor the share of the source; both are options here, the optimiser is
-    TENT's, and no figure of the paper is promised. With `correlation="raw"` the loss equals the
-    mean of 1 − Σ p², a bounded relative of the entropy; with `"balanced"`, `temperature=2.5` and
-    `weighted=True` it is minimum class confusion (Jin et al. 2020).
-    Moves scale and shift of normalisation layers. Returns the logits before the update.
-    Cost of a batch: 1 forward, 1 backward.
+    The text at hand says "pairwise class correlation" and mixed statistics, and not the form of the
+    loss nor the share of the source; both are options here, the optimiser is TENT's, and no figure
+    of the paper is promised. With `correlation="raw"` the loss equals the mean of 1 − Σ p², a
+    bounded relative of the entropy; with `"balanced"`, `temperature=2.5` and `weighted=True` it is
+    minimum class confusion (Jin et al. 2020).
     """
 
-    name: ClassVar[str] = "core"
-    config_class: ClassVar[type[Config]] = CoreConfig
+    name = "core"
+    config_class = CoreConfig
     config: CoreConfig
-    card: ClassVar[MethodCard] = MethodCard(
-        paper="https://arxiv.org/abs/2110.04065",
+    card = Tent.card.variant(
+        authors="You et al.",
         year=2021,
-        moves="scale and shift of normalisation layers",
-        backwards=1,
+        paper="https://arxiv.org/abs/2110.04065",
         reconstruction="the form of the loss and the share of the source statistics are not known",
     )
 

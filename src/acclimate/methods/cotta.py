@@ -1,10 +1,7 @@
-"""Continual test-time adaptation with a mean teacher and stochastic restoration (CoTTA)."""
-
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +10,8 @@ from acclimate.functional.augmentations import CottaAugmentation, augment, copy_
 from acclimate.functional.entropy import cross_entropy_between, log_probs
 from acclimate.functional.inputs import check_images
 from acclimate.functional.pixels import Grid, to_maps, to_rows
-from acclimate.methods.config import Config, GradientConfig, Presets, hp, uniform
+from acclimate.methods.config import GradientConfig, hp, published, uniform
 from acclimate.methods.gradient import GradientMethod
-from acclimate.methods.method import MethodCard
 from acclimate.methods.teacher import copy_frozen, follow, share_buffers
 
 
@@ -23,10 +19,10 @@ from acclimate.methods.teacher import copy_frozen, follow, share_buffers
 class CottaConfig(GradientConfig):
     """Options of `cotta`; the defaults are published for CIFAR-10."""
 
-    presets: ClassVar[Presets] = {
-        "cifar10": {},
-        "cifar100": {"confidence": 0.72},
-        "imagenet": {
+    presets = published(
+        "cifar10",
+        cifar100={"confidence": 0.72},
+        imagenet={
             "optimizer": "sgd",
             "lr": 0.01,
             "nesterov": True,
@@ -34,7 +30,7 @@ class CottaConfig(GradientConfig):
             "restore": 0.001,
             "symmetric": True,
         },
-    }
+    )
 
     confidence: float = hp(
         0.92,
@@ -55,30 +51,25 @@ class CottaConfig(GradientConfig):
 class Cotta(GradientMethod):
     """Trains all parameters towards a slow, augmentation-averaged teacher, and restores some.
 
-    Paper: Wang et al. 2022, https://arxiv.org/abs/2203.13591.
-    Official code: https://github.com/qinenergy/cotta.
     The teacher averages its logits over augmented batches where the source model is unsure on the
-    batch, and predicts the batch itself where it is sure. The authors' CIFAR code makes the
-    augmented passes in either case and drops them in the second; here they are made where they
-    are used. It trains and restores parameters named weight or bias only; here all are, so that
-    class tokens and the like belong. Dropout stays off.
+    batch, and predicts the batch itself where it is sure, which takes 3 forwards. Its logits are
+    returned. The authors' CIFAR code makes the augmented passes in either case and drops them in
+    the second; here they are made where they are used. It trains and restores parameters named
+    weight or bias only; here all are, so that class tokens and the like belong. Dropout stays off.
     Of pixels, the authors' segmentation code averages over several sizes and mirror images. Here
     the augmented batches of a model that predicts every pixel leave pixels in their place (colours,
     blur and noise), and every second one is mirrored and its logits are mirrored back.
-    Moves all parameters. Returns the teacher's logits, before the update.
-    Cost of a batch: 34 forwards where the source model is unsure, else 3; 1 backward.
     """
 
-    name: ClassVar[str] = "cotta"
-    config_class: ClassVar[type[Config]] = CottaConfig
+    name = "cotta"
+    config_class = CottaConfig
     config: CottaConfig
-    card: ClassVar[MethodCard] = MethodCard(
+    card = GradientMethod.card.variant(
+        authors="Wang et al.",
+        year=2022,
         paper="https://arxiv.org/abs/2203.13591",
         code="https://github.com/qinenergy/cotta",
-        year=2022,
-        moves="all parameters",
         forwards=34,
-        backwards=1,
         dense=True,
     )
 

@@ -1,10 +1,7 @@
-"""Entropy minimisation on samples whose prediction rests on the shape of the object (DeYO)."""
-
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +9,7 @@ from torch import Tensor, nn
 
 from acclimate.functional.entropy import entropy, log_probs
 from acclimate.functional.norm import Statistics
-from acclimate.methods.config import Config, Presets, hp, uniform
-from acclimate.methods.method import MethodCard
+from acclimate.methods.config import hp, published, uniform
 from acclimate.methods.sar import TOP_OF_RESNET50, SkipTopConfig, lower_norm_parameters
 from acclimate.methods.tent import Tent
 
@@ -53,16 +49,11 @@ def _resize(x: Tensor, height: int, width: int) -> Tensor:
 class DeyoConfig(SkipTopConfig):
     """Options of `deyo`; the defaults are the authors', with the benchmarks' rate on CIFAR-10."""
 
-    presets: ClassVar[Presets] = {
-        "cifar10": {},
-        "cifar100": {},
-        "imagenet": {
-            "optimizer": "sgd",
-            "lr": 2.5e-4,
-            "min_drop": 0.3,
-            "skip_top": TOP_OF_RESNET50,
-        },
-    }
+    presets = published(
+        "cifar10",
+        "cifar100",
+        imagenet={"optimizer": "sgd", "lr": 2.5e-4, "min_drop": 0.3, "skip_top": TOP_OF_RESNET50},
+    )
 
     max_entropy: float = hp(
         0.5,
@@ -87,29 +78,24 @@ class DeyoConfig(SkipTopConfig):
 class Deyo(Tent):
     """Minimises the weighted entropy of sure predictions that shuffled patches would change.
 
-    Paper: Lee et al. 2024, https://arxiv.org/abs/2403.07366.
-    Official code: https://github.com/Jhyun17/DeYO.
     What is sure is predicted again with its patches shuffled; samples whose predicted class then
     loses probability are learned from, more so the surer they were and the more it loses. With
     batch statistics that second pass has those of the shuffled, sure samples alone, as in the
     authors' code; a single one has none, and is normalised with the source's. Of their three ways
-    to destroy an object, this is the one they recommend.
-    Moves scale and shift of normalisation layers, without the share `skip_top` next to the output.
-    The authors' filter is by name, and also leaves out layers called `norm` wherever they are; here
-    names do not matter (see SAR). Returns the logits before the update.
-    Cost of a batch: 2 forwards (the second on the sure samples), 1 backward.
+    to destroy an object, this is the one they recommend. The share `skip_top` of the layers, next
+    to the output, does not move; the authors' filter is by name, and also leaves out layers called
+    `norm` wherever they are; here names do not matter (see SAR).
     """
 
-    name: ClassVar[str] = "deyo"
-    config_class: ClassVar[type[Config]] = DeyoConfig
+    name = "deyo"
+    config_class = DeyoConfig
     config: DeyoConfig
-    card: ClassVar[MethodCard] = MethodCard(
+    card = Tent.card.variant(
+        authors="Lee et al.",
+        year=2024,
         paper="https://arxiv.org/abs/2403.07366",
         code="https://github.com/Jhyun17/DeYO",
-        year=2024,
-        moves="scale and shift of normalisation layers",
         forwards=2,
-        backwards=1,
     )
 
     @classmethod

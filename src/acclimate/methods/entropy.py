@@ -1,32 +1,24 @@
-"""Entropy minimisation on all parameters."""
-
 from __future__ import annotations
-
-from typing import ClassVar
 
 from torch import Tensor
 
 from acclimate.functional.across import batch_mean
 from acclimate.functional.entropy import entropy
 from acclimate.methods.gradient import GradientMethod
-from acclimate.methods.method import MethodCard
 
 
 class Entropy(GradientMethod):
     """Minimises the entropy of predictions over all parameters.
 
-    Paper: Choi et al. 2022, figure 1 (b), https://arxiv.org/abs/2207.11707; the loss is that of
-    Grandvalet & Bengio 2004. Official code: none.
-    Moves all parameters. Returns the logits before the update. At TENT's learning rate it is apt to
-    collapse, which is what the paper shows with it. Cost of a batch: 1 forward, 1 backward.
+    Figure 1 (b) of the paper; the loss is that of Grandvalet & Bengio 2004. At TENT's learning rate
+    it is apt to collapse, which is what the paper shows with it.
     """
 
-    name: ClassVar[str] = "entropy"
-    card: ClassVar[MethodCard] = MethodCard(
-        paper="https://arxiv.org/abs/2207.11707",
+    name = "entropy"
+    card = GradientMethod.card.variant(
+        authors="Choi et al.",
         year=2022,
-        moves="all parameters",
-        backwards=1,
+        paper="https://arxiv.org/abs/2207.11707",
         shards=True,
         dense=True,
     )

@@ -1,18 +1,14 @@
-"""Entropy minimisation on reliable samples that are not redundant (ETA)."""
-
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from acclimate.functional.entropy import entropy, log_probs
-from acclimate.methods.config import Config, GradientConfig, Presets, hp, uniform
-from acclimate.methods.method import MethodCard
+from acclimate.methods.config import GradientConfig, hp, published, uniform
 from acclimate.methods.tent import Tent
 
 
@@ -20,11 +16,11 @@ from acclimate.methods.tent import Tent
 class EtaConfig(GradientConfig):
     """Options of `eta`; the defaults are those published for CIFAR-10 at batches of 200."""
 
-    presets: ClassVar[Presets] = {
-        "cifar10": {},
-        "cifar100": {"max_similarity": 0.1},
-        "imagenet": {"optimizer": "sgd", "lr": 2.5e-4, "max_similarity": 0.05},
-    }
+    presets = published(
+        "cifar10",
+        cifar100={"max_similarity": 0.1},
+        imagenet={"optimizer": "sgd", "lr": 2.5e-4, "max_similarity": 0.05},
+    )
 
     max_entropy: float = hp(
         0.4,
@@ -45,25 +41,21 @@ class EtaConfig(GradientConfig):
 class Eta(Tent):
     """Minimises the weighted entropy of predictions that are sure, and unlike the usual one.
 
-    Paper: Niu et al. 2022, https://arxiv.org/abs/2204.02610 (EATA without its regulariser).
-    Official code: https://github.com/mr-eggplant/EATA.
-    A sample is learned from if its entropy is low, and if its prediction has a small cosine with
-    the moving mean of what was learned from before; the first batch has no such mean, and skips
-    that test. Surer predictions weigh more. `reset()` forgets the mean, which the authors' code
-    keeps. A batch without such a sample is predicted, and changes nothing.
-    Moves scale and shift of all normalisation layers; the authors' code takes BatchNorm2d only.
-    Returns the logits before the update. Cost of a batch: 1 forward, 1 backward.
+    EATA without its regulariser. A sample is learned from if its entropy is low, and if its
+    prediction has a small cosine with the moving mean of what was learned from before; the first
+    batch has no such mean, and skips that test. Surer predictions weigh more. `reset()` forgets the
+    mean, which the authors' code keeps. A batch without such a sample is predicted, and changes
+    nothing. The authors' code takes BatchNorm2d only.
     """
 
-    name: ClassVar[str] = "eta"
-    config_class: ClassVar[type[Config]] = EtaConfig
+    name = "eta"
+    config_class = EtaConfig
     config: EtaConfig
-    card: ClassVar[MethodCard] = MethodCard(
+    card = Tent.card.variant(
+        authors="Niu et al.",
+        year=2022,
         paper="https://arxiv.org/abs/2204.02610",
         code="https://github.com/mr-eggplant/EATA",
-        year=2022,
-        moves="scale and shift of normalisation layers",
-        backwards=1,
     )
 
     mean_prediction: Tensor | None

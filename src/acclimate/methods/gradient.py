@@ -20,7 +20,7 @@ from acclimate.functional.pixels import random_box
 from acclimate.functional.views import Views, apply_views
 from acclimate.methods.compute import Pass, add, split, spread
 from acclimate.methods.config import Config, GradientConfig
-from acclimate.methods.method import Method, Problem
+from acclimate.methods.method import Method, MethodCard, Problem
 from acclimate.snapshot import Tree
 from acclimate.terms.term import ActiveTerm, Term
 
@@ -39,9 +39,12 @@ class GradientMethod(Method):
     `counts.skipped["unchanged"]`.
     """
 
-    config_class: ClassVar[type[Config]] = GradientConfig
+    config_class = GradientConfig
     config: GradientConfig
-    takes_terms: ClassVar[bool] = True
+    card = MethodCard(moves="all parameters", backwards=1)
+    takes_terms = True
+    #: The terms that are part of the method itself. Their options are those of the config.
+    contains: ClassVar[tuple[type[Term], ...]] = ()
 
     #: The trained parameters by name: those of the model under their own names, and those of terms.
     parameters_moved: dict[str, nn.Parameter]
@@ -51,6 +54,11 @@ class GradientMethod(Method):
 
     _first: Forward | None
     _passes: list[Pass]
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "contains" in vars(cls) and "needs" not in vars(cls):
+            cls.needs = tuple(part for term in cls.contains for part in term.needs)
 
     # Hooks for subclasses -----------------------------------------------------------------------
 
@@ -84,8 +92,8 @@ class GradientMethod(Method):
 
     @classmethod
     def own_terms(cls, config: Any) -> tuple[Term, ...]:
-        """Return the terms that are part of the method itself."""
-        return ()
+        """Return the terms that are part of the method itself, with their options."""
+        return tuple(term.taken_from(config) for term in cls.contains)
 
     def trained(self) -> Mapping[str, nn.Parameter]:
         """Return the model's parameters that this instance trains: `trainable`, or fewer."""

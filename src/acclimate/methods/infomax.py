@@ -1,16 +1,12 @@
-"""Information maximisation on all parameters: the main loss of SWR + NSP alone."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
 from acclimate.functional.entropy import information_maximization
-from acclimate.methods.config import Config, GradientConfig, hp, uniform
+from acclimate.methods.config import GradientConfig, hp, uniform
 from acclimate.methods.gradient import GradientMethod
-from acclimate.methods.method import MethodCard
 
 #: The supplement's setting for Cityscapes-C; see `GradientConfig` for what of it is ours.
 CITYSCAPES = GradientConfig.presets["cityscapes"]
@@ -31,19 +27,16 @@ class InfomaxConfig(GradientConfig):
 class Infomax(GradientMethod):
     """Makes single predictions sure and their average over the batch even, over all parameters.
 
-    Paper: Choi et al. 2022, eq. 3, https://arxiv.org/abs/2207.11707. Official code: none is public.
-    Moves all parameters. Returns the logits before the update.
-    Cost of a batch: 1 forward, 1 backward.
+    Equation 3 of the paper, the main loss of SWR + NSP alone.
     """
 
-    name: ClassVar[str] = "infomax"
-    config_class: ClassVar[type[Config]] = InfomaxConfig
+    name = "infomax"
+    config_class = InfomaxConfig
     config: InfomaxConfig
-    card: ClassVar[MethodCard] = MethodCard(
-        paper="https://arxiv.org/abs/2207.11707",
+    card = GradientMethod.card.variant(
+        authors="Choi et al.",
         year=2022,
-        moves="all parameters",
-        backwards=1,
+        paper="https://arxiv.org/abs/2207.11707",
         shards=True,
         dense=True,
     )

@@ -1,10 +1,7 @@
-"""Marginal entropy minimisation with one test point (MEMO)."""
-
 from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,8 +9,8 @@ from torch import Tensor
 from acclimate.functional.augmentations import augment, copy_generator
 from acclimate.functional.augmix import AugMix
 from acclimate.functional.entropy import entropy_of_mean
-from acclimate.functional.norm import STATISTICS, Statistics
-from acclimate.methods.config import Config, GradientConfig, Presets, hp, log_uniform
+from acclimate.functional.norm import Statistics
+from acclimate.methods.config import GradientConfig, changed, hp, published
 from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.method import MethodCard
 from acclimate.snapshot import copy_tree, load_tensors, model_tensors
@@ -26,22 +23,16 @@ class MemoConfig(GradientConfig):
     """Options of `memo`; the defaults are published for CIFAR-10 and a ResNet-26 with GroupNorm."""
 
     # On CIFAR-100 the benchmark of ROID has the values of CIFAR-10; the authors do not run it.
-    presets: ClassVar[Presets] = {
-        "cifar10": {},
-        "cifar100": {},
-        "imagenet": {"lr": 2.5e-4, "n_copies": 64, "place": "crop"},
-    }
-
-    statistics: str = hp(
-        "mixed",
-        choices=STATISTICS,
-        help="of BatchNorm; mixed: the source's and some of the image's",
+    presets = published(
+        "cifar10", "cifar100", imagenet={"lr": 2.5e-4, "n_copies": 64, "place": "crop"}
     )
+
+    statistics: str = changed(GradientConfig, "statistics", "mixed")
     statistics_momentum: float = hp(
         1 / 17, low=0.0, high=1.0, help="share of the image; 1 / (N + 1) with a prior of N = 16"
     )
-    optimizer: str = hp("sgd", choices=("adam", "adamw", "sgd"), help="the optimiser")
-    lr: float = hp(0.005, low=0.0, search=log_uniform(1e-5, 1e-2), help="learning rate")
+    optimizer: str = changed(GradientConfig, "optimizer", "sgd")
+    lr: float = changed(GradientConfig, "lr", 0.005)
     n_copies: int = hp(32, low=1, help="augmented copies of an image (B)")
     severity: float = hp(1.0, low=0.1, high=10.0, help="highest level of AugMix's operations")
     place: str = hp(
@@ -52,24 +43,22 @@ class MemoConfig(GradientConfig):
 class Memo(GradientMethod):
     """Makes the mean prediction over augmented copies of one image sure, and forgets it after.
 
-    Paper: Zhang et al. 2022, https://arxiv.org/abs/2110.09506.
-    Official code: https://github.com/zhangmarvin/memo.
-    A batch is taken image by image, each from the source weights and with a fresh optimiser; the
-    authors' code keeps the state of AdamW from one image to the next. Gradients flow through the
-    image's share of the BatchNorm statistics, which in the authors' code they do not. What an
-    operation leaves empty is grey; there it is dark red, which is how Pillow reads the 128 given.
-    Moves all parameters, for one image at a time, so that SWR and NSP have nothing to hold on to.
-    Returns the logits after the update; whatever else the model returns is the source model's.
-    Cost of a batch: for each image, 2 forwards (one of all its copies) and 1 backward.
+    A batch is taken image by image, each from the source weights and with a fresh optimiser, so
+    that SWR and NSP have nothing to hold on to; the authors' code keeps the state of AdamW from one
+    image to the next. Gradients flow through the image's share of the BatchNorm statistics, which
+    in the authors' code they do not. What an operation leaves empty is grey; there it is dark red,
+    which is how Pillow reads the 128 given. One of the forwards is of all copies. Whatever the
+    model returns besides logits is the source model's.
     """
 
-    name: ClassVar[str] = "memo"
-    config_class: ClassVar[type[Config]] = MemoConfig
+    name = "memo"
+    config_class = MemoConfig
     config: MemoConfig
-    card: ClassVar[MethodCard] = MethodCard(
+    card = MethodCard(
+        authors="Zhang et al.",
+        year=2022,
         paper="https://arxiv.org/abs/2110.09506",
         code="https://github.com/zhangmarvin/memo",
-        year=2022,
         moves="all parameters, for one image at a time",
         predicts="after",
         forwards=2,
@@ -77,7 +66,7 @@ class Memo(GradientMethod):
         per_image=True,
     )
 
-    takes_terms: ClassVar[bool] = False
+    takes_terms = False
 
     def setup(self) -> None:
         """Choose the augmentation."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import json
 import warnings
 import weakref
@@ -63,12 +64,13 @@ from acclimate.terms.term import Term
 
 @dataclass(frozen=True, kw_only=True)
 class MethodCard:
-    """Facts about a method.
+    """Facts about a method. They are appended to its docstring.
 
     Attributes:
+        authors: Authors of the paper.
+        year: Year of the paper.
         paper: URL of the paper.
         code: URL of the authors' code, if it is public.
-        year: Year of the paper.
         moves: What learning changes.
         predicts: Which logits are returned: those of a forward pass `"before"` or `"after"` the
             update.
@@ -83,9 +85,10 @@ class MethodCard:
         replays: Whether it stores images of earlier batches and runs them again.
     """
 
+    authors: str = ""
+    year: int = 0
     paper: str = ""
     code: str = ""
-    year: int = 0
     moves: str = "nothing"
     predicts: str = "before"
     forwards: int = 1
@@ -96,6 +99,31 @@ class MethodCard:
     shards: bool = False
     dense: bool = False
     replays: bool = False
+
+    @property
+    def cost(self) -> str:
+        """The passes of a batch as text."""
+        passes = {"forward": self.forwards, "backward": self.backwards}
+        text = ", ".join(f"{n} {word}{'s' * (n > 1)}" for word, n in passes.items() if n)
+        return f"{text} for each image" if self.per_image else text
+
+    def variant(self, **facts: Any) -> MethodCard:
+        """Return the card of another method that moves the same at the same cost, but for `facts`.
+
+        All other facts are not inherited.
+        """
+        inherited = {"moves": self.moves, "forwards": self.forwards, "backwards": self.backwards}
+        return MethodCard(**{**inherited, **facts})
+
+    def describe(self) -> str:
+        """Return the facts as the last paragraph of a docstring."""
+        authors = f"{self.authors} {self.year}, " if self.authors else ""
+        lines = [f"Paper: {authors}{self.paper or 'none'}."]
+        lines += [f"Code: {self.code}."] if self.code else []
+        lines += [f"Moves {self.moves}. Returns logits from {self.predicts} the update."]
+        lines += [f"Cost of a batch: {self.cost}."]
+        lines += [f"Reconstruction: {self.reconstruction}."] if self.reconstruction else []
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -180,6 +208,8 @@ class Method(nn.Module):
             # The changes of a subclass may not work across processes or on pixels, so it has to
             # declare both itself.
             cls.card = dataclasses.replace(cls.card, shards=False, dense=False)
+        if cls.name and cls.__doc__:
+            cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\n{cls.card.describe()}\n"
 
     def __init__(
         self,

@@ -1,8 +1,4 @@
-"""Prediction-time batch normalisation (BN-1)."""
-
 from __future__ import annotations
-
-from typing import ClassVar
 
 from torch import nn
 
@@ -14,17 +10,15 @@ from acclimate.methods.method import Method, MethodCard, Problem
 class Norm(Method):
     """Normalises with the statistics of the test batch and learns nothing else.
 
-    Paper: Nado et al. 2020, https://arxiv.org/abs/2006.10963. Also known as BN-1 and PredBN.
-    Official code: https://github.com/DequanWang/tent (norm.py).
-    Moves no parameter and keeps nothing between batches. Returns the logits of its one forward.
-    Cost of a batch: 1 forward.
+    Also known as BN-1 and PredBN. Keeps nothing between batches.
     """
 
-    name: ClassVar[str] = "norm"
-    card: ClassVar[MethodCard] = MethodCard(
+    name = "norm"
+    card = MethodCard(
+        authors="Nado et al.",
+        year=2020,
         paper="https://arxiv.org/abs/2006.10963",
         code="https://github.com/DequanWang/tent",
-        year=2020,
         shards=True,
         dense=True,
     )

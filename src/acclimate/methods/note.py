@@ -1,9 +1,6 @@
-"""Entropy minimisation over a class-balanced memory, for correlated streams (NOTE)."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +8,9 @@ from torch import Tensor, nn
 from acclimate.forward import Forward
 from acclimate.functional.entropy import entropy
 from acclimate.functional.iabn import iabn_layers
-from acclimate.functional.norm import STATISTICS, use_statistics
+from acclimate.functional.norm import use_statistics
 from acclimate.functional.reservoir import choose_slot
-from acclimate.methods.config import Config, GradientConfig, Presets, hp, log_uniform
+from acclimate.methods.config import Config, GradientConfig, changed, hp, published
 from acclimate.methods.method import MethodCard, Problem
 from acclimate.methods.tent import Tent
 
@@ -23,19 +20,11 @@ class NoteConfig(GradientConfig):
     """Options of `note`; NOTE* for i.i.d. streams: memory="fifo", statistics="batch", lr=1e-3."""
 
     # The authors' script has the same values for all three.
-    presets: ClassVar[Presets] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
+    presets = published("cifar10", "cifar100", "imagenet")
 
-    lr: float = hp(
-        1e-4, low=0.0, search=log_uniform(1e-5, 1e-2), help="learning rate of the optimiser"
-    )
-    statistics: str = hp(
-        "running",
-        choices=STATISTICS,
-        help="BatchNorm statistics: running (moved by each pass over the memory), or another",
-    )
-    statistics_momentum: float = hp(
-        0.01, low=0.0, high=1.0, help="share of the memory in running, mixed and robust statistics"
-    )
+    lr: float = changed(GradientConfig, "lr", 1e-4)
+    statistics: str = changed(GradientConfig, "statistics", "running")
+    statistics_momentum: float = changed(GradientConfig, "statistics_momentum", 0.01)
     memory: str = hp(
         "balanced",
         choices=("balanced", "fifo"),
@@ -48,8 +37,6 @@ class NoteConfig(GradientConfig):
 class Note(Tent):
     """Minimises the entropy over a class-balanced memory, on a model with instance-aware BatchNorm.
 
-    Paper: Gong et al. 2022, https://arxiv.org/abs/2208.05117.
-    Official code: https://github.com/TaesikGong/NOTE.
     The model must have been trained with instance-aware layers (`acclimate.functional.iabn`). Each
     sample is predicted alone, with running statistics; after every 64 samples, also in the midst of
     a batch, follow one pass over the memory (with its own statistics, of which the running ones
@@ -57,17 +44,16 @@ class Note(Tent):
     over classes too. Adam hides that factor only where gradients are far larger than its epsilon:
     logits differ by 1e-8 to 3e-2, depending on the model and the stream. Also, a stream shorter
     than 64 gets an update at its end there; here no stream has an end.
-    Moves scale and shift of normalisation layers and the running statistics. Returns the logits
-    before the update that follows. Cost of a batch of 64: 2 forwards, 1 backward.
     """
 
-    name: ClassVar[str] = "note"
-    config_class: ClassVar[type[Config]] = NoteConfig
+    name = "note"
+    config_class = NoteConfig
     config: NoteConfig
-    card: ClassVar[MethodCard] = MethodCard(
+    card = MethodCard(
+        authors="Gong et al.",
+        year=2022,
         paper="https://arxiv.org/abs/2208.05117",
         code="https://github.com/TaesikGong/NOTE",
-        year=2022,
         moves="scale and shift of normalisation layers, running statistics",
         forwards=2,
         backwards=1,

@@ -1,15 +1,11 @@
-"""ETA that begins anew at fixed intervals (RDumb)."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from acclimate.methods.config import Config, Presets, hp, log_uniform
+from acclimate.methods.config import hp, log_uniform, published
 from acclimate.methods.eta import Eta, EtaConfig
-from acclimate.methods.method import MethodCard
 from acclimate.snapshot import copy_tree
 
 
@@ -18,7 +14,7 @@ class RdumbConfig(EtaConfig):
     """Options of `rdumb`; the defaults are those published for CIFAR-10 at batches of 200."""
 
     # The benchmark that runs it on CIFAR-100 keeps its threshold of CIFAR-10, other than for ETA.
-    presets: ClassVar[Presets] = {**EtaConfig.presets, "cifar100": {}}
+    presets = published(**{**EtaConfig.presets, "cifar100": {}})
 
     reset_every: int = hp(
         1000, low=1, search=log_uniform(100, 10000), help="updates from one reset to the next"
@@ -28,25 +24,20 @@ class RdumbConfig(EtaConfig):
 class Rdumb(Eta):
     """Does as ETA, and goes back to the source model after every thousandth update.
 
-    Paper: Press et al. 2023, https://arxiv.org/abs/2306.05401.
-    Official code: https://github.com/oripress/CCC.
     A reset takes back weights, optimiser and the mean prediction; the random draws and `counts` go
     on, and `counts.restored` counts it. Updates are counted; the authors' code counts batches,
     those without a chosen sample too. `max_entropy` is 0.4 in its newest commit, as in EATA's runs
     and here; earlier ones had log(1000) / 2 − 1, which is 0.355 of log(1000).
-    Moves scale and shift of all normalisation layers. Returns the logits before the update.
-    Cost of a batch: 1 forward, 1 backward.
     """
 
-    name: ClassVar[str] = "rdumb"
-    config_class: ClassVar[type[Config]] = RdumbConfig
+    name = "rdumb"
+    config_class = RdumbConfig
     config: RdumbConfig
-    card: ClassVar[MethodCard] = MethodCard(
+    card = Eta.card.variant(
+        authors="Press et al.",
+        year=2023,
         paper="https://arxiv.org/abs/2306.05401",
         code="https://github.com/oripress/CCC",
-        year=2023,
-        moves="scale and shift of normalisation layers",
-        backwards=1,
     )
 
     def after_update(self, x: Tensor) -> None:

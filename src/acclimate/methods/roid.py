@@ -1,9 +1,6 @@
-"""Robust online adaptation with diversity and certainty weights and weight averaging (ROID)."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,8 +8,7 @@ from torch import Tensor
 from acclimate.functional.augmentations import CottaAugmentation, augment
 from acclimate.functional.entropy import cross_entropy_between, entropy, log_probs
 from acclimate.functional.inputs import check_images
-from acclimate.methods.config import Config, GradientConfig, Presets, hp, uniform
-from acclimate.methods.method import MethodCard
+from acclimate.methods.config import GradientConfig, hp, published, uniform
 from acclimate.methods.tent import Tent
 
 
@@ -20,11 +16,9 @@ from acclimate.methods.tent import Tent
 class RoidConfig(GradientConfig):
     """Options of `roid`; the defaults are the authors'."""
 
-    presets: ClassVar[Presets] = {
-        "cifar10": {},
-        "cifar100": {},
-        "imagenet": {"optimizer": "sgd", "lr": 2.5e-4, "nesterov": True},
-    }
+    presets = published(
+        "cifar10", "cifar100", imagenet={"optimizer": "sgd", "lr": 2.5e-4, "nesterov": True}
+    )
 
     temperature: float = hp(1 / 3, low=1e-4, help="of the weights of samples (τ)")
     probs_decay: float = hp(0.9, low=0.0, high=1.0, help="of the mean prediction (β)")
@@ -44,29 +38,25 @@ class RoidConfig(GradientConfig):
 class Roid(Tent):
     """Weighs samples by certainty and diversity, and mixes the source's weights back in.
 
-    Paper: Marsden et al. 2024, https://arxiv.org/abs/2306.00650.
-    Official code: https://github.com/mariodoebler/test-time-adaptation.
     Learns a soft likelihood ratio and agreement with an augmented view, on the samples that differ
     from what was predicted lately. Their view is a batch of its own, with its own statistics; the
     term is left out where it would have to be a single image under batch statistics. Where all
     samples of a batch agree, their weights are 1; the authors' code divides by zero. Both losses
-    are divided by the number of samples in the batch, not by a configured one.
-    Moves scale and shift of all normalisation layers. Returns the logits before the update, times
-    the smoothed mean prediction of the batch: as in the authors' code it is the logits that are
-    multiplied, so that their ranking has a meaning, but their softmax has none as a probability.
-    Cost of a batch: 2 forwards (the second on a part of the batch), 1 backward through both.
+    are divided by the number of samples in the batch, not by a configured one. The logits are
+    returned times the smoothed mean prediction of the batch: as in the authors' code it is the
+    logits that are multiplied, so that their ranking has a meaning, but their softmax has none as a
+    probability.
     """
 
-    name: ClassVar[str] = "roid"
-    config_class: ClassVar[type[Config]] = RoidConfig
+    name = "roid"
+    config_class = RoidConfig
     config: RoidConfig
-    card: ClassVar[MethodCard] = MethodCard(
+    card = Tent.card.variant(
+        authors="Marsden et al.",
+        year=2024,
         paper="https://arxiv.org/abs/2306.00650",
         code="https://github.com/mariodoebler/test-time-adaptation",
-        year=2024,
-        moves="scale and shift of normalisation layers",
         forwards=2,
-        backwards=1,
     )
 
     mean_probs: Tensor | None

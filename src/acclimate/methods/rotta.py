@@ -1,10 +1,7 @@
-"""Robust test-time adaptation in dynamic scenarios (RoTTA)."""
-
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +9,7 @@ from torch import Tensor, nn
 from acclimate.functional.augmentations import CottaAugmentation, augment
 from acclimate.functional.entropy import cross_entropy_between, entropy
 from acclimate.functional.inputs import check_images
-from acclimate.functional.norm import STATISTICS
-from acclimate.methods.config import Config, GradientConfig, Presets, hp
+from acclimate.methods.config import GradientConfig, changed, hp, published
 from acclimate.methods.memory import BalancedMemory
 from acclimate.methods.method import MethodCard
 from acclimate.methods.teacher import copy_frozen, follow
@@ -26,16 +22,10 @@ class RottaConfig(GradientConfig):
     """Options of `rotta`; the defaults are published for CIFAR-10 and CIFAR-100."""
 
     # On ImageNet the benchmark of ROID runs it with the same values; its authors do not run it.
-    presets: ClassVar[Presets] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
+    presets = published("cifar10", "cifar100", "imagenet")
 
-    statistics: str = hp(
-        "robust",
-        choices=STATISTICS,
-        help="BatchNorm statistics; robust: a mixture of kept and batch's, which is then kept",
-    )
-    statistics_momentum: float = hp(
-        0.05, low=0.0, high=1.0, help="share of the batch in running, mixed and robust (α)"
-    )
+    statistics: str = changed(GradientConfig, "statistics", "robust")
+    statistics_momentum: float = changed(GradientConfig, "statistics_momentum", 0.05)
     memory_size: int = hp(64, low=1, help="images in the memory (N)")
     update_every: int = hp(64, low=1, help="samples between two updates")
     age_weight: float = hp(1.0, low=0.0, help="of age, in what the memory lets go (λ_t)")
@@ -47,23 +37,21 @@ class RottaConfig(GradientConfig):
 class Rotta(Tent):
     """Learns from a memory balanced over classes, by a slow teacher with slow BatchNorm statistics.
 
-    Paper: Yuan et al. 2023, https://arxiv.org/abs/2303.13899.
-    Official code: https://github.com/BIT-DA/RoTTA.
     After every 64 samples the student learns to predict on the augmented memory what the teacher
     predicts on the memory as it is; what is younger counts more. A batch that is larger than that
     has several updates, a smaller one has one now and then. It works on streams of single images.
-    Moves scale and shift of all normalisation layers (the authors' code: of BatchNorm) and the
-    BatchNorm statistics. Returns the teacher's logits, before the update, with the statistics kept.
-    Cost of a batch: 1 forward; 2 forwards and 1 backward on the memory for each update.
+    The authors' code moves scale and shift of BatchNorm only. Returns the teacher's logits, with
+    the statistics kept. Two of the forwards, and the backward, are on the memory, for each update.
     """
 
-    name: ClassVar[str] = "rotta"
-    config_class: ClassVar[type[Config]] = RottaConfig
+    name = "rotta"
+    config_class = RottaConfig
     config: RottaConfig
-    card: ClassVar[MethodCard] = MethodCard(
+    card = MethodCard(
+        authors="Yuan et al.",
+        year=2023,
         paper="https://arxiv.org/abs/2303.13899",
         code="https://github.com/BIT-DA/RoTTA",
-        year=2023,
         moves="scale and shift of normalisation layers, BatchNorm statistics",
         forwards=3,
         backwards=1,

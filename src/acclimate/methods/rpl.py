@@ -1,15 +1,11 @@
-"""Robust pseudo-labels: a bounded cross entropy with the model's own predictions (RPL)."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
 from acclimate.functional.entropy import log_probs
-from acclimate.methods.config import Config, GradientConfig, Presets, hp, uniform
-from acclimate.methods.method import MethodCard
+from acclimate.methods.config import GradientConfig, hp, published, uniform
 from acclimate.methods.tent import Tent
 
 
@@ -18,11 +14,7 @@ class RplConfig(GradientConfig):
     """Options of `rpl`; the defaults are those of the benchmarks on CIFAR-10."""
 
     # On ImageNet the benchmark of CCC has plain momentum, that of ROID has Nesterov's form.
-    presets: ClassVar[Presets] = {
-        "cifar10": {},
-        "cifar100": {},
-        "imagenet": {"optimizer": "sgd", "lr": 5e-4},
-    }
+    presets = published("cifar10", "cifar100", imagenet={"optimizer": "sgd", "lr": 5e-4})
 
     exponent: float = hp(
         0.8,
@@ -36,23 +28,18 @@ class RplConfig(GradientConfig):
 class Rpl(Tent):
     """Minimises the generalised cross entropy with the model's own most likely classes.
 
-    Paper: Rusak et al. 2022, https://arxiv.org/abs/2104.12928; the loss is that of Zhang &
-    Sabuncu 2018, https://arxiv.org/abs/1805.07836.
-    Official code: https://github.com/bethgelab/robustness.
-    Here it runs as in the benchmarks: online, one update a batch.
-    Moves scale and shift of all normalisation layers. Returns the logits before the update.
-    Cost of a batch: 1 forward, 1 backward.
+    The loss is that of Zhang & Sabuncu 2018, https://arxiv.org/abs/1805.07836. Here it runs as in
+    the benchmarks: online, one update a batch.
     """
 
-    name: ClassVar[str] = "rpl"
-    config_class: ClassVar[type[Config]] = RplConfig
+    name = "rpl"
+    config_class = RplConfig
     config: RplConfig
-    card: ClassVar[MethodCard] = MethodCard(
+    card = Tent.card.variant(
+        authors="Rusak et al.",
+        year=2022,
         paper="https://arxiv.org/abs/2104.12928",
         code="https://github.com/bethgelab/robustness",
-        year=2022,
-        moves="scale and shift of normalisation layers",
-        backwards=1,
     )
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:

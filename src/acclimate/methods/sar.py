@@ -1,20 +1,16 @@
-"""Sharpness-aware and reliable entropy minimisation (SAR)."""
-
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from acclimate.functional.entropy import entropy
 from acclimate.functional.norm import NORM_LAYERS, norm_parameters
-from acclimate.methods.config import Config, GradientConfig, Presets, hp, log_uniform, uniform
+from acclimate.methods.config import GradientConfig, changed, hp, log_uniform, published, uniform
 from acclimate.methods.gradient import all_finite
-from acclimate.methods.method import MethodCard
 from acclimate.methods.tent import Tent
 from acclimate.snapshot import copy_tree
 
@@ -57,13 +53,9 @@ class SkipTopConfig(GradientConfig):
 class SarConfig(SkipTopConfig):
     """Options of `sar`; rate and batches of 200 are the benchmarks' on CIFAR-10."""
 
-    presets: ClassVar[Presets] = {
-        "cifar10": {},
-        "cifar100": {},
-        "imagenet": {"lr": 2.5e-4, "skip_top": TOP_OF_RESNET50},
-    }
+    presets = published("cifar10", "cifar100", imagenet={"lr": 2.5e-4, "skip_top": TOP_OF_RESNET50})
 
-    optimizer: str = hp("sgd", choices=("adam", "adamw", "sgd"), help="the optimiser")
+    optimizer: str = changed(GradientConfig, "optimizer", "sgd")
     max_entropy: float = hp(
         0.4,
         low=0.0,
@@ -79,30 +71,27 @@ class SarConfig(SkipTopConfig):
 class Sar(Tent):
     """Minimises the entropy of sure predictions where the loss is flat, and recovers from collapse.
 
-    Paper: Niu et al. 2023, https://arxiv.org/abs/2302.12400.
-    Official code: https://github.com/mr-eggplant/SAR.
     The weights climb a short way up the loss, the gradient is taken there on the samples that are
     still sure, and applied where they were. If the moving mean of the second loss gets low, source
     weights, a fresh optimiser and no mean take over (`counts.restored`); the authors' code writes
     the low mean back, and so restores again and again. A batch without a sure sample changes
     nothing; their optimiser coasts on its momentum then. NSP, if added, is in the second gradient.
-    Moves scale and shift of normalisation layers, without the share `skip_top` next to the output.
-    The authors exclude by name: `layer4` of ResNets, blocks 9 to 11 of ViTs, and any layer that is
-    called `norm`, or is inside a module of a name that ends so. The last rule is for the last layer
-    of ViTs, but hits others, such as the stem of a model that calls it `norm`; no name matters
-    here. Nothing is excluded in CIFAR's WideResNets: the default. Their rate for ViTs is 1e-3, and
-    shrinks with small batches. Returns the logits before the update.
-    Cost of a batch: 2 forwards, 2 backwards.
+    The share `skip_top` of the layers, next to the output, does not move. The authors exclude by
+    name: `layer4` of ResNets, blocks 9 to 11 of ViTs, and any layer that is called `norm`, or is
+    inside a module of a name that ends so. The last rule is for the last layer of ViTs, but hits
+    others, such as the stem of a model that calls it `norm`; no name matters here. Nothing is
+    excluded in CIFAR's WideResNets: the default. Their rate for ViTs is 1e-3, and shrinks with
+    small batches.
     """
 
-    name: ClassVar[str] = "sar"
-    config_class: ClassVar[type[Config]] = SarConfig
+    name = "sar"
+    config_class = SarConfig
     config: SarConfig
-    card: ClassVar[MethodCard] = MethodCard(
+    card = Tent.card.variant(
+        authors="Niu et al.",
+        year=2023,
         paper="https://arxiv.org/abs/2302.12400",
         code="https://github.com/mr-eggplant/SAR",
-        year=2023,
-        moves="scale and shift of normalisation layers",
         forwards=2,
         backwards=2,
     )

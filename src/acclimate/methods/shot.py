@@ -1,10 +1,7 @@
-"""Source hypothesis transfer (SHOT), one step a batch."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +9,7 @@ from torch import Tensor, nn
 
 from acclimate.functional.entropy import information_maximization, log_probs
 from acclimate.introspect import get_head
-from acclimate.methods.config import Config, GradientConfig, Presets, choice, hp, log_uniform
+from acclimate.methods.config import GradientConfig, changed, choice, hp, log_uniform, published
 from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.heads import FeatureMethod
 from acclimate.methods.method import MethodCard
@@ -23,9 +20,9 @@ class ShotConfig(GradientConfig):
     """Options of `shot`; the defaults are those of the TTT++ framework on CIFAR."""
 
     # The framework has a script for CIFAR-10 only; Choi et al. take its defaults for both.
-    presets: ClassVar[Presets] = {"cifar10": {}, "cifar100": {}}
+    presets = published("cifar10", "cifar100")
 
-    optimizer: str = hp("sgd", choices=("adam", "adamw", "sgd"), help="the optimiser")
+    optimizer: str = changed(GradientConfig, "optimizer", "sgd")
     confidence: float = hp(1.0, low=0.0, help="weight of the mean entropy")
     diversity: float = hp(1.0, low=0.0, help="weight of the entropy of the mean")
     pseudo_weight: float = hp(
@@ -66,24 +63,21 @@ def pseudo_labels(directions: Tensor, p: Tensor, n_last: int) -> Tensor:
 class Shot(FeatureMethod, GradientMethod):
     """Trains the encoder towards sure and evenly spread predictions of the frozen classifier.
 
-    Paper: Liang et al. 2020, https://arxiv.org/abs/2002.08546.
-    Official code: https://github.com/tim-learn/SHOT (offline).
-    The original makes pseudo-labels of the whole target set once an epoch. Online they come from
-    centroids of the current batch, or of a queue of the last samples; the framework of TTT++, whose
-    rates and weights are taken here, reshuffles between labelling and training, so that its labels
-    belong to other images, which is not repeated. Plain entropies take the place of logarithms with
-    an epsilon. `pseudo_labels="none"` is SHOT-IM.
-    Moves all parameters but the head's. Returns the logits before the update.
-    Cost of a batch: 1 forward, 1 backward.
+    The original is offline, and makes pseudo-labels of the whole target set once an epoch. Online
+    they come from centroids of the current batch, or of a queue of the last samples; the framework
+    of TTT++, whose rates and weights are taken here, reshuffles between labelling and training, so
+    that its labels belong to other images, which is not repeated. Plain entropies take the place of
+    logarithms with an epsilon. `pseudo_labels="none"` is SHOT-IM.
     """
 
-    name: ClassVar[str] = "shot"
-    config_class: ClassVar[type[Config]] = ShotConfig
+    name = "shot"
+    config_class = ShotConfig
     config: ShotConfig
-    card: ClassVar[MethodCard] = MethodCard(
+    card = MethodCard(
+        authors="Liang et al.",
+        year=2020,
         paper="https://arxiv.org/abs/2002.08546",
         code="https://github.com/tim-learn/SHOT",
-        year=2020,
         moves="all parameters but the head's",
         backwards=1,
         reconstruction="how pseudo-labels are made online is not published",

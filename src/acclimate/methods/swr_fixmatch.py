@@ -1,9 +1,6 @@
-"""SWR with FixMatch in place of nearest source prototypes (supplement)."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,8 +8,7 @@ from torch import Tensor
 
 from acclimate.functional.entropy import log_probs
 from acclimate.functional.views import VIEW_SETS, apply_views, get_views
-from acclimate.methods.config import Config, Presets, hp
-from acclimate.methods.method import MethodCard
+from acclimate.methods.config import hp, published
 from acclimate.methods.swr import IMAGENET, SwrConfig, SwrMethod
 
 
@@ -20,7 +16,7 @@ from acclimate.methods.swr import IMAGENET, SwrConfig, SwrMethod
 class SwrFixmatchConfig(SwrConfig):
     """Options of `swr_fixmatch`; threshold and weight are FixMatch's own."""
 
-    presets: ClassVar[Presets] = {"cifar10": {}, "cifar100": {}, "imagenet": IMAGENET}
+    presets = published("cifar10", "cifar100", imagenet=IMAGENET)
 
     threshold: float = hp(0.95, low=0.0, high=1.0, help="learn from predictions as sure as this")
     weight: float = hp(1.0, low=0.0, help="of the consistency loss")
@@ -32,24 +28,20 @@ class SwrFixmatchConfig(SwrConfig):
 class SwrFixmatch(SwrMethod):
     """Trains all parameters, damped by SWR, to predict on a strong view what is sure on the batch.
 
-    Paper: Choi et al. 2022, supplement, https://arxiv.org/abs/2207.11707; FixMatch is Sohn et al.
-    2020, https://arxiv.org/abs/2001.07685. Official code: none is public.
-    Reconstruction: the supplement does not give its settings. Here the batch itself stands for the
-    weak view, and the strong one has the transforms that the projector is trained with; threshold
-    and weight are those of the FixMatch code the supplement names.
-    Moves all parameters. Returns the logits before the update.
-    Cost of a batch: 2 forwards (the second on the strong view), 1 backward through both.
+    In the supplement; FixMatch is Sohn et al. 2020, https://arxiv.org/abs/2001.07685. Here the
+    batch itself stands for the weak view, and the strong one has the transforms that the projector
+    is trained with; threshold and weight are those of the FixMatch code the supplement names. The
+    second forward is on the strong view; the backward is through both.
     """
 
-    name: ClassVar[str] = "swr_fixmatch"
-    config_class: ClassVar[type[Config]] = SwrFixmatchConfig
+    name = "swr_fixmatch"
+    config_class = SwrFixmatchConfig
     config: SwrFixmatchConfig
-    card: ClassVar[MethodCard] = MethodCard(
-        paper="https://arxiv.org/abs/2207.11707",
+    card = SwrMethod.card.variant(
+        authors="Choi et al.",
         year=2022,
-        moves="all parameters",
+        paper="https://arxiv.org/abs/2207.11707",
         forwards=2,
-        backwards=1,
         reconstruction="the paper does not give its settings of FixMatch",
     )
 

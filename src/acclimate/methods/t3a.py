@@ -1,9 +1,6 @@
-"""Class prototypes from the stream in place of the classifier (T3A)."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,8 +8,7 @@ from torch import Tensor
 
 from acclimate.forward import Forward
 from acclimate.functional.entropy import entropy
-from acclimate.functional.norm import STATISTICS
-from acclimate.methods.config import Config, Presets, choice, hp
+from acclimate.methods.config import Config, changed, choice, hp, published
 from acclimate.methods.heads import FeatureMethod, linear_head
 from acclimate.methods.method import MethodCard
 
@@ -22,11 +18,9 @@ class T3aConfig(Config):
     """Options of `t3a`."""
 
     # It is not for pixels.
-    presets: ClassVar[Presets] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
+    presets = published("cifar10", "cifar100", "imagenet")
 
-    statistics: str = hp(
-        "source", choices=STATISTICS, help="BatchNorm statistics: the source's, or another policy"
-    )
+    statistics: str = changed(Config, "statistics", "source")
     n_supports: int = hp(
         100,
         low=1,
@@ -38,24 +32,23 @@ class T3aConfig(Config):
 class T3a(FeatureMethod):
     """Classifies by class prototypes made of the stream's own surest features.
 
-    Paper: Iwasawa & Matsuo 2021, https://openreview.net/forum?id=e_yvNqkJKAW.
-    Official code: https://github.com/matsuolab/T3A.
     Starts with the rows of the linear head as supports; each sample then becomes a support of the
     class that the head predicts, and each class keeps those of lowest entropy. BatchNorm keeps the
     source's statistics, as in the authors' code. Their "keep all" (M = −1) drops a support at each
     call and lets the memory grow; here the number is always bounded: classes × supports × width
-    values are kept, 0.8 GB for ImageNet's 1000 classes, 100 supports and 2048 features.
-    Moves no parameter. Returns products of features and prototypes, the batch's own features
-    counted in; their softmax is no probability to rely on. Cost of a batch: 1 forward.
+    values are kept, 0.8 GB for ImageNet's 1000 classes, 100 supports and 2048 features. Returns
+    products of features and prototypes, the batch's own features counted in; their softmax is no
+    probability to rely on.
     """
 
-    name: ClassVar[str] = "t3a"
-    config_class: ClassVar[type[Config]] = T3aConfig
+    name = "t3a"
+    config_class = T3aConfig
     config: T3aConfig
-    card: ClassVar[MethodCard] = MethodCard(
+    card = MethodCard(
+        authors="Iwasawa & Matsuo",
+        year=2021,
         paper="https://openreview.net/forum?id=e_yvNqkJKAW",
         code="https://github.com/matsuolab/T3A",
-        year=2021,
     )
 
     supports: Tensor

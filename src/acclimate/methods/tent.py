@@ -1,8 +1,4 @@
-"""Test-time entropy minimisation on normalisation layers (TENT)."""
-
 from __future__ import annotations
-
-from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -17,20 +13,18 @@ from acclimate.methods.method import MethodCard, Problem
 class Tent(GradientMethod):
     """Minimises the entropy of predictions over scale and shift of the normalisation layers.
 
-    Paper: Wang et al. 2021, https://arxiv.org/abs/2006.10726.
-    Official code: https://github.com/DequanWang/tent.
-    Moves scale and shift of all normalisation layers; the authors' code takes BatchNorm2d only,
-    which is the same on a model that has no other. It also runs the model in training mode, and so
-    with dropout; here dropout stays off. Returns the logits before the update. `GradientConfig`
-    says which values of the presets are published. Cost of a batch: 1 forward, 1 backward.
+    The authors' code takes BatchNorm2d only, which is the same on a model that has no other. It
+    also runs the model in training mode, and so with dropout; here dropout stays off.
+    `GradientConfig` says which values of the presets are published.
     """
 
-    name: ClassVar[str] = "tent"
-    config_class: ClassVar[type[Config]] = GradientConfig
-    card: ClassVar[MethodCard] = MethodCard(
+    name = "tent"
+    config_class = GradientConfig
+    card = MethodCard(
+        authors="Wang et al.",
+        year=2021,
         paper="https://arxiv.org/abs/2006.10726",
         code="https://github.com/DequanWang/tent",
-        year=2021,
         moves="scale and shift of normalisation layers",
         backwards=1,
         shards=True,

@@ -1,10 +1,7 @@
-"""Test-time feature alignment (TFA): the part of TTT++ that needs no views."""
-
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,24 +9,23 @@ from torch import Tensor
 from acclimate.artifact import Artifact
 from acclimate.errors import AcclimateWarning, ArtifactMissing, UnsuitableModel
 from acclimate.methods.alignment import Alignment
-from acclimate.methods.config import Config, GradientConfig, Presets, hp, log_uniform
+from acclimate.methods.config import GradientConfig, changed, hp, log_uniform, published
 from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.method import MethodCard
 from acclimate.parts.contrast import Contrast
 from acclimate.parts.contrastive_head import head_from_weights
-from acclimate.parts.part import Part
 
 
 @dataclass(frozen=True, kw_only=True)
 class TfaConfig(GradientConfig):
     """Options of `tfa`; the defaults are the authors' for CIFAR-10."""
 
-    presets: ClassVar[Presets] = {
-        "cifar10": {},
-        "cifar100": {"lr": 1e-4, "encoder_scale": 5.0, "head_scale": 20.0, "window": 2048},
-    }
+    presets = published(
+        "cifar10",
+        cifar100={"lr": 1e-4, "encoder_scale": 5.0, "head_scale": 20.0, "window": 2048},
+    )
 
-    optimizer: str = hp("sgd", choices=("adam", "adamw", "sgd"), help="the optimiser")
+    optimizer: str = changed(GradientConfig, "optimizer", "sgd")
     lr: float = hp(
         1e-2, low=0.0, search=log_uniform(1e-5, 1e-1), help="learning rate of the optimiser"
     )
@@ -54,33 +50,30 @@ class TfaConfig(GradientConfig):
 class Tfa(GradientMethod):
     """Pulls mean and covariance of the features back to those of the source.
 
-    Paper: Liu et al. 2021,
-    https://papers.nips.cc/paper/2021/hash/b618c3210e934362ac261db280128c22-Abstract.html.
-    Official code: https://github.com/vita-epfl/ttt-plus-plus (cifar, method `align`).
-    The features are those of the encoder and what a projection head makes of them; the head comes
-    from training jointly with a contrastive loss. If the artifact has none, the encoder's space is
-    aligned alone, with a warning unless `head_scale` is 0. Moments are taken over the batch and a
-    queue of earlier features, once the queue is full.
+    The method `align` of the authors' code for CIFAR. The features are those of the encoder and
+    what a projection head makes of them; the head comes from training jointly with a contrastive
+    loss. If the artifact has none, the encoder's space is aligned alone, with a warning unless
+    `head_scale` is 0. Classifier and head are fixed. Moments are taken over the batch and a queue
+    of earlier features, once the queue is full.
     The authors' script is offline: it passes over the test set up to 500 times, and its learning
     rate and its end depend on the test error. Here each batch is seen once. It also predicts with
     running statistics that move; here the batch's own, those of the update, are used. Its queue
     hands out the tensor that it then writes the batch into, so that moments count every batch
     twice, once without a gradient, in the place of the oldest one; here it counts once.
-    Moves all parameters of the encoder; classifier and projection head are fixed. Returns the
-    logits before the update. Cost of a batch: 1 forward, 1 backward.
     """
 
-    name: ClassVar[str] = "tfa"
-    config_class: ClassVar[type[Config]] = TfaConfig
+    name = "tfa"
+    config_class = TfaConfig
     config: TfaConfig
-    card: ClassVar[MethodCard] = MethodCard(
+    card = MethodCard(
+        authors="Liu et al.",
+        year=2021,
         paper="https://papers.nips.cc/paper/2021/hash/b618c3210e934362ac261db280128c22-Abstract.html",
         code="https://github.com/vita-epfl/ttt-plus-plus",
-        year=2021,
         moves="all parameters of the encoder",
         backwards=1,
     )
-    needs: ClassVar[tuple[type[Part], ...]] = (Contrast,)
+    needs = (Contrast,)
 
     alignment: Alignment
     queue: Tensor

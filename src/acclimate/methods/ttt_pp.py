@@ -1,8 +1,6 @@
-"""TTT++: feature alignment and contrastive learning on the test images."""
-
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -11,8 +9,7 @@ from torch import Tensor
 from acclimate.errors import ArtifactMissing
 from acclimate.functional.contrast import contrastive_loss
 from acclimate.functional.views import VIEW_SETS, apply_views, get_views
-from acclimate.methods.config import Config, Presets, hp, log_uniform, uniform
-from acclimate.methods.method import MethodCard
+from acclimate.methods.config import hp, log_uniform, uniform
 from acclimate.methods.tfa import Tfa, TfaConfig
 from acclimate.parts.contrastive_head import HOW_TO_TRAIN
 
@@ -20,8 +17,6 @@ from acclimate.parts.contrastive_head import HOW_TO_TRAIN
 @dataclass(frozen=True, kw_only=True)
 class TttPpConfig(TfaConfig):
     """Options of `ttt_pp`; the defaults are the authors' for CIFAR-10."""
-
-    presets: ClassVar[Presets] = TfaConfig.presets
 
     temperature: float = hp(
         0.5, low=1e-4, search=uniform(0.05, 1.0), help="of the contrastive loss (T)"
@@ -40,30 +35,18 @@ class TttPpConfig(TfaConfig):
 class TttPp(Tfa):
     """Aligns features with the source, and goes on with the contrastive task of training.
 
-    Paper: Liu et al. 2021,
-    https://papers.nips.cc/paper/2021/hash/b618c3210e934362ac261db280128c22-Abstract.html.
-    Official code: https://github.com/vita-epfl/ttt-plus-plus (cifar, method `both`).
-    Needs a model that was trained jointly with a projection head on a contrastive loss
-    (`acclimate train --joint simclr`), and the head in the artifact. The two views of the batch
-    pass the model together, as in training by the authors; the alignment sees the batch as it is.
-    The authors' script is offline and takes the two losses from different batches; here each batch
-    is seen once, by both, and no test label is used. See `tfa` for the rest.
-    Moves all parameters of the encoder; classifier and projection head are fixed. Returns the
-    logits before the update. Cost of a batch: 2 forwards (the second on twice as many images, two
-    views of each), 1 backward through both.
+    The method `both` of the authors' code for CIFAR. Needs a model that was trained jointly with a
+    projection head on a contrastive loss (`acclimate train --joint simclr`), and the head in the
+    artifact. The two views of the batch pass the model together, as in training by the authors; the
+    alignment sees the batch as it is. The authors' script is offline and takes the two losses from
+    different batches; here each batch is seen once, by both, and no test label is used. See `tfa`
+    for the rest. The second forward is on twice as many images, the backward is through both.
     """
 
-    name: ClassVar[str] = "ttt_pp"
-    config_class: ClassVar[type[Config]] = TttPpConfig
+    name = "ttt_pp"
+    config_class = TttPpConfig
     config: TttPpConfig
-    card: ClassVar[MethodCard] = MethodCard(
-        paper="https://papers.nips.cc/paper/2021/hash/b618c3210e934362ac261db280128c22-Abstract.html",
-        code="https://github.com/vita-epfl/ttt-plus-plus",
-        year=2021,
-        moves="all parameters of the encoder",
-        forwards=2,
-        backwards=1,
-    )
+    card = replace(Tfa.card, forwards=2)
     #: Whether an artifact without a projection head is of no use, and need not be made.
     needs_contrast_head: ClassVar[bool] = True
 

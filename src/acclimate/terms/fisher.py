@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from acclimate.options import hp, log_uniform
 from acclimate.parts.fisher import FisherInformation
-from acclimate.parts.part import Part
 from acclimate.terms.term import ActiveTerm, Term, register_term
 
 if TYPE_CHECKING:
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 class FisherPenalty(Term):
     """Squared distance from the source's weights, weighted by the Fisher information of each."""
 
-    name: ClassVar[str] = "fisher"
-    needs: ClassVar[tuple[type[Part], ...]] = (FisherInformation,)
+    name = "fisher"
+    needs = (FisherInformation,)
 
     weight: float = hp(
         1.0, low=0.0, search=log_uniform(0.1, 5000), help="weight of the penalty (β)"

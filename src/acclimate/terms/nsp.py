@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
@@ -17,7 +17,6 @@ from acclimate.functional.pixels import resize_maps, take_samples, to_maps, to_r
 from acclimate.functional.swr_nsp import prototype_logits
 from acclimate.functional.views import VIEW_SETS, get_views
 from acclimate.options import Values, hp, uniform
-from acclimate.parts.part import Part
 from acclimate.parts.prototypes import Prototypes, build_projector
 from acclimate.terms.term import ActiveTerm, Term, register_term
 
@@ -76,8 +75,8 @@ class Nsp(NspOptions, Term):
     are those of the paper.
     """
 
-    name: ClassVar[str] = "nsp"
-    needs: ClassVar[tuple[type[Part], ...]] = (Prototypes,)
+    name = "nsp"
+    needs = (Prototypes,)
 
     weight: float = hp(1.0, low=0.0, help="weight of the whole term")
 

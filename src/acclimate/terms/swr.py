@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -15,7 +15,6 @@ from acclimate.functional.swr_nsp import (
     shape_penalties,
 )
 from acclimate.options import Values, choice, hp, log_uniform
-from acclimate.parts.part import Part
 from acclimate.parts.penalty import Penalty
 from acclimate.terms.term import ActiveTerm, Term, register_term
 
@@ -57,8 +56,8 @@ class Swr(SwrOptions, Term):
     The defaults are those of the paper. The penalties w come from the artifact.
     """
 
-    name: ClassVar[str] = "swr"
-    needs: ClassVar[tuple[type[Part], ...]] = (Penalty,)
+    name = "swr"
+    needs = (Penalty,)
 
     def attach(self, method: GradientMethod) -> ActiveSwr:
         """Read the penalties from the artifact."""
