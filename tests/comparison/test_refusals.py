@@ -51,6 +51,19 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"stream": "dirichlet", "delta": 0.0}, "delta"),
         ({"stream": "dirichlet", "delta": math.nan}, "delta"),
         ({"stream": "imbalanced", "ratio": 0.5}, "ratio"),
+        ({"stream": "imbalanced", "ratio": math.inf}, "ratio"),
+        ({"stream": "one_class", "n_batches": 0}, "n_batches"),
+        ({"stream": "one_class", "n_classes": 0}, "n_classes"),
+        ({"stream": "video", "frames": 0}, "frames"),
+        ({"stream": "video", "n_scenes": -1}, "n_scenes"),
+        ({"stream": "alternating", "period": 0}, "period"),
+        ({"stream": "foreign", "share": 1.0}, "share"),
+        ({"stream": "foreign", "share": 0.1, "batch_size": 2}, "share"),
+        ({"stream": "markov", "n_samples": 0}, "n_samples"),
+        ({"stream": "markov", "domain_correlation": 1.5}, "domain_correlation"),
+        ({"stream": "markov", "class_correlation": math.nan}, "class_correlation"),
+        ({"stream": "markov", "domain_ratio": 0.1}, "domain_ratio"),
+        ({"stream": "markov", "class_ratio": math.inf}, "class_ratio"),
         ({"window": 1}, "window"),
         ({"window": -3}, "window"),
     ],
@@ -65,6 +78,9 @@ def test_a_job_is_checked_before_anything_is_written():
     assert check_job(job).protocol == job.protocol
     with raises("no_clean_images", name="toys"):
         check_job(replace(job, data=replace(job.data, clean=None)))
+    turns = replace(job, protocol=Protocol(stream="alternating"))
+    with raises("no_clean_images", name="toys"):
+        check_job(replace(turns, data=replace(job.data, clean=None)))
     groups = {"wide": (Domain("wide", torch.rand(4, 5, 8, 8), torch.zeros(4).long()),)}
     with raises("model_rejects_input", found=(2, 5, 8, 8)):
         check_job(make_job(data=replace(job.data, groups=groups)))

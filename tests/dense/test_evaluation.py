@@ -18,14 +18,20 @@ from acclimate.metrics import PixelSums, Record, pack_sums, pool, unpack_sums
 from acclimate.streams import (
     Batch,
     Domain,
+    alternating,
     continual,
     dirichlet,
     episodic,
+    foreign,
+    imbalanced,
     label_sorted,
+    markov,
     mixed,
+    one_class,
     recurring,
     reset_each,
     sliding_window,
+    video,
     with_clean_probe,
 )
 from acclimate.testing.cases import tiny_artifact
@@ -126,6 +132,8 @@ def test_streams_that_do_not_look_at_labels_run():
         episodic(continual(domains(), 6)),
         with_clean_probe(reset_each(domains(), 6), clean, 4),
         sliding_window(reset_each([Domain("few", clean.x[:4], clean.y[:4])], 4), 3),
+        alternating(domains(), Domain("clean", clean.x, clean.y), 2, 6),
+        foreign(domains(), 0.25, 4),
     ]
     for stream in streams:
         result = acclimate.evaluate(acclimate.adapt(tiny_model("dense"), "infomax"), stream)
@@ -135,7 +143,9 @@ def test_streams_that_do_not_look_at_labels_run():
     ).forgetting == pytest.approx(0.0)
 
 
-@pytest.mark.parametrize("scenario", [label_sorted, dirichlet])
+@pytest.mark.parametrize(
+    "scenario", [label_sorted, dirichlet, imbalanced, one_class, markov, video]
+)
 def test_streams_by_class_refuse_masks(scenario):
     with raises("wrong_shape", found=(16, 8, 8)):
         list(scenario(domains(), batch_size=4))

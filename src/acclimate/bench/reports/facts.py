@@ -67,7 +67,9 @@ def _count_images(outcome: Outcome, counts: Mapping[str, tuple[int, int]]) -> di
     """Return how many images each domain has; where every pixel is a sample, as the data says."""
     if outcome.miou is None:
         return {name: n for name, (n, _) in counts.items()}
-    return {name: int(outcome.provenance["data"][name]["n"]) for name in counts}
+    described = outcome.provenance["data"]
+    # Clean images that come in turns with the domains are not described.
+    return {name: int(described[name]["n"]) for name in counts if name in described}
 
 
 def protocol_facts(outcome: Outcome) -> Facts:
