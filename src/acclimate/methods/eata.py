@@ -13,10 +13,9 @@ class EataConfig(EtaConfig):
     """Options of `eata`; the defaults are those published for CIFAR-10 at batches of 200."""
 
     presets = published(
-        **{
-            **EtaConfig.presets,
-            "imagenet": {**EtaConfig.presets["imagenet"], "fisher_weight": 2000.0},
-        }
+        "cifar10",
+        cifar100=EtaConfig.presets["cifar100"],
+        imagenet={**EtaConfig.presets["imagenet"], "fisher_weight": 2000.0},
     )
 
     fisher_weight: float = hp(

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from acclimate.errors import AcclimateWarning, InvalidConfig, UnsuitableModel
+from acclimate.artifact import Artifact
+from acclimate.errors import AcclimateWarning, ArtifactMissing, InvalidConfig, UnsuitableModel
 from acclimate.forward import Forward, is_about_inference, no_gradient
 from acclimate.functional.across import average
 from acclimate.functional.checkpointing import find_blocks
@@ -111,6 +112,18 @@ class GradientMethod(Method):
 
     # Tools for subclasses and terms -------------------------------------------------------------
 
+    @property
+    def known_artifact(self) -> Artifact:
+        """The artifact, where the method or a term needs one; it is an error if there is none."""
+        if self.artifact is None:
+            raise ArtifactMissing(
+                "artifact_needed",
+                f'The method "{self.name}" or one of its terms needs an artifact, found none. '
+                "Prepare one with acclimate.prepare(model, source).",
+                methods=(self.name,),
+            )
+        return self.artifact
+
     def first_pass(self, x: Tensor) -> Forward:
         """Return the pass with a graph that `loss` ran on the batch; run one if there is none.
 
@@ -188,40 +201,23 @@ class GradientMethod(Method):
 
     def update(self, loss: Tensor, gradients: Sequence[Tensor | None]) -> bool:
         """Step the optimiser; return whether the update was applied."""
-        gradients = average(gradients)
-        names = [
-            name
-            for name, gradient in zip(self.parameters_moved, gradients, strict=True)
-            if gradient is not None
-        ]
-        moved = [self.parameters_moved[name] for name in names]
-        steps: Sequence[Tensor] = [gradient for gradient in gradients if gradient is not None]
+        found = zip(self.parameters_moved, average(gradients), strict=True)
+        given = {name: gradient for name, gradient in found if gradient is not None}
+        moved = [self.parameters_moved[name] for name in given]
+        steps: Sequence[Tensor] = list(given.values())
         for term in self._terms_with("add_gradients"):
-            steps = term.add_gradients(names, steps, moved)
-        if not (bool(loss.isfinite()) and all_finite(steps)):
+            steps = term.add_gradients(list(given), steps, moved)
+        before = [parameter.detach().clone() for parameter in moved]
+        is_finite = bool(loss.isfinite()) and all_finite(steps)
+        if not (is_finite and self._try_step(moved, steps, before)):
             self.counts.skip("non_finite")
             return False
-        before = {name: p.detach().clone() for name, p in zip(names, moved, strict=True)}
-        optimizer_before = self._copy_optimizer()
-        applied = False
-        try:
-            self._apply_step(moved, steps)
-            applied = all_finite(moved)
-        finally:
-            if not applied:
-                with torch.no_grad():
-                    for name, parameter in zip(names, moved, strict=True):
-                        parameter.copy_(before[name])
-                self._load_optimizer_tree(optimizer_before)
-        if not applied:
-            self.counts.skip("non_finite")
-            return False
-        if all(torch.equal(before[name], p) for name, p in zip(names, moved, strict=True)):
+        if all(map(torch.equal, before, moved)):
             self._report_unchanged()
         else:
             self.counts.updates += 1
         for term in self._terms_with("after_update"):
-            term.after_update(before)
+            term.after_update(dict(zip(given, before, strict=True)))
         return True
 
     # Implementation -----------------------------------------------------------------------------
@@ -241,7 +237,11 @@ class GradientMethod(Method):
                 f'Expected parameters to train for the method "{self.name}", but all are frozen. '
                 "Unfreeze the model with model.requires_grad_(True).",
             )
-        self._pin()
+        if limit := self.speed.pinned:
+            terms = self.terms.values()
+            held = [n for n in self.parameters_moved if any(t.holds(n, limit) for t in terms)]
+            for name in held[: len(self.parameters_moved) - 1]:
+                del self.parameters_moved[name]
         self.optimizer = build_optimizer(list(self.parameters_moved.values()), self.config)
         for active in self.terms.values():
             active.start(self)
@@ -268,37 +268,20 @@ class GradientMethod(Method):
         found = self.run(x, moves=False)
         return self._answer(found.logits, found)
 
-    def _pin(self) -> None:
-        """Stop training the tensors that a term holds in place."""
-        limit = self.speed.pinned
-        if not limit:
-            return
-        for name in list(self.parameters_moved):
-            is_held = any(active.holds(name, limit) for active in self.terms.values())
-            if is_held and len(self.parameters_moved) > 1:
-                del self.parameters_moved[name]
-
     def _check_speed(self) -> None:
         """Refuse speed options that would change the result in an unintended way."""
         moving = self.statistics if self._has_batch_norm else ""
-        if self.speed.micro_batch and moving in ("running", "robust"):
-            raise InvalidConfig(
-                "conflicting_options",
-                f'The options micro_batch and statistics="{moving}" exclude each other, because '
-                "the statistics would change between the parts of one batch. Use "
-                'statistics="batch" or "source".',
-                options=("micro_batch", "statistics"),
-            )
-        if not self.speed.checkpoint:
-            return
-        if moving == "robust":
-            raise InvalidConfig(
-                "conflicting_options",
-                'The options checkpoint and statistics="robust" exclude each other, because '
-                "activations would be recomputed with changed statistics. Use other statistics.",
-                options=("checkpoint", "statistics"),
-            )
-        if not find_blocks(self.model):
+        excluded = {"micro_batch": ("running", "robust"), "checkpoint": ("robust",)}
+        for option, statistics in excluded.items():
+            if getattr(self.speed, option) and moving in statistics:
+                raise InvalidConfig(
+                    "conflicting_options",
+                    f'The options {option} and statistics="{moving}" exclude each other, because '
+                    "the statistics would change between two passes of one batch. Use "
+                    'statistics="batch" or "source".',
+                    options=(option, "statistics"),
+                )
+        if self.speed.checkpoint and not find_blocks(self.model):
             raise UnsuitableModel(
                 "not_applicable",
                 "The option checkpoint needs a model with blocks (modules that contain layers), "
@@ -308,10 +291,8 @@ class GradientMethod(Method):
 
     def needs_several_samples(self) -> bool:
         """A term may need a batch even if the model does not."""
-        if super().needs_several_samples():
-            return True
-        hook = "needs_several_samples"
-        return any(term.needs_several_samples() for term in self._terms_with(hook))
+        terms = self._terms_with("needs_several_samples")
+        return super().needs_several_samples() or any(t.needs_several_samples() for t in terms)
 
     def step(self, x: Tensor) -> Tensor:
         """Predict, then take one optimiser step on the loss."""
@@ -338,35 +319,26 @@ class GradientMethod(Method):
             self.after_update(x)
         return logits
 
-    def run(
-        self,
-        x: Tensor,
-        moves: bool = True,
-        statistics: Statistics | None = None,
-        model: nn.Module | None = None,
+    def _pass(
+        self, x: Tensor, moves: bool, statistics: Statistics | None, model: nn.Module | None
     ) -> Forward:
-        """Run the model once; keep the first pass with a graph on the batch for the terms."""
-        result = super().run(x, moves, statistics, model)
+        """Run the model in micro-batches; keep the first pass on the batch for the terms."""
+        whole, size = super()._pass, self.speed.micro_batch
+        if size == 0 or len(x) <= size:
+            result = whole(x, moves, statistics, model)
+        else:
+            parts = Pass.of(
+                split(x, size, 2 if self.needs_several_samples() else 1),
+                lambda part: whole(part, moves, statistics, model),
+                lambda part: whole(part, False, statistics, model),
+            )
+            result = parts.result
+            if torch.is_grad_enabled():
+                self._passes.append(parts)
         if self.terms and x is self._batch and model is None and self._first is None:
             known = result.logits if result.features is None else result.features
             self._first = result if known.requires_grad else None
         return result
-
-    def _pass(
-        self, x: Tensor, moves: bool, statistics: Statistics | None, model: nn.Module | None
-    ) -> Forward:
-        size = self.speed.micro_batch
-        if size == 0 or len(x) <= size:
-            return super()._pass(x, moves, statistics, model)
-        whole = super()._pass
-        found = Pass.of(
-            split(x, size, 2 if self.needs_several_samples() else 1),
-            lambda part: whole(part, moves, statistics, model),
-            lambda part: whole(part, False, statistics, model),
-        )
-        if torch.is_grad_enabled():
-            self._passes.append(found)
-        return found.result
 
     def _crop(self, x: Tensor) -> Tensor:
         """Return a random square crop of all images; crop revealed labels in the same way."""
@@ -382,17 +354,29 @@ class GradientMethod(Method):
             self.labels = self.labels[..., *box]
         return x[..., *box]
 
-    def _apply_step(self, moved: Sequence[nn.Parameter], steps: Sequence[Tensor]) -> None:
-        """Step the optimiser with the given gradients; the caller's `.grad` is unchanged."""
-        kept = [parameter.grad for parameter in self.parameters_moved.values()]
+    def _try_step(
+        self, moved: Sequence[nn.Parameter], steps: Sequence[Tensor], before: Sequence[Tensor]
+    ) -> bool:
+        """Step the optimiser with the given gradients; the caller's `.grad` is unchanged.
+
+        If a parameter is not finite afterwards, or the optimiser fails, everything is restored.
+        """
+        every, state = list(self.parameters_moved.values()), self._copy_optimizer()
+        kept = [parameter.grad for parameter in every]
         self.optimizer.zero_grad(set_to_none=True)
+        is_finite = False
         try:
             for parameter, gradient in zip(moved, steps, strict=True):
                 parameter.grad = gradient
             self.optimizer.step()
+            is_finite = all_finite(moved)
         finally:
-            for parameter, own in zip(self.parameters_moved.values(), kept, strict=True):
+            for parameter, own in zip(every, kept, strict=True):
                 parameter.grad = own
+            if not is_finite:
+                copy_values(before, moved)
+                self._load_optimizer_tree(state)
+        return is_finite
 
     def _report_unchanged(self) -> None:
         """Count an update that changed no parameter, and warn once."""
@@ -467,21 +451,12 @@ def build_optimizer(
     parameters: Sequence[nn.Parameter], config: GradientConfig
 ) -> torch.optim.Optimizer:
     """Build the optimiser that a configuration names."""
+    shared: Any = {"lr": config.lr, "weight_decay": config.weight_decay}
     if config.optimizer == "sgd":
-        return torch.optim.SGD(
-            parameters,
-            lr=config.lr,
-            momentum=config.sgd_momentum,
-            nesterov=config.nesterov,
-            weight_decay=config.weight_decay,
-        )
+        momentum, nesterov = config.sgd_momentum, config.nesterov
+        return torch.optim.SGD(parameters, momentum=momentum, nesterov=nesterov, **shared)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return kind(
-        parameters,
-        lr=config.lr,
-        betas=(config.beta1, config.beta2),
-        weight_decay=config.weight_decay,
-    )
+    return kind(parameters, betas=(config.beta1, config.beta2), **shared)
 
 
 def all_finite(tensors: Sequence[Tensor]) -> bool:
@@ -492,3 +467,10 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
     # The maximum norm is exact, propagates NaN and infinity, and cannot overflow as a sum can.
     largest = torch._foreach_norm(filled, float("inf"))
     return bool(torch.stack([value.isfinite().to(filled[0].device) for value in largest]).all())
+
+
+@torch.no_grad()
+def copy_values(values: Sequence[Tensor], parameters: Sequence[nn.Parameter]) -> None:
+    """Copy values into parameters."""
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.copy_(value)

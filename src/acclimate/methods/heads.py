@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from acclimate.errors import UnsuitableModel
 from acclimate.forward import Forward
-from acclimate.functional.norm import Statistics
 from acclimate.introspect import get_head
 from acclimate.methods.method import Method
 
@@ -72,18 +71,11 @@ class FeatureMethod(Method):
             self.info = replace(self.info, head=find_head(self.model))
         super().setup()
 
-    def run(
-        self,
-        x: Tensor,
-        moves: bool = True,
-        statistics: Statistics | None = None,
-        model: nn.Module | None = None,
-    ) -> Forward:
-        """Run the model once; verify that a guessed head returns the logits of the first batch."""
-        result = super().run(x, moves, statistics, model)
-        if self._is_guessed and model is None:
+    def return_from(self, result: Forward) -> None:
+        """Verify, with the first pass of a batch, that a guessed head returns the logits."""
+        super().return_from(result)
+        if self._is_guessed:
             self._check_head(result)
-        return result
 
     @torch.no_grad()
     def _check_head(self, found: Forward) -> None:

@@ -14,7 +14,7 @@ class RdumbConfig(EtaConfig):
     """Options of `rdumb`; the defaults are those published for CIFAR-10 at batches of 200."""
 
     # The benchmark that runs it on CIFAR-100 keeps its threshold of CIFAR-10, other than for ETA.
-    presets = published(**{**EtaConfig.presets, "cifar100": {}})
+    presets = published("cifar10", "cifar100", imagenet=EtaConfig.presets["imagenet"])
 
     reset_every: int = hp(
         1000, low=1, search=log_uniform(100, 10000), help="updates from one reset to the next"

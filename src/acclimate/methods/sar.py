@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from acclimate.functional.entropy import entropy
 from acclimate.functional.norm import NORM_LAYERS, norm_parameters
 from acclimate.methods.config import GradientConfig, changed, hp, log_uniform, published, uniform
-from acclimate.methods.gradient import all_finite
+from acclimate.methods.gradient import all_finite, copy_values
 from acclimate.methods.tent import Tent
 from acclimate.snapshot import copy_tree
 
@@ -141,9 +141,7 @@ class Sar(Tent):
             return logits, loss, gradients
         finally:
             self._reliable = None
-            with torch.no_grad():
-                for parameter, value in zip(moved, before, strict=True):
-                    parameter.copy_(value)
+            copy_values(before, moved)
 
     def after_update(self, x: Tensor) -> None:
         """Restore the source if the loss has become too low to be true."""

@@ -41,12 +41,11 @@ class Tent(GradientMethod):
         """Report a model without trainable normalisation layers."""
         if norm_parameters(model):
             return super().check(model, config)
-        n_layers = sum(1 for _ in model.modules())
         return [
             Problem(
                 "normalisation",
                 "no BatchNorm, InstanceNorm, GroupNorm, LayerNorm or RMSNorm with parameters was "
-                f"found ({n_layers} modules looked at); {cls.name} moves only those.",
+                f"found; {cls.name} moves only those.",
                 'Use "swr_nsp", which trains other layers.',
             )
         ]

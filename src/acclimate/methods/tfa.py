@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from acclimate.artifact import Artifact
-from acclimate.errors import AcclimateWarning, ArtifactMissing, UnsuitableModel
+from acclimate.errors import AcclimateWarning, UnsuitableModel
 from acclimate.methods.alignment import Alignment
 from acclimate.methods.config import GradientConfig, changed, hp, log_uniform, published
 from acclimate.methods.gradient import GradientMethod
@@ -81,20 +81,17 @@ class Tfa(GradientMethod):
 
     def setup(self) -> None:
         """Take moments and head from the artifact, and start with an empty queue."""
-        artifact = _need(self.artifact, self.name)
-        device = next(iter(self.model.parameters())).device
-        self.alignment = self._build_alignment(artifact).to(device)
+        info, like = self.known_artifact.info, next(iter(self.model.parameters()))
+        self.alignment = self._build_alignment(self.known_artifact, like)
         super().setup()
-        classifier = self.model.get_submodule(artifact.info.known_head)
-        fixed = {id(parameter) for parameter in classifier.parameters()}
+        fixed = {id(p) for p in self.model.get_submodule(info.known_head).parameters()}
         if all(id(parameter) in fixed for parameter in self.parameters_moved.values()):
             raise UnsuitableModel(
                 "nothing_to_train",
                 f"{self.name} moves the encoder, but every parameter before the head "
-                f'"{artifact.info.known_head}" is frozen. Unfreeze it: model.requires_grad_(True).',
+                f'"{info.known_head}" is frozen. Unfreeze it: model.requires_grad_(True).',
             )
-        like = next(iter(self.model.parameters()))
-        self.add_state("queue", like.new_zeros(self.config.window, artifact.info.known_width))
+        self.add_state("queue", like.new_zeros(self.config.window, info.known_width))
         self.add_state("n_queued", 0)
         self._fresh: Tensor | None = None
 
@@ -119,12 +116,10 @@ class Tfa(GradientMethod):
         n_wanted = self.config.window - n
         return self.queue[-n_wanted:] if 0 < n_wanted <= self.n_queued else self.queue[:0]
 
-    def _build_alignment(self, artifact: Artifact) -> Alignment:
-        config = self.config
-        head = None
+    def _build_alignment(self, artifact: Artifact, like: Tensor) -> Alignment:
+        config, head = self.config, None
         if artifact.parts["contrast"]["head"] is not None:
-            head = head_from_weights(artifact.part("contrast_head"))
-            head.to(next(iter(self.model.parameters())))
+            head = head_from_weights(artifact.part("contrast_head")).to(like)
         elif config.head_scale:
             warnings.warn(
                 AcclimateWarning(
@@ -137,15 +132,5 @@ class Tfa(GradientMethod):
                 stacklevel=2,
             )
         scales = (config.encoder_scale, config.head_scale)
-        return Alignment(artifact.part("contrast"), head, scales, config.mean_weight)
-
-
-def _need(artifact: Artifact | None, method: str) -> Artifact:
-    if artifact is None:
-        raise ArtifactMissing(
-            "artifact_needed",
-            "an artifact with the part contrast is needed: acclimate.prepare(model, source, "
-            'method="tfa").',
-            methods=(method,),
-        )
-    return artifact
+        moments = artifact.part("contrast")
+        return Alignment(moments, head, scales, config.mean_weight).to(like.device)

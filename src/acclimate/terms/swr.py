@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -91,13 +91,10 @@ class ActiveSwr(ActiveTerm):
         self.anchor = anchor
         self.state = {}
         self._penalty = dict(penalty)
-        self._by_tensor = all(value.numel() == 1 for value in penalty.values())
-        self._coefficients = {name: 2 * strength * value for name, value in penalty.items()}
-        self._numbers = (
-            {name: float(value) for name, value in self._coefficients.items()}
-            if self._by_tensor
-            else {}
-        )
+        # Factors of θ − θ*: plain numbers if every parameter has one penalty, otherwise tensors.
+        self._numbers: dict[str, Any] = {n: 2 * strength * w for n, w in penalty.items()}
+        if all(value.numel() == 1 for value in penalty.values()):
+            self._numbers = {name: float(factor) for name, factor in self._numbers.items()}
 
     def start(self, method: GradientMethod) -> None:
         """Store the source's parameters, if they are the anchor."""
@@ -113,25 +110,20 @@ class ActiveSwr(ActiveTerm):
         self, names: Sequence[str], gradients: Sequence[Tensor], parameters: Sequence[Tensor]
     ) -> Sequence[Tensor]:
         """Add the term's gradient; parameters without anchor or penalty are unchanged."""
-        anchors = self.state
-        chosen = [
-            index
-            for index, name in enumerate(names)
-            if name in anchors and name in self._coefficients
-        ]
+        known = self.state.keys() & self._numbers.keys()
+        chosen = [index for index, name in enumerate(names) if name in known]
         if not chosen:
             return gradients
-        kept = [names[index] for index in chosen]
-        coefficients: list[float] | list[Tensor]
-        if self._by_tensor:
-            coefficients = [self._numbers[name] for name in kept]
-        else:
-            coefficients = [self._coefficients[name].to(anchors[name]) for name in kept]
+        anchors = [self.state[names[index]] for index in chosen]
+        factors = [self._numbers[names[index]] for index in chosen]
         added = add_penalty_gradient(
             [gradients[index] for index in chosen],
             [parameters[index].detach() for index in chosen],
-            [anchors[name].to(parameters[index]) for index, name in zip(chosen, kept, strict=True)],
-            coefficients,
+            [a.to(parameters[index]) for index, a in zip(chosen, anchors, strict=True)],
+            [
+                c.to(a) if isinstance(c, Tensor) else c
+                for c, a in zip(factors, anchors, strict=True)
+            ],
         )
         result = list(gradients)
         for index, gradient in zip(chosen, added, strict=True):

@@ -2,26 +2,7 @@
 
 A term has two classes. The first is a frozen dataclass of options, which users pass to
 `adapt(..., terms=[...])`. The second is the active term inside one adapted model, which `attach`
-builds. Custom terms are used like those of the package:
-
-    @dataclass(frozen=True, kw_only=True)
-    class Pull(acclimate.Term):
-        name = "pull"
-        weight: float = acclimate.hp(0.1, low=0.0, help="weight of the squared logits")
-
-        def attach(self, method):
-            return ActivePull(self.weight)
-
-
-    class ActivePull(acclimate.ActiveTerm):
-        def __init__(self, weight):
-            super().__init__()
-            self.weight = weight
-
-        def loss(self, method, x):
-            return self.weight * method.first_pass(x).logits.square().mean()
-
-    adapted = acclimate.adapt(model, "tent", terms=[Pull(weight=0.5)])
+builds. Custom terms are used like those of the package; CONTRIBUTING.md has an example.
 """
 
 from __future__ import annotations
@@ -33,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
-from acclimate.errors import ArtifactMissing, InvalidConfig
+from acclimate.errors import InvalidConfig
 from acclimate.forward import Forward
 from acclimate.options import Registry, Values
 from acclimate.parts.part import Part
@@ -56,19 +37,8 @@ class Term(Values):
         raise TypeError(f"{type(self).__name__} must define attach()")
 
     def artifact_of(self, method: GradientMethod) -> Artifact:
-        """Return the artifact of a method.
-
-        Raises:
-            ArtifactMissing: The method has none.
-        """
-        if method.artifact is None:
-            raise ArtifactMissing(
-                "artifact_needed",
-                f'The term "{self.name}" needs an artifact, found none. Prepare one with '
-                "acclimate.prepare(model, source).",
-                methods=(method.name,),
-            )
-        return method.artifact
+        """Return the artifact of a method; raise ArtifactMissing if it has none."""
+        return method.known_artifact
 
 
 class ActiveTerm(nn.Module):
