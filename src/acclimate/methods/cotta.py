@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -113,25 +116,20 @@ class Cotta(GradientMethod):
         sure = log_probs(first.logits).amax(dim=1).exp()
         if float(sure.mean()) >= self.config.confidence:
             return self.run(x, moves=False, model=self.teacher).logits
-        if first.grid is not None:
-            return self._average_in_place(x, first.grid, generator)
-        found = []
-        for _ in range(self.config.n_augmentations):
-            changed = augment(self._augmentation, x, self.normalization, generator)
-            found.append(self.run(changed, moves=False, model=self.teacher).logits)
-        return torch.stack(found).mean(dim=0)
+        found = self._predict_augmented(x, first.grid, generator)
+        if first.grid is None:
+            return torch.stack(list(found)).mean(dim=0)
+        # Added up, because the logits of all pixels of all batches would take too much memory.
+        return functools.reduce(operator.add, found) / self.config.n_augmentations
 
-    def _average_in_place(self, x: Tensor, grid: Grid, generator: torch.Generator) -> Tensor:
-        """Return the teacher's mean logits of pixels, added up: to hold all would take too much."""
-        how = dataclasses.replace(self._augmentation, in_place=True)
-        total = torch.zeros(())
+    def _predict_augmented(
+        self, x: Tensor, grid: Grid | None, generator: torch.Generator
+    ) -> Iterator[Tensor]:
+        """Yield the teacher's logits of augmented batches; those of pixels are in their place."""
+        how = dataclasses.replace(self._augmentation, in_place=grid is not None)
         for number in range(self.config.n_augmentations):
             changed = augment(how, x, self.normalization, generator)
-            is_mirrored = number % 2 == 1
-            found = self.run(
-                changed.flip(-1) if is_mirrored else changed, moves=False, model=self.teacher
-            ).logits
-            if is_mirrored:
-                found = to_rows(to_maps(found, grid).flip(-1))
-            total = total.to(found) + found
-        return total / self.config.n_augmentations
+            is_mirrored = grid is not None and number % 2 == 1
+            changed = changed.flip(-1) if is_mirrored else changed
+            logits = self.run(changed, moves=False, model=self.teacher).logits
+            yield to_rows(to_maps(logits, grid).flip(-1)) if grid and is_mirrored else logits

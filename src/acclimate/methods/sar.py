@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from acclimate.functional.entropy import entropy
 from acclimate.functional.norm import NORM_LAYERS, norm_parameters
-from acclimate.methods.config import GradientConfig, changed, hp, log_uniform, published, uniform
+from acclimate.methods.config import GradientConfig, changed, hp, log_uniform, published
+from acclimate.methods.eta import EtaConfig
 from acclimate.methods.gradient import all_finite, copy_values
 from acclimate.methods.tent import Tent
 from acclimate.snapshot import copy_tree
@@ -56,12 +57,7 @@ class SarConfig(SkipTopConfig):
     presets = published("cifar10", "cifar100", imagenet={"lr": 2.5e-4, "skip_top": TOP_OF_RESNET50})
 
     optimizer: str = changed(GradientConfig, "optimizer", "sgd")
-    max_entropy: float = hp(
-        0.4,
-        low=0.0,
-        search=uniform(0.2, 0.6),
-        help="learn from predictions whose entropy is under this share of log K (E_0)",
-    )
+    max_entropy: float = changed(EtaConfig, "max_entropy", 0.4)
     radius: float = hp(0.05, low=0.0, search=log_uniform(0.005, 0.5), help="of the climb (ρ)")
     recover_below: float = hp(
         0.2, low=0.0, help="restore the source when the moving mean loss is under this; 0: never"

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from acclimate.forward import Forward
 from acclimate.functional.entropy import entropy
+from acclimate.functional.precision import at_least_float32
 from acclimate.methods.config import Config, changed, choice, hp, published
 from acclimate.methods.heads import FeatureMethod, linear_head
 from acclimate.methods.method import MethodCard
@@ -82,7 +83,8 @@ class T3a(FeatureMethod):
     def _with(self, features: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return supports and their entropies with these samples among them."""
         supports, entropies = self.supports.clone(), self.entropies.clone()
-        features = F.normalize(_at_least_single(features), dim=1).to(supports.dtype)
+        # In half precision a vector of zeros cannot be normalised.
+        features = F.normalize(at_least_float32(features), dim=1).to(supports.dtype)
         surprise = entropy(logits).to(entropies.dtype)
         labels = logits.argmax(dim=1)
         usable = torch.isfinite(surprise) & torch.isfinite(features).all(dim=1)
@@ -95,13 +97,7 @@ class T3a(FeatureMethod):
         return supports, entropies
 
     def _classify(self, found: Forward, supports: Tensor) -> Tensor:
-        features = _at_least_single(found.known_features)
+        features = at_least_float32(found.known_features)
         with torch.autocast(features.device.type, enabled=False):
             prototypes = F.normalize(supports.sum(dim=1, dtype=features.dtype), dim=1)
             return (features @ prototypes.T).to(found.logits.dtype)
-
-
-def _at_least_single(features: Tensor) -> Tensor:
-    """Promote half precision, in which a vector of zeros cannot be normalised."""
-    is_half = features.dtype in (torch.float16, torch.bfloat16)
-    return features.float() if is_half else features

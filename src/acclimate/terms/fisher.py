@@ -35,12 +35,7 @@ class FisherPenalty(Term):
 
 
 class ActiveFisherPenalty(ActiveTerm):
-    """The active penalty.
-
-    Args:
-        information: Fisher information by parameter name.
-        weight: Weight of the penalty.
-    """
+    """The active penalty; `information` is by parameter name."""
 
     def __init__(self, information: Mapping[str, Tensor], weight: float) -> None:
         super().__init__()

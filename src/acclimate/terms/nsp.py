@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -88,13 +88,7 @@ class Nsp(NspOptions, Term):
 
 
 class ActiveNsp(ActiveTerm):
-    """The active term.
-
-    Args:
-        prototypes: Prototypes (K, d) in the projector's space.
-        projector: Maps features to that space.
-        options: Weights, temperature and views.
-    """
+    """The active term; `prototypes` (K, d) are in the space that `projector` maps features to."""
 
     prototypes: Tensor
 
@@ -117,8 +111,8 @@ class ActiveNsp(ActiveTerm):
 
     def logits(self, features: Tensor) -> Tensor:
         """Classify features by their nearest prototype."""
-        statistics = "batch" if self.options.projector_statistics == "batch" else "source"
-        with use_statistics(self.projector, statistics):  # type: ignore[arg-type]
+        statistics: Any = self.options.projector_statistics
+        with use_statistics(self.projector, statistics):
             embeddings = self.projector(features)
         return prototype_logits(embeddings, self.prototypes, self.options.temperature)
 
