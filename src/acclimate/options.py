@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, get_type_hints
 
 from acclimate.errors import InvalidConfig, did_you_mean
 
@@ -101,7 +101,13 @@ def published(*at_defaults: str, **values: Mapping[str, Any]) -> Presets:
     return {**{benchmark: {} for benchmark in at_defaults}, **values}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def options(kind: type[Kind]) -> type[Kind]:
+    """Make a class of options: a frozen dataclass with keyword-only fields, for `Values`."""
+    return dataclass(frozen=True, kw_only=True)(kind)
+
+
+@options
 class Values:
     """Plain values, each validated against its declaration."""
 

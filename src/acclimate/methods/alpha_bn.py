@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from acclimate.errors import InvalidConfig
-from acclimate.methods.config import Config, changed, hp, uniform
+from acclimate.methods.config import Config, changed, hp, options, uniform
 from acclimate.methods.method import Method, MethodCard
 from acclimate.methods.norm import Norm
 
 _SHARE = 0.5
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class MixtureConfig(Config):
     """Options of methods that mix the source's statistics with the test batch's."""
 

@@ -1,17 +1,15 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from acclimate.errors import InvalidConfig
 from acclimate.functional.norm import use_statistics
-from acclimate.methods.config import Config, changed, hp
+from acclimate.methods.config import Config, changed, hp, options
 from acclimate.methods.method import MethodCard
 from acclimate.methods.norm import Norm
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class BnEmaConfig(Config):
     """Options of `bn_ema`."""
 

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from acclimate.errors import InvalidConfig, UnsuitableModel, did_you_mean
 from acclimate.forward import Forward
-from acclimate.options import Values, hp
+from acclimate.options import Values, hp, options
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class Speed(Values):
     """How a batch is computed. The defaults are level *exact*: they only reorder summations.
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from acclimate.errors import InvalidConfig
 from acclimate.functional.norm import STATISTICS
-from acclimate.options import PRESETS, Values, changed, choice, hp, log_uniform, published, uniform
+from acclimate.options import (
+    PRESETS,
+    Values,
+    changed,
+    choice,
+    hp,
+    log_uniform,
+    options,
+    published,
+    uniform,
+)
 
 __all__ = [
     "Config",
@@ -15,12 +23,13 @@ __all__ = [
     "choice",
     "hp",
     "log_uniform",
+    "options",
     "published",
     "uniform",
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class Config(Values):
     """Options every method has."""
 
@@ -38,7 +47,7 @@ class Config(Values):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class GradientConfig(Config):
     """Options of every method that learns by gradient steps.
 

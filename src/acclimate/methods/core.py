@@ -1,17 +1,15 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from acclimate.functional.entropy import entropy, log_probs
 from acclimate.methods.alpha_bn import MixingMethod, MixtureConfig
-from acclimate.methods.config import GradientConfig, choice, hp, published, uniform
+from acclimate.methods.config import GradientConfig, choice, hp, options, published, uniform
 from acclimate.methods.tent import Tent
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class CoreConfig(MixtureConfig, GradientConfig):
     """Options of `core`; the share of the source and the form of the loss are not known."""
 

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +12,12 @@ from acclimate.functional.augmentations import CottaAugmentation, augment, copy_
 from acclimate.functional.entropy import cross_entropy_between, log_probs
 from acclimate.functional.inputs import check_images
 from acclimate.functional.pixels import Grid, to_maps, to_rows
-from acclimate.methods.config import GradientConfig, hp, published, uniform
+from acclimate.methods.config import GradientConfig, hp, options, published, uniform
 from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.teacher import copy_frozen, follow, share_buffers
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class CottaConfig(GradientConfig):
     """Options of `cotta`; the defaults are published for CIFAR-10."""
 

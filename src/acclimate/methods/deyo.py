@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 
 from acclimate.functional.entropy import entropy, log_probs
 from acclimate.functional.norm import Statistics
-from acclimate.methods.config import hp, published, uniform
+from acclimate.methods.config import hp, options, published, uniform
 from acclimate.methods.sar import TOP_OF_RESNET50, SkipTopConfig, lower_norm_parameters
 from acclimate.methods.tent import Tent
 
@@ -45,7 +44,7 @@ def _resize(x: Tensor, height: int, width: int) -> Tensor:
     return F.interpolate(wide, size, mode="bilinear", antialias=True).to(x.dtype)
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class DeyoConfig(SkipTopConfig):
     """Options of `deyo`; the defaults are the authors', with the benchmarks' rate on CIFAR-10."""
 

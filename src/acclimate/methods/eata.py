@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from acclimate.methods.config import hp, log_uniform, published
+from acclimate.methods.config import hp, log_uniform, options, published
 from acclimate.methods.eta import Eta, EtaConfig
 from acclimate.terms.fisher import FisherPenalty
 from acclimate.terms.term import Term
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class EataConfig(EtaConfig):
     """Options of `eata`; the defaults are those published for CIFAR-10 at batches of 200."""
 

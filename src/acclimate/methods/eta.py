@@ -1,18 +1,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from acclimate.functional.entropy import entropy, log_probs
-from acclimate.methods.config import GradientConfig, hp, published, uniform
+from acclimate.methods.config import GradientConfig, hp, options, published, uniform
 from acclimate.methods.tent import Tent
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class EtaConfig(GradientConfig):
     """Options of `eta`; the defaults are those published for CIFAR-10 at batches of 200."""
 

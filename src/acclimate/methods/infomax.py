@@ -1,18 +1,16 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from acclimate.functional.entropy import information_maximization
-from acclimate.methods.config import GradientConfig, hp, uniform
+from acclimate.methods.config import GradientConfig, hp, options, uniform
 from acclimate.methods.gradient import GradientMethod
 
 #: The supplement's setting for Cityscapes-C; see `GradientConfig` for what of it is ours.
 CITYSCAPES = GradientConfig.presets["cityscapes"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class InfomaxConfig(GradientConfig):
     """Options of `infomax`; the defaults are those of SWR + NSP."""
 

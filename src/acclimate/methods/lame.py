@@ -1,19 +1,17 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from acclimate.forward import Forward
 from acclimate.functional.entropy import log_probs
-from acclimate.methods.config import Config, changed, choice, hp, published
+from acclimate.methods.config import Config, changed, choice, hp, options, published
 from acclimate.methods.heads import FeatureMethod
 from acclimate.methods.method import MethodCard
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class LameConfig(Config):
     """Options of `lame`."""
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,7 +9,7 @@ from acclimate.functional.augmentations import augment, copy_generator
 from acclimate.functional.augmix import AugMix
 from acclimate.functional.entropy import entropy_of_mean
 from acclimate.functional.norm import Statistics
-from acclimate.methods.config import GradientConfig, changed, hp, published
+from acclimate.methods.config import GradientConfig, changed, hp, options, published
 from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.method import MethodCard
 from acclimate.snapshot import copy_tree, load_tensors, model_tensors
@@ -18,7 +17,7 @@ from acclimate.snapshot import copy_tree, load_tensors, model_tensors
 _MOST_VALUES = 2**21  # in copies that are made at once, of as many images as that allows
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class MemoConfig(GradientConfig):
     """Options of `memo`; the defaults are published for CIFAR-10 and a ResNet-26 with GroupNorm."""
 

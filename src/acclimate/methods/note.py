@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
@@ -10,12 +8,12 @@ from acclimate.functional.entropy import entropy
 from acclimate.functional.iabn import iabn_layers
 from acclimate.functional.norm import use_statistics
 from acclimate.functional.reservoir import choose_slot
-from acclimate.methods.config import Config, GradientConfig, changed, hp, published
+from acclimate.methods.config import Config, GradientConfig, changed, hp, options, published
 from acclimate.methods.method import MethodCard, Problem
 from acclimate.methods.tent import Tent
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class NoteConfig(GradientConfig):
     """Options of `note`; NOTE* for i.i.d. streams: memory="fifo", statistics="batch", lr=1e-3."""
 

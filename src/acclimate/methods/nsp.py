@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from acclimate.methods.config import options
 from acclimate.methods.infomax import Infomax, InfomaxConfig
 from acclimate.terms.nsp import Nsp, NspOptions
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class NspConfig(NspOptions, InfomaxConfig):
     """Options of `nsp`; the defaults are the paper's."""
 

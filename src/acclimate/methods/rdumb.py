@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
-from acclimate.methods.config import hp, log_uniform, published
+from acclimate.methods.config import hp, log_uniform, options, published
 from acclimate.methods.eta import Eta, EtaConfig
 from acclimate.snapshot import copy_tree
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class RdumbConfig(EtaConfig):
     """Options of `rdumb`; the defaults are those published for CIFAR-10 at batches of 200."""
 

@@ -1,18 +1,16 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from acclimate.functional.augmentations import CottaAugmentation, augment
 from acclimate.functional.entropy import cross_entropy_between, entropy, log_probs
 from acclimate.functional.inputs import check_images
-from acclimate.methods.config import GradientConfig, hp, published, uniform
+from acclimate.methods.config import GradientConfig, hp, options, published, uniform
 from acclimate.methods.tent import Tent
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class RoidConfig(GradientConfig):
     """Options of `roid`; the defaults are the authors'."""
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 from acclimate.functional.augmentations import CottaAugmentation, augment
 from acclimate.functional.entropy import cross_entropy_between, entropy
 from acclimate.functional.inputs import check_images
-from acclimate.methods.config import GradientConfig, changed, hp, published
+from acclimate.methods.config import GradientConfig, changed, hp, options, published
 from acclimate.methods.memory import BalancedMemory
 from acclimate.methods.method import MethodCard
 from acclimate.methods.teacher import copy_frozen, follow
@@ -17,7 +16,7 @@ from acclimate.methods.tent import Tent
 from acclimate.snapshot import Tree
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class RottaConfig(GradientConfig):
     """Options of `rotta`; the defaults are published for CIFAR-10 and CIFAR-100."""
 

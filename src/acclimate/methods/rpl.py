@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from acclimate.functional.entropy import log_probs
-from acclimate.methods.config import GradientConfig, hp, published, uniform
+from acclimate.methods.config import GradientConfig, hp, options, published, uniform
 from acclimate.methods.tent import Tent
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class RplConfig(GradientConfig):
     """Options of `rpl`; the defaults are those of the benchmarks on CIFAR-10."""
 

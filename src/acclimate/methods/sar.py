@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from acclimate.functional.entropy import entropy
 from acclimate.functional.norm import NORM_LAYERS, norm_parameters
-from acclimate.methods.config import GradientConfig, changed, hp, log_uniform, published
+from acclimate.methods.config import GradientConfig, changed, hp, log_uniform, options, published
 from acclimate.methods.eta import EtaConfig
 from acclimate.methods.gradient import all_finite, copy_values
 from acclimate.methods.tent import Tent
@@ -37,7 +36,7 @@ def _own(layer: nn.Module) -> list[nn.Parameter]:
     return list(layer.parameters(recurse=False))
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class SkipTopConfig(GradientConfig):
     """The option of methods that leave the layers next to the output alone."""
 
@@ -50,7 +49,7 @@ class SkipTopConfig(GradientConfig):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class SarConfig(SkipTopConfig):
     """Options of `sar`; rate and batches of 200 are the benchmarks' on CIFAR-10."""
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -9,13 +8,21 @@ from torch import Tensor, nn
 
 from acclimate.functional.entropy import information_maximization, log_probs
 from acclimate.introspect import get_head
-from acclimate.methods.config import GradientConfig, changed, choice, hp, log_uniform, published
+from acclimate.methods.config import (
+    GradientConfig,
+    changed,
+    choice,
+    hp,
+    log_uniform,
+    options,
+    published,
+)
 from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.heads import FeatureMethod
 from acclimate.methods.method import MethodCard
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class ShotConfig(GradientConfig):
     """Options of `shot`; the defaults are those of the TTT++ framework on CIFAR."""
 

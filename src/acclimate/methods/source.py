@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
-from acclimate.methods.config import Config, changed
+from acclimate.methods.config import Config, changed, options
 from acclimate.methods.method import Method, MethodCard
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class SourceConfig(Config):
     """Options of `source`."""
 

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from acclimate.methods.config import GradientConfig, published
+from acclimate.methods.config import GradientConfig, options, published
 from acclimate.methods.infomax import CITYSCAPES, Infomax, InfomaxConfig
 from acclimate.terms.swr import Swr, SwrOptions
 
@@ -11,7 +9,7 @@ from acclimate.terms.swr import Swr, SwrOptions
 IMAGENET = {**GradientConfig.presets["imagenet"], "strength": 3000.0}
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class SwrConfig(SwrOptions, InfomaxConfig):
     """Options of `swr`; the defaults are the paper's."""
 

@@ -1,18 +1,16 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from acclimate.functional.entropy import log_probs
 from acclimate.functional.views import VIEW_SETS, apply_views, get_views
-from acclimate.methods.config import hp, published
+from acclimate.methods.config import hp, options, published
 from acclimate.methods.swr import IMAGENET, SwrConfig, SwrMethod
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class SwrFixmatchConfig(SwrConfig):
     """Options of `swr_fixmatch`; threshold and weight are FixMatch's own."""
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from acclimate.methods.config import options
 from acclimate.methods.infomax import Infomax
 from acclimate.methods.nsp import NspConfig, NspMethod
 from acclimate.methods.swr import SwrConfig
@@ -9,7 +8,7 @@ from acclimate.terms.nsp import Nsp
 from acclimate.terms.swr import Swr, SwrOptions
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class SwrNspConfig(SwrOptions, NspConfig):
     """Options of `swr_nsp`; the defaults are the paper's."""
 

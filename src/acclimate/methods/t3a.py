@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,12 +7,12 @@ from torch import Tensor
 from acclimate.forward import Forward
 from acclimate.functional.entropy import entropy
 from acclimate.functional.precision import at_least_float32
-from acclimate.methods.config import Config, changed, choice, hp, published
+from acclimate.methods.config import Config, changed, choice, hp, options, published
 from acclimate.methods.heads import FeatureMethod, linear_head
 from acclimate.methods.method import MethodCard
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class T3aConfig(Config):
     """Options of `t3a`."""
 

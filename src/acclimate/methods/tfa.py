@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -9,14 +8,14 @@ from torch import Tensor
 from acclimate.artifact import Artifact
 from acclimate.errors import AcclimateWarning, UnsuitableModel
 from acclimate.methods.alignment import Alignment
-from acclimate.methods.config import GradientConfig, changed, hp, log_uniform, published
+from acclimate.methods.config import GradientConfig, changed, hp, log_uniform, options, published
 from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.method import MethodCard
 from acclimate.parts.contrast import Contrast
 from acclimate.parts.contrastive_head import head_from_weights
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class TfaConfig(GradientConfig):
     """Options of `tfa`; the defaults are the authors' for CIFAR-10."""
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -9,12 +9,12 @@ from torch import Tensor
 from acclimate.errors import ArtifactMissing
 from acclimate.functional.contrast import contrastive_loss
 from acclimate.functional.views import VIEW_SETS, apply_views, get_views
-from acclimate.methods.config import hp, log_uniform, uniform
+from acclimate.methods.config import hp, log_uniform, options, uniform
 from acclimate.methods.tfa import Tfa, TfaConfig
 from acclimate.parts.contrastive_head import HOW_TO_TRAIN
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class TttPpConfig(TfaConfig):
     """Options of `ttt_pp`; the defaults are the authors' for CIFAR-10."""
 

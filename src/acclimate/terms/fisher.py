@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from acclimate.options import hp, log_uniform
+from acclimate.options import hp, log_uniform, options
 from acclimate.parts.fisher import FisherInformation
 from acclimate.terms.term import ActiveTerm, Term, register_term
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @register_term
-@dataclass(frozen=True, kw_only=True)
+@options
 class FisherPenalty(Term):
     """Squared distance from the source's weights, weighted by the Fisher information of each."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -16,7 +15,7 @@ from acclimate.functional.norm import batch_norm_layers, use_statistics
 from acclimate.functional.pixels import resize_maps, take_samples, to_maps, to_rows
 from acclimate.functional.swr_nsp import prototype_logits
 from acclimate.functional.views import VIEW_SETS, get_views
-from acclimate.options import Values, hp, uniform
+from acclimate.options import Values, hp, options, uniform
 from acclimate.parts.prototypes import Prototypes, build_projector
 from acclimate.terms.term import ActiveTerm, Term, register_term
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from acclimate.methods.gradient import GradientMethod
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class NspOptions(Values):
     """The options that the term shares with the methods that contain it.
 
@@ -67,7 +66,7 @@ class NspOptions(Values):
 
 
 @register_term
-@dataclass(frozen=True, kw_only=True)
+@options
 class Nsp(NspOptions, Term):
     """Pulls features towards their nearest source prototype (paper, eq. 5 and 7 to 9).
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -14,7 +13,7 @@ from acclimate.functional.swr_nsp import (
     penalties,
     shape_penalties,
 )
-from acclimate.options import Values, choice, hp, log_uniform
+from acclimate.options import Values, choice, hp, log_uniform, options
 from acclimate.parts.penalty import Penalty
 from acclimate.terms.term import ActiveTerm, Term, register_term
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from acclimate.methods.gradient import GradientMethod
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class SwrOptions(Values):
     """The options that the term shares with the methods that contain it."""
 
@@ -49,7 +48,7 @@ class SwrOptions(Values):
 
 
 @register_term
-@dataclass(frozen=True, kw_only=True)
+@options
 class Swr(SwrOptions, Term):
     """Damps each parameter's update by its penalty: strength · Σ w ‖θ − θ*‖² (paper, eq. 1).
 

@@ -8,7 +8,6 @@ builds. Custom terms are used like those of the package; CONTRIBUTING.md has an 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor, nn
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from acclimate.artifact import Artifact
 from acclimate.errors import InvalidConfig
 from acclimate.forward import Forward
-from acclimate.options import Registry, Values
+from acclimate.options import Registry, Values, options
 from acclimate.parts.part import Part
 from acclimate.snapshot import Tree
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from acclimate.methods.gradient import GradientMethod
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class Term(Values):
     """Base class of all terms: options as fields, and `attach`."""
 
