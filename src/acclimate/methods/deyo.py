@@ -4,12 +4,12 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from acclimate.functional.entropy import entropy, log_probs
 from acclimate.functional.norm import Statistics
 from acclimate.methods.config import hp, options, published, uniform
-from acclimate.methods.sar import TOP_OF_RESNET50, SkipTopConfig, lower_norm_parameters
+from acclimate.methods.sar import TOP_OF_RESNET50, SkipTop, SkipTopConfig
 from acclimate.methods.tent import Tent
 
 
@@ -74,7 +74,7 @@ class DeyoConfig(SkipTopConfig):
     n_patches: int = hp(4, low=1, help="patches along a side of the image")
 
 
-class Deyo(Tent):
+class Deyo(SkipTop):
     """Minimises the weighted entropy of sure predictions that shuffled patches would change.
 
     What is sure is predicted again with its patches shuffled; samples whose predicted class then
@@ -96,11 +96,6 @@ class Deyo(Tent):
         code="https://github.com/Jhyun17/DeYO",
         forwards=2,
     )
-
-    @classmethod
-    def trainable(cls, model: nn.Module, config: DeyoConfig) -> dict[str, nn.Parameter]:  # type: ignore[override]
-        """Return scale and shift of all but the topmost normalisation layers."""
-        return lower_norm_parameters(model, config.skip_top)
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the weighted mean entropy of the chosen samples; None if there are none."""

@@ -208,7 +208,7 @@ class Method(nn.Module):
             # The changes of a subclass may not work across processes or on pixels, so it has to
             # declare both itself.
             cls.card = dataclasses.replace(cls.card, shards=False, dense=False)
-        if cls.name and cls.__doc__:
+        if "name" in vars(cls) and cls.__doc__:
             cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\n{cls.card.describe()}\n"
 
     def __init__(

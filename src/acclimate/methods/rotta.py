@@ -78,7 +78,9 @@ class Rotta(Tent):
         """Predict, put the samples into the memory one by one, and learn whenever it is time."""
         check_images(x, self.normalization)
         logits = self.predict(x)
-        memory = self._read_memory(logits.shape[1])
+        config, items = self.config, BalancedMemory.read_tree(self.memory)
+        weights = config.age_weight, config.uncertainty_weight
+        memory = BalancedMemory(config.memory_size, logits.shape[1], *weights, items)
         labels, uncertainties = logits.argmax(dim=1).tolist(), entropy(logits).tolist()
         for image, label, uncertainty in zip(x, labels, uncertainties, strict=True):
             if math.isfinite(uncertainty):  # what overflowed in the model teaches nothing
@@ -116,12 +118,3 @@ class Rotta(Tent):
         self._weights = torch.sigmoid(-ages / self.config.memory_size)
         self.weights_changed()  # which holds the weights from before the last update
         super().step(images)
-
-    def _read_memory(self, n_classes: int) -> BalancedMemory:
-        return BalancedMemory(
-            self.config.memory_size,
-            n_classes,
-            self.config.age_weight,
-            self.config.uncertainty_weight,
-            BalancedMemory.read_tree(self.memory),
-        )

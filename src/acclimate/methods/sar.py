@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from acclimate.functional.entropy import entropy
-from acclimate.functional.norm import NORM_LAYERS, norm_parameters
+from acclimate.functional.norm import NORM_LAYERS
 from acclimate.methods.config import GradientConfig, changed, hp, log_uniform, options, published
 from acclimate.methods.eta import EtaConfig
 from acclimate.methods.gradient import all_finite, copy_values
@@ -18,22 +19,6 @@ from acclimate.snapshot import copy_tree
 TOP_OF_RESNET50 = 0.19
 #: Of the moving mean loss, per update.
 DECAY = 0.9
-
-
-def lower_norm_parameters(model: nn.Module, skip_top: float) -> dict[str, nn.Parameter]:
-    """Return scale and shift of the normalisation layers but for a share next to the output.
-
-    Layers count in the order in which the model defines them; the first always moves.
-    """
-    layers = [m for m in model.modules() if isinstance(m, NORM_LAYERS) and _own(m)]
-    n_kept = max(1, len(layers) - math.floor(skip_top * len(layers) + 0.5))
-    kept = {id(parameter) for layer in layers[:n_kept] for parameter in _own(layer)}
-    named = norm_parameters(model).items()
-    return {name: p for name, p in named if p.requires_grad and id(p) in kept}
-
-
-def _own(layer: nn.Module) -> list[nn.Parameter]:
-    return list(layer.parameters(recurse=False))
 
 
 @options
@@ -47,6 +32,23 @@ class SkipTopConfig(GradientConfig):
         help="share of the normalisation layers, counted from the output, that do not move; the "
         f"authors': {TOP_OF_RESNET50} for a ResNet-50, 0.28 for a ViT-B, 0 for CIFAR models",
     )
+
+
+class SkipTop(Tent):
+    """A method that leaves a share of the normalisation layers, those next to the output, alone."""
+
+    @classmethod
+    def trainable(cls, model: nn.Module, config: Any) -> dict[str, nn.Parameter]:
+        """Return scale and shift of the other normalisation layers.
+
+        Layers count in the order in which the model defines them; the first always moves.
+        """
+        layers = [module for module in model.modules() if isinstance(module, NORM_LAYERS)]
+        owned = [own for layer in layers if (own := list(layer.parameters(recurse=False)))]
+        n_kept = max(1, len(owned) - math.floor(config.skip_top * len(owned) + 0.5))
+        kept = {id(parameter) for own in owned[:n_kept] for parameter in own}
+        moved = super().trainable(model, config)
+        return {name: p for name, p in moved.items() if id(p) in kept}
 
 
 @options
@@ -63,7 +65,7 @@ class SarConfig(SkipTopConfig):
     )
 
 
-class Sar(Tent):
+class Sar(SkipTop):
     """Minimises the entropy of sure predictions where the loss is flat, and recovers from collapse.
 
     The weights climb a short way up the loss, the gradient is taken there on the samples that are
@@ -92,11 +94,6 @@ class Sar(Tent):
     )
 
     mean_loss: Tensor | None
-
-    @classmethod
-    def trainable(cls, model: nn.Module, config: SarConfig) -> dict[str, nn.Parameter]:  # type: ignore[override]
-        """Return scale and shift of all but the topmost normalisation layers."""
-        return lower_norm_parameters(model, config.skip_top)
 
     def setup(self) -> None:
         """Declare the moving mean of the second loss."""
