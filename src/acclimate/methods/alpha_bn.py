@@ -45,19 +45,16 @@ class MixtureConfig(Config):
                 option="statistics_momentum",
             )
 
-    def batch_share(self, n: int) -> float:
-        """Return what the statistics of a batch of n samples weigh."""
-        return n / (n + self.prior) if self.prior else 1.0 - self.source_share
-
 
 class MixingMethod(Method):
     """A method that runs on mixed statistics, in shares that may depend on the batch's size."""
 
     def batch_share(self, n: int, statistics: str) -> float:
         """Return what the batch weighs; `"mixed"` statistics are mixed as the options say."""
-        if statistics == "mixed" and isinstance(self.config, MixtureConfig):
-            return self.config.batch_share(n)
-        return super().batch_share(n, statistics)
+        if statistics != "mixed" or not isinstance(self.config, MixtureConfig):
+            return super().batch_share(n, statistics)
+        prior = self.config.prior
+        return n / (n + prior) if prior else 1.0 - self.config.source_share
 
 
 class AlphaBn(MixingMethod, Norm):

@@ -133,13 +133,7 @@ class Pass:
         first: Callable[[Tensor], Forward],
         again: Callable[[Tensor], Forward],
     ) -> Pass:
-        """Run a batch in parts without a graph.
-
-        Args:
-            parts: The parts of the batch.
-            first: Runs a part for the first time.
-            again: Runs a part for the second time, with the same result.
-        """
+        """Run the parts of a batch without a graph by `first`; `again` must give the same."""
         learns = torch.is_grad_enabled()
         with torch.no_grad():
             found = [first(part) for part in parts]
