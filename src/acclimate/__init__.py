@@ -24,15 +24,17 @@ if TYPE_CHECKING:
     from acclimate.errors import AcclimateError, AcclimateWarning
     from acclimate.evaluation import evaluate, iter_evaluate
     from acclimate.functional.inputs import Normalization
+    from acclimate.functional.signals import Estimate
+    from acclimate.guard import Guard, GuardReport
     from acclimate.introspect import ModelInfo
     from acclimate.methods import get_method, list_methods, register_method
     from acclimate.methods.compute import Speed
     from acclimate.methods.config import Config, GradientConfig
     from acclimate.methods.gradient import GradientMethod
-    from acclimate.methods.guard import Guard
     from acclimate.methods.method import Method, MethodCard, Problem, Snapshot
     from acclimate.options import hp
     from acclimate.parts import (
+        Accuracy,
         Contrast,
         Features,
         FisherInformation,
@@ -51,14 +53,16 @@ _HOMES = {
     "evaluation": ["evaluate", "iter_evaluate"],
     "functional.inputs": ["Normalization"],
     "methods": ["get_method", "list_methods", "register_method"],
+    "functional.signals": ["Estimate"],
+    "guard": ["Guard", "GuardReport"],
     "introspect": ["ModelInfo"],
     "methods.compute": ["Speed"],
     "methods.config": ["Config", "GradientConfig"],
     "methods.gradient": ["GradientMethod"],
-    "methods.guard": ["Guard"],
     "methods.method": ["Method", "MethodCard", "Problem", "Snapshot"],
     "options": ["hp"],
     "parts": [
+        "Accuracy",
         "Contrast",
         "Features",
         "FisherInformation",
@@ -92,16 +96,19 @@ _MODULES = (
 __all__ = [
     "AcclimateError",
     "AcclimateWarning",
+    "Accuracy",
     "ActiveTerm",
     "Artifact",
     "Config",
     "Contrast",
+    "Estimate",
     "Features",
     "FisherInformation",
     "FisherPenalty",
     "GradientConfig",
     "GradientMethod",
     "Guard",
+    "GuardReport",
     "Method",
     "MethodCard",
     "ModelInfo",

@@ -10,12 +10,12 @@ from torch import nn
 
 from acclimate.artifact import Artifact
 from acclimate.errors import ArtifactMissing, InvalidConfig, NotAdapted, UnsuitableModel
+from acclimate.guard import Guard
 from acclimate.introspect import ModelInfo, check_model, get_head, looks_dense
 from acclimate.methods import get_method
 from acclimate.methods.compute import Speed
 from acclimate.methods.config import Config
 from acclimate.methods.gradient import GradientMethod
-from acclimate.methods.guard import Guard
 from acclimate.methods.method import Method, check_dense
 from acclimate.terms import Term, get_terms
 
@@ -30,7 +30,7 @@ def adapt(
     terms: Sequence[str | Term] = (),
     info: ModelInfo | None = None,
     seed: int = 0,
-    guard: bool | Guard = False,
+    guard: bool | str | Guard = False,
     speed: str | Speed = "exact",
     **hyperparameters: Any,
 ) -> Method:
@@ -53,8 +53,10 @@ def adapt(
         info: Facts about the model that cannot be inferred: its head, where its logits are, how its
             inputs are normalised. Taken from the artifact by default.
         seed: Seed of all random numbers.
-        guard: Restore the last good state when predictions collapse. Needs an artifact with the
-            part `features`.
+        guard: True: run the source model beside the adapted one, estimate the accuracy of both
+            without labels, and answer with the source model where adaptation does not help.
+            `"watch"`: only estimate and warn. Both need an artifact with the part `accuracy`; see
+            `Guard` for options and costs, and `estimate()` and `report()` of the result.
         speed: `"exact"`, `"fast"` or `"fastest"`, or a `Speed` with single options: what may be
             traded for time and memory.
         **hyperparameters: Hyper-parameters of the method, by name.
@@ -178,25 +180,28 @@ def _check_parts(kind: type[Method], added: tuple[Term, ...], artifact: Artifact
 
 
 def _get_guard(
-    guard: bool | Guard, kind: type[Method], added: tuple[Term, ...], artifact: Artifact | None
+    guard: bool | str | Guard,
+    kind: type[Method],
+    added: tuple[Term, ...],
+    artifact: Artifact | None,
 ) -> Guard | None:
-    if not isinstance(guard, bool | Guard):
+    if guard is False or isinstance(guard, Guard):
+        return guard or None
+    if guard is not True and guard != "watch":
         raise InvalidConfig(
             "wrong_type",
-            f"Expected guard to be True, False or a Guard, found {guard!r}.",
+            f'Expected guard to be True, False, "watch" or a Guard, found {guard!r}.',
             option="guard",
             found=type(guard).__name__,
         )
-    if guard is not True:
-        return guard or None
-    if artifact is None or "features" not in artifact.parts:
+    if artifact is None or "accuracy" not in artifact.parts:
         raise ArtifactMissing(
             "missing_parts",
-            "The guard compares predictions with those on source data. Pass an artifact with the "
-            f'part "features": {_how_to_prepare(kind.name, added)}.',
-            parts=("features",),
+            "The guard estimates accuracy by maps that are fitted on source data. Pass an artifact "
+            f'with the part "accuracy": {_how_to_prepare(kind.name, added)}.',
+            parts=("accuracy",),
         )
-    return Guard(artifact)
+    return Guard(artifact, answers=guard is True)
 
 
 def _how_to_prepare(method: str, added: tuple[Term, ...]) -> str:

@@ -331,6 +331,10 @@ class AcclimateWarning(Coded, UserWarning):
     """Something differs from what a user might expect."""
 
     codes: ClassVar[Mapping[str, str]] = {
+        "adaptation_hurts": "The adapted model is estimated to be worse than the source model.",
+        "accuracy_left_out": "The part accuracy, which the guard needs, was not prepared.",
+        "correlated_stream": "Consecutive images seem to be of the same class.",
+        "small_batch": "A batch has too few images for BatchNorm statistics.",
         "nothing_changed": "An update changed no parameter.",
         "eval_mode": "The adapted model is in eval mode: it predicts, but does not learn.",
         "cache_full": "The features of the source fit neither in memory nor on disk.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
-from acclimate.errors import ArtifactMissing, BadInput, InvalidConfig, UnsuitableModel
+from acclimate.errors import (
+    AcclimateWarning,
+    ArtifactMissing,
+    BadInput,
+    InvalidConfig,
+    UnsuitableModel,
+)
 from acclimate.forward import Call, run_eagerly
 from acclimate.functional.inputs import check_images
 from acclimate.functional.pixels import IGNORE_LABEL
@@ -26,6 +33,7 @@ from acclimate.methods import METHODS, get_method
 from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.method import check_dense
 from acclimate.parts import (
+    Accuracy,
     Context,
     Contrast,
     Features,
@@ -45,7 +53,7 @@ from acclimate.storage import versions
 from acclimate.terms import TERMS
 
 #: The parts that are prepared by default.
-DEFAULT_PARTS: tuple[type[Part], ...] = (Penalty, Prototypes, Features)
+DEFAULT_PARTS: tuple[type[Part], ...] = (Penalty, Prototypes, Features, Accuracy)
 
 
 def prepare(
@@ -74,7 +82,7 @@ def prepare(
             yield. Labels are class numbers (N,), or masks of the images' size (N, H, W) for a model
             that predicts every pixel.
         method: Names of methods and terms. What they and the guard need is prepared.
-        parts: Parts by name (`"penalty"` for SWR, `"prototypes"` for NSP, `"features"` for the
+        parts: Parts by name (`"penalty"` for SWR, `"prototypes"` for NSP, `"accuracy"` for the
             guard, `"fisher"` for EATA, `"contrast"` for TFA and TTT++), or with options, such as
             `Penalty(n_samples=64)`. Together with `method`, they are added to the parts that it
             needs, or replace their options. If neither is given, `DEFAULT_PARTS` are prepared. For
@@ -118,6 +126,8 @@ def prepare(
             expected=info.n_classes,
             found=len(classes),
         )
+    if not any(get_part(part).name == "accuracy" for part in parts or ()):
+        chosen = _leave_out_accuracy(chosen, x)
     for part in chosen:
         part.check(model, info)
     if info.n_classes != n_expected:
@@ -162,7 +172,7 @@ def choose_parts(
     if method is None and parts is None:
         needed = list(DEFAULT_PARTS)
     elif method is not None:
-        needed.append(Features)
+        needed += [Features, Accuracy]
     chosen = {part.name: part() for part in needed}
     given = [get_part(part) for part in parts or ()]
     for part in given:
@@ -207,6 +217,22 @@ def _choose_pixel_parts(
             what=", ".join(unfit),
         )
     return parts
+
+
+def _leave_out_accuracy(parts: list[Part], x: Tensor) -> list[Part]:
+    """Return the parts without accuracy, with a warning, if it cannot be prepared."""
+    wanted = any(isinstance(part, Accuracy) for part in parts)
+    obstacle = Accuracy.find_obstacle(x) if wanted else ""
+    if not obstacle:
+        return parts
+    warnings.warn(
+        AcclimateWarning(
+            "accuracy_left_out",
+            f"The part accuracy was left out: {obstacle}. Without it, adapt() cannot use a guard.",
+        ),
+        stacklevel=3,
+    )
+    return [part for part in parts if not isinstance(part, Accuracy)]
 
 
 def _needs_gradients(method: str | Sequence[str] | None, parts: Sequence[Part]) -> bool:

@@ -29,7 +29,7 @@ from acclimate.streams.folder import FolderSource
 from acclimate.streams.images import Size
 
 #: The part of an artifact that the guard compares with.
-GUARDED = "features"
+GUARDED = "accuracy"
 #: Training images of the built-in task, which has no end of its own.
 N_BUILTIN = 4096
 BATCH = 128

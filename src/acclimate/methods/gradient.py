@@ -251,6 +251,11 @@ class GradientMethod(Method):
         self._has_reported = False
         self._check_speed()
 
+    def scale_rate(self, share: float) -> None:
+        """Learn at a share of the configured rate."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = share * self.config.lr
+
     def _terms_with(self, hook: str) -> list[ActiveTerm]:
         """Return the terms that override a hook of `ActiveTerm`."""
         terms: Iterable[ActiveTerm] = self.terms.values()

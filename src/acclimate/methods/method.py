@@ -16,6 +16,7 @@ import copy
 import dataclasses
 import inspect
 import json
+import math
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,10 +44,11 @@ from acclimate.functional.inputs import Normalization, check_batch, check_images
 from acclimate.functional.norm import Statistics, batch_norm_layers, use_statistics
 from acclimate.functional.pixels import Grid, to_maps
 from acclimate.functional.precision import fast_autocast
+from acclimate.functional.signals import Estimate
+from acclimate.guard import Guard, GuardReport
 from acclimate.introspect import ModelInfo, check_logits, suits_channels_last, takes, try_forward
 from acclimate.methods.compute import Speed
 from acclimate.methods.config import Config
-from acclimate.methods.guard import Guard
 from acclimate.parts.part import Part
 from acclimate.snapshot import (
     Tree,
@@ -167,6 +169,11 @@ class Snapshot:
     tree: Tree
 
 
+#: Below this number of images, batch statistics are worth a warning.
+SMALL_BATCH = 16
+#: Predictions that are compared with the one before, to recognise a correlated stream.
+_RECENT = 256
+
 # The method that has borrowed each model. An attribute would change the model.
 _borrowers: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Method]] = weakref.WeakKeyDictionary()
 
@@ -257,6 +264,10 @@ class Method(nn.Module):
         self._grid: Grid | None = None
         self._losses: dict[str, Tensor] = {}
         self.labels: Tensor | None = None
+        self._recent: Tensor | None = None
+        self._warned: set[str] = set()
+        if guard is not None:
+            guard.bind(model)
         self._source = fingerprint(model)["weights_sha256"]
         self._prepared = digest(artifact.tensors) if artifact is not None else None
         self.add_state(
@@ -292,6 +303,9 @@ class Method(nn.Module):
     def needs_several_samples(self) -> bool:
         """Return whether the method cannot learn from one sample, which has no batch statistics."""
         return self._has_batch_norm and self.statistics == "batch"
+
+    def scale_rate(self, share: float) -> None:
+        """Learn at a share of the configured rate; nothing if the method has no rate."""
 
     def batch_share(self, n: int, statistics: str) -> float:
         """Return the weight of the statistics of a batch of n samples when they are mixed."""
@@ -334,6 +348,20 @@ class Method(nn.Module):
             self.return_from(result)
         return result
 
+    def predict_view(self, x: Tensor) -> Forward:
+        """Predict another view of the batch, as `predict` does, and leave no trace."""
+        kept = self._output, self._grid
+        generator_state = self.generator.get_state()
+        self._output = self._grid = None
+        try:
+            with self.paused(), torch.no_grad():
+                single = self.is_single(x)
+                found = self.run(x, statistics="source").logits if single else self.predict(x)
+            return Forward(self._output, found.detach(), None, self._grid)
+        finally:
+            self._output, self._grid = kept
+            self.generator.set_state(generator_state)
+
     def return_from(self, result: Forward) -> None:
         """Make the call return the output of this pass, with the logits that `step` returns."""
         self._output, self._grid = result.output, result.grid
@@ -372,6 +400,11 @@ class Method(nn.Module):
     def is_learning(self) -> bool:
         """Whether a call learns: in train mode and outside `paused()`."""
         return self.training and not self._is_paused
+
+    @property
+    def call(self) -> Call | None:
+        """How the model is called for the current batch."""
+        return self._call
 
     @property
     def statistics(self) -> str:
@@ -458,7 +491,12 @@ class Method(nn.Module):
             logits = get_logits(try_forward(self.model, x[:2], self._call), self.logits_at)
             check_logits(logits)
             self._is_dense = logits.dim() == 4
-        if self.is_single(x) and self.counts.batches == 0 and self.is_learning:
+        if (
+            self.guard is None
+            and self.counts.batches == 0
+            and self.is_learning
+            and self.is_single(x)
+        ):
             raise BadInput(
                 "single_sample",
                 "Expected more than one sample, found one, whose BatchNorm statistics are "
@@ -483,13 +521,9 @@ class Method(nn.Module):
                 stack.enter_context(run_eagerly(self.model))
                 if self.speed.bfloat16:
                     stack.enter_context(fast_autocast(x.device, enabled=True))
-                if self.is_single(x):
-                    # One image has no batch statistics: use those of the source.
-                    logits = self.run(x, statistics="source").logits
-                    if self.is_learning:
-                        self.counts.skip("single")
-                else:
-                    logits = self.step(x) if self.is_learning else self.predict(x)
+                logits = self._step_or_predict(x)
+                if self.guard is not None:
+                    logits = self._review(self.guard, x, logits)
             made = logits.detach().to(x.dtype)
             if self._grid is not None:
                 made = to_maps(made, self._grid).contiguous()
@@ -508,9 +542,60 @@ class Method(nn.Module):
             self.counts.batches += 1
             self.counts.samples += batch_size(x)
             self.input_shape = list(x.shape[1:])
-            if self.guard is not None:
-                self.guard.watch(self, logits.detach())
+            self._check_stream(x, logits.detach())
         return result
+
+    def _step_or_predict(self, x: Tensor) -> Tensor:
+        if self.is_single(x):
+            # One image has no batch statistics: use those of the source.
+            if self.is_learning:
+                self.counts.skip("single")
+            return self.run(x, statistics="source").logits
+        if self.is_learning and (self.guard is None or self.guard.lets_learn):
+            return self.step(x)
+        if self.is_learning:
+            self.counts.skip("guard")
+        return self.predict(x)
+
+    def _review(self, guard: Guard, x: Tensor, logits: Tensor) -> Tensor:
+        """Return the logits of the model that the guard answers with."""
+        adapted = Forward(self._output, logits, None, self._grid)
+        chosen = (guard.review if self.is_learning else guard.answer)(self, x, adapted)
+        if chosen is not adapted:
+            self.return_from(chosen)
+        return chosen.logits
+
+    def _check_stream(self, x: Tensor, logits: Tensor) -> None:
+        """Warn once of a batch too small for its statistics, and of a correlated stream."""
+        if not self._has_batch_norm or self.statistics != "batch" or self._is_dense:
+            return
+        remedy = (
+            "Use larger batches, guard=True, which answers with the source model where adaptation "
+            'hurts, or statistics="mixed" or "source".'
+        )
+        n = batch_size(x)
+        if n < SMALL_BATCH and "small_batch" not in self._warned:
+            self._warn(
+                "small_batch",
+                f"This batch has {n} images, fewer than the {SMALL_BATCH} that BatchNorm "
+                f"statistics need: predictions may be much worse than the source model's. {remedy}",
+            )
+        if "correlated_stream" in self._warned or self.processes is not None:
+            return
+        predicted = logits.argmax(dim=1)
+        recent = predicted if self._recent is None else torch.cat([self._recent, predicted])
+        self._recent = recent[-_RECENT:]
+        if self.counts.batches > 1 and is_correlated(self._recent):
+            self._warn(
+                "correlated_stream",
+                "Consecutive images seem to be of the same class. Statistics of batches with few "
+                "classes are wrong: predictions may be much worse than the source model's. "
+                f"{remedy}",
+            )
+
+    def _warn(self, code: str, text: str) -> None:
+        self._warned.add(code)
+        warnings.warn(AcclimateWarning(code, text), stacklevel=6)
 
     def _pass(
         self, x: Tensor, moves: bool, statistics: Statistics | None, model: nn.Module | None
@@ -610,6 +695,32 @@ class Method(nn.Module):
         # Converted here only, because reading a number synchronises with the device.
         return {name: float(value) for name, value in self._losses.items()}
 
+    @final
+    def estimate(self) -> Estimate | None:
+        """Return the estimated accuracy of the source and of the adapted model, without labels.
+
+        It covers the recent images. None if there were too few.
+
+        Raises:
+            NotAdapted: The model was adapted without a guard.
+        """
+        return self._known_guard().estimate()
+
+    @final
+    def report(self) -> GuardReport:
+        """Return what the guard has seen and done since the last reset."""
+        return self._known_guard().report()
+
+    def _known_guard(self) -> Guard:
+        if self.guard is None:
+            raise NotAdapted(
+                "no_guard",
+                "An estimate needs a guard, but this model was adapted without one. Use "
+                'adapt(..., guard=True), or guard="watch" to estimate without changing answers. '
+                'The artifact must contain the part "accuracy".',
+            )
+        return self.guard
+
     # State --------------------------------------------------------------------------------------
 
     @final
@@ -689,8 +800,10 @@ class Method(nn.Module):
         self.load_learned(tree)
         self.generator.set_state(tree["generator"].cpu())
         self.counts = Counts(**tree["counts"])
+        self._recent = None
         if self.guard is not None:
             self.guard.load_tree(tree["guard"])
+            self.scale_rate(self.guard.rate)
 
     def _identity(self) -> dict[str, Any]:
         """Return the settings that must equal those of a saved state to load it."""
@@ -699,7 +812,7 @@ class Method(nn.Module):
             "config": self.config.to_dict(),
             "source": self._source,
             "artifact": self._prepared,
-            "guard": self.guard is not None,
+            "guard": self.guard.to_dict() if self.guard is not None else None,
             "speed": self.speed.to_dict(),
         }
 
@@ -772,6 +885,18 @@ class Method(nn.Module):
         tree["method"] = map_tree(tree["method"], fn)
         self._load_tree(tree)  # moves the optimiser's state to the device of its parameters
         return self
+
+
+def is_correlated(predicted: Tensor) -> bool:
+    """Return whether predictions repeat the one before more often than chance would have it."""
+    n = len(predicted)
+    if n < _RECENT // 2:
+        return False
+    counts = torch.bincount(predicted).double()
+    chance = float((counts * (counts - 1)).sum() / (n * (n - 1)))
+    repeated = float((predicted[1:] == predicted[:-1]).double().mean())
+    error = math.sqrt(max(chance * (1 - chance), 1 / n) / n)
+    return repeated - chance > 6 * error
 
 
 def _count_refused(counts: Counts) -> int:

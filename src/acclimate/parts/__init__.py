@@ -1,5 +1,6 @@
 """The parts of an artifact: statistics computed once on source data, for later adaptation."""
 
+from acclimate.parts.accuracy import Accuracy
 from acclimate.parts.contrast import Contrast
 from acclimate.parts.features import Features
 from acclimate.parts.fisher import FisherInformation
@@ -9,6 +10,7 @@ from acclimate.parts.prototypes import Prototypes
 
 __all__ = [
     "PARTS",
+    "Accuracy",
     "Context",
     "Contrast",
     "Features",

@@ -1,0 +1,451 @@
+"""The guard: an estimate of accuracy without labels, and what follows from it.
+
+Adaptation can hurt. Statistics of small batches, or of batches with few classes, are wrong in every
+layer, although nothing was learned; entropy minimisation can collapse to few classes. Neither shows
+in a confidence. So the guard runs the source model beside the adapted one and estimates the
+accuracy of both from their predictions on the same images (`acclimate.functional.signals`), by maps that
+`prepare` fitted under synthetic shifts (the part `accuracy`).
+
+With each batch the guard
+
+* answers with the source model's predictions, unless the adapted model is estimated to be better;
+* remembers what the method has learned while that is so;
+* goes back to it, weights and statistics alike, if the adapted model becomes worse, and halves the
+  learning rate;
+* stops learning for a while if that happens again, and for longer each time.
+
+Nothing here depends on the method. Costs, in forward passes per batch besides the method's own: one
+of the source model, and one of each model on mirrored images with every second batch; with
+`Guard(artifact, answers=False)`, which only estimates, these three with every third batch.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.artifact import Artifact
+from acclimate.errors import AcclimateWarning, InvalidConfig
+from acclimate.forward import Forward, run
+from acclimate.functional.across import active
+from acclimate.functional.norm import use_statistics
+from acclimate.functional.signals import (
+    RECORD,
+    AccuracyMap,
+    Estimate,
+    describe_predictions,
+    measure_signals,
+    mirror_back,
+    pick_rows,
+)
+from acclimate.snapshot import Tree, copy_tree
+
+if TYPE_CHECKING:
+    from acclimate.methods.method import Method
+
+#: Fewer images than this give no estimate.
+_FEWEST = 32
+#: Number of images from which an estimate is trusted.
+_ENOUGH = 128
+#: Margins in standard errors of the estimated gain: usual; of small windows and correlated streams;
+#: of signals outside what was calibrated.
+_MARGIN, _LARGE_MARGIN, _WIDE_MARGIN = 0.25, 1.0, 2.0
+#: The newest images are compared with those before them in blocks of at least this many.
+_BLOCK = 64
+_CHANGE = 5.0  # standard errors
+_LOWEST_RATE = 1 / 16
+
+
+@dataclass(frozen=True)
+class GuardReport:
+    """What the guard has seen and done since the last reset.
+
+    Attributes:
+        estimate: The estimate on the recent window; None if there are too few images.
+        answers: Which model answers now: `"source"` or `"adapted"`.
+        n_samples: Number of images.
+        n_by_source: Number of images that the source model answered.
+        n_restored: How many times an earlier state was restored.
+        n_rests: How many times learning was stopped for a while.
+        is_resting: Whether learning is stopped now.
+        rate: Share of the learning rate in use.
+        n_forwards: Number of forward passes of the guard.
+        reasons: How often each reason decided for the source model, by reason.
+    """
+
+    estimate: Estimate | None
+    answers: str
+    n_samples: int
+    n_by_source: int
+    n_restored: int
+    n_rests: int
+    is_resting: bool
+    rate: float
+    n_forwards: int
+    reasons: dict[str, int]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.n_samples} images, {self.n_by_source} answered by the source model; now "
+            f"answering: {self.answers}",
+            f"estimated accuracy: {self.estimate or 'not yet known'}",
+            f"restored {self.n_restored} times, rested {self.n_rests} times"
+            + (", resting now" if self.is_resting else "")
+            + f", learning rate × {self.rate:g}",
+        ]
+        lines += [f"source model, because {why}: {n} batches" for why, n in self.reasons.items()]
+        return "\n".join(lines)
+
+
+class Guard:
+    """Estimates whether adaptation helps, and answers with the source model where it does not.
+
+    Args:
+        artifact: An artifact with the part `accuracy`.
+        answers: Whether the guard may answer with the source model, restore states and stop
+            learning. If False, it only estimates and warns.
+        window: Number of images that an estimate covers at most.
+        every: A mirrored view is predicted with every so many batches; None for 2, or 3 if the
+            guard only estimates.
+        patience: Number of images for which the adapted model must be estimated worse before a
+            state is restored.
+        rest: Number of images without learning after the second time; it doubles each time.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        *,
+        answers: bool = True,
+        window: int = 1000,
+        every: int | None = None,
+        patience: int = 256,
+        rest: int = 1024,
+    ) -> None:
+        found = artifact.part("accuracy")
+        sizes = sorted({int(name.split("/")[0]) for name in found if "/" in name})
+        self._maps = [
+            AccuracyMap.from_tensors(
+                size,
+                {
+                    name.split("/")[1]: tensor
+                    for name, tensor in found.items()
+                    if name.startswith(f"{size}/")
+                },
+            )
+            for size in sizes
+        ]
+        self._n_classes = artifact.info.known_classes
+        every = (2 if answers else 3) if every is None else every
+        values = {"window": window, "every": every, "patience": patience, "rest": rest}
+        lowest = {"window": _ENOUGH, "every": 1, "patience": 1, "rest": 1}
+        problems = {
+            name: f"expected at least {lowest[name]}, found {value}"
+            for name, value in values.items()
+            if value < lowest[name]
+        }
+        if problems:
+            raise InvalidConfig(
+                "invalid_options",
+                "The options of the guard are out of range: "
+                + "; ".join(f"{name}: {problem}" for name, problem in problems.items())
+                + ".",
+                problems=problems,
+            )
+        self.answers, self.window, self.every = answers, window, every
+        self.patience, self.rest = patience, rest
+        self._source: nn.Module | None = None
+        self._state: Tree = _fresh()
+        self._has_warned = False
+
+    def bind(self, model: nn.Module) -> None:
+        """Copy the source model. The guard is used for one adapted model only."""
+        self._source = copy.deepcopy(model).requires_grad_(False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the options."""
+        names = ("answers", "window", "every", "patience", "rest")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def rate(self) -> float:
+        """The share of the learning rate that is in use."""
+        return float(self._state["rate"])
+
+    # One batch ----------------------------------------------------------------------------------
+
+    @property
+    def lets_learn(self) -> bool:
+        """Whether the method may learn from the next batch."""
+        return not self._state["resting"]
+
+    def review(self, method: Method, x: Tensor, adapted: Forward) -> Forward:
+        """Watch one batch and return the predictions to answer with.
+
+        Args:
+            method: The method, which has learned from the batch.
+            x: The batch.
+            adapted: The predictions of the adapted model.
+        """
+        state = dict(self._state)
+        is_probed = state["n_batches"] % self.every == 0
+        state["n_batches"] += 1
+        state["n_samples"] += _count(x)
+        if not (is_probed or self.answers):
+            self._state = state
+            return adapted
+        source = self._run_source(method, x)
+        state["n_forwards"] += 1
+        views: tuple[Tensor, Tensor] | None = None
+        if is_probed:
+            mirrored = x.flip(-1)
+            seen = self._run_source(method, mirrored), method.predict_view(mirrored)
+            views = (
+                mirror_back(seen[0].logits, source.grid),
+                mirror_back(seen[1].logits, source.grid),
+            )
+            state["n_forwards"] += 2
+        if bool(adapted.logits.isfinite().all()):
+            state["records"] = self._record(state["records"], source, adapted, views)
+            estimate = self._estimate(state["records"])
+            reason = _judge(estimate)
+        else:
+            estimate, reason = None, "its logits are not finite"
+        chosen = adapted
+        if self.answers:
+            self._decide(method, state, estimate, _count(x), reason)
+            if reason:
+                chosen = source
+                state["n_by_source"] += _count(x)
+                state["reasons"] = {
+                    **state["reasons"],
+                    reason: state["reasons"].get(reason, 0) + 1,
+                }
+        state["by_source"] = bool(reason)
+        self._state = state
+        self._warn(estimate)
+        return chosen
+
+    def answer(self, method: Method, x: Tensor, adapted: Forward) -> Forward:
+        """Return the predictions to answer with, without watching: in eval mode or paused."""
+        is_source = self.answers and self._state["by_source"]
+        return self._run_source(method, x) if is_source else adapted
+
+    def _run_source(self, method: Method, x: Tensor) -> Forward:
+        if self._source is None:
+            self.bind(method.model)
+        source: Any = self._source
+        with torch.no_grad(), use_statistics(source, "source"):
+            return run(source, x, None, method.logits_at, method.call)
+
+    def _record(
+        self,
+        records: Tensor | None,
+        source: Forward,
+        adapted: Forward,
+        views: tuple[Tensor, Tensor] | None,
+    ) -> Tensor:
+        """Return the records of the window, (images, rows, 6), with those of the batch."""
+        described = []
+        for number, model in enumerate((source, adapted)):
+            logits = pick_rows(model.logits.detach(), model.grid)
+            view = None if views is None else pick_rows(views[number].detach(), model.grid)
+            described.append(describe_predictions(logits, view))
+        n_images = len(described[0]) if source.grid is None else source.grid.n_images
+        new = _gather(torch.cat(described, dim=1).reshape(n_images, -1, len(RECORD)))
+        if records is None:
+            return new[-self.window :]
+        n_new = max(len(new), _BLOCK)
+        whole = torch.cat([records, new])[-max(self.window, n_new) :]
+        return whole[-n_new:] if _has_changed(whole, n_new) else whole
+
+    def _estimate(self, records: Tensor | None) -> Estimate | None:
+        """Estimate accuracies on the window with the map for its size."""
+        if records is None or len(records) < _FEWEST:
+            return None
+        signals = measure_signals(records.flatten(0, 1), self._n_classes)
+        if not bool(signals.isfinite().all()):
+            return None
+        usable = [each for each in self._maps if each.size <= len(records)] or self._maps[:1]
+        return usable[-1].estimate(signals, len(records))
+
+    def _decide(
+        self, method: Method, state: Tree, estimate: Estimate | None, n: int, reason: str
+    ) -> None:
+        """Remember, restore or stop learning."""
+        state["until"] = max(0, state["until"] - n)
+        if state["resting"] and state["until"] == 0:
+            state["resting"] = False
+            state["records"] = None
+        error = _standard_error(estimate)
+        is_worse = estimate is None and bool(reason) and "finite" in reason
+        is_better = False
+        if estimate is not None and estimate.n_samples >= _FEWEST:
+            is_worse = estimate.gain.value + _MARGIN * error < 0
+            is_better = not reason and estimate.n_samples >= _ENOUGH
+        state["worse"] = state["worse"] + n if is_worse else 0
+        state["better"] = state["better"] + n if is_better else 0
+        if state["worse"] >= self.patience or (is_worse and estimate is None):
+            if not state["resting"]:
+                self._retreat(method, state)
+        elif is_better and state["better"] >= state["saved_after"]:
+            state["good"] = copy_tree(method.learned())
+            state["saved_after"] = state["better"] + self.patience
+            if state["better"] >= 4 * self.patience:
+                state["retreats"] = 0
+                state["rate"] = min(1.0, 2 * state["rate"])
+                method.scale_rate(state["rate"])
+
+    def _retreat(self, method: Method, state: Tree) -> None:
+        """Restore a good state; if that did not help last time, the source model, and rest."""
+        has_failed = state["retreats"] > 0
+        good = None if has_failed else state["good"]
+        method.load_learned(copy_tree(method.initial() if good is None else good))
+        method.counts.restored += 1
+        if has_failed:
+            state["resting"] = True
+            state["until"] = self.rest * 2 ** min(state["n_rests"], 6)
+            state["n_rests"] += 1
+            state["good"] = None
+        state["n_restored"] += 1
+        state["retreats"] += 1
+        state["rate"] = max(_LOWEST_RATE, state["rate"] / 2)
+        method.scale_rate(state["rate"])
+        state.update(worse=0, better=0, saved_after=self.patience)
+        if not has_failed:
+            state["records"] = None
+
+    def _warn(self, estimate: Estimate | None) -> None:
+        if self._has_warned or estimate is None or estimate.n_samples < _ENOUGH:
+            return
+        if estimate.gain.high >= 0:
+            return
+        self._has_warned = True
+        what = (
+            "The guard answers with the source model while that is so."
+            if self.answers
+            else "Adapt with guard=True, which answers with the source model while that is so."
+        )
+        cause = (
+            "The stream seems to show few classes at a time."
+            if estimate.correlation > 0.5
+            else "Batches may be too small, or the learning rate too high."
+        )
+        warnings.warn(
+            AcclimateWarning(
+                "adaptation_hurts",
+                f"Adaptation seems to hurt on this stream: estimated accuracy of the source model "
+                f"{estimate.source}, of the adapted model {estimate.adapted}. {cause} {what}",
+            ),
+            stacklevel=7,
+        )
+
+    # State --------------------------------------------------------------------------------------
+
+    def estimate(self) -> Estimate | None:
+        """Return the estimate on the recent window; None if it has too few images."""
+        return self._estimate(self._state["records"])
+
+    def report(self) -> GuardReport:
+        """Return what the guard has seen and done since the last reset."""
+        state = self._state
+        names = ("n_samples", "n_by_source", "n_restored", "n_rests", "n_forwards", "rate")
+        return GuardReport(
+            estimate=self.estimate(),
+            answers="source" if self.answers and state["by_source"] else "adapted",
+            is_resting=state["resting"],
+            reasons=dict(state["reasons"]),
+            **{name: state[name] for name in names},
+        )
+
+    def tree(self) -> Tree:
+        """Return the guard's state."""
+        return self._state
+
+    def load_tree(self, tree: Tree) -> None:
+        """Load a state."""
+        self._state = dict(tree)
+
+    def to(self, device: torch.device) -> None:
+        """Move the copy of the source model."""
+        if self._source is not None:
+            self._source.to(device)
+
+
+def _fresh() -> Tree:
+    return {
+        "records": None,
+        "good": None,
+        "n_batches": 0,
+        "n_samples": 0,
+        "n_by_source": 0,
+        "n_restored": 0,
+        "n_rests": 0,
+        "n_forwards": 0,
+        "reasons": {},
+        "by_source": True,
+        "worse": 0,
+        "better": 0,
+        "saved_after": 0,
+        "retreats": 0,
+        "rate": 1.0,
+        "resting": False,
+        "until": 0,
+    }
+
+
+def _count(x: Tensor) -> int:
+    shard = active()
+    return len(x) if shard is None else shard.n
+
+
+def _gather(records: Tensor) -> Tensor:
+    """Return the records of all processes that share the batch, by rank."""
+    shard = active()
+    if shard is None:
+        return records
+    whole = records.new_zeros(shard.n, *records.shape[1:])
+    whole[shard.rows(len(records))] = records.nan_to_num(-1.0)  # a sum with NaN would be NaN
+    whole = shard.sum(whole)
+    return whole.masked_fill(whole == -1.0, torch.nan)
+
+
+def _standard_error(estimate: Estimate | None) -> float:
+    if estimate is None:
+        return 0.0
+    return (estimate.gain.high - estimate.gain.low) / 4
+
+
+def _judge(estimate: Estimate | None) -> str:
+    """Return why the source model answers; an empty text if the adapted one does."""
+    if estimate is None:
+        return "too few images were seen"
+    if estimate.gain.value > _margin(estimate) * _standard_error(estimate):
+        return ""
+    if estimate.gain.value > 0:
+        return "the gain of adaptation is uncertain"
+    return "adaptation is estimated to hurt"
+
+
+def _margin(estimate: Estimate) -> float:
+    """Return by how many standard errors the gain must exceed zero for the adapted model."""
+    if not estimate.is_familiar:
+        return _WIDE_MARGIN
+    is_plain = estimate.n_samples >= _ENOUGH and estimate.correlation < 0.5
+    return _MARGIN if is_plain else _LARGE_MARGIN
+
+
+def _has_changed(records: Tensor, n_new: int) -> bool:
+    """Return whether the newest images differ from those before, so that those are outdated."""
+    if len(records) < 2 * n_new and len(records) - n_new < _BLOCK:
+        return False
+    agreement = (records[..., 0] == records[..., 3]).float()
+    facts = torch.stack([records[..., 1], records[..., 4], agreement], dim=-1).mean(dim=1).double()
+    old, new = facts[:-n_new], facts[-n_new:]
+    variance = old.var(dim=0) / len(old) + new.var(dim=0) / len(new) + 1e-6
+    return bool(((new.mean(dim=0) - old.mean(dim=0)).square() / variance > _CHANGE**2).any())

@@ -1,0 +1,333 @@
+"""Maps from label-free signals to accuracy, fitted on source images under synthetic shifts."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib.util
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from acclimate import corruptions
+from acclimate.errors import UnsuitableModel
+from acclimate.forward import Forward, run
+from acclimate.functional.entropy import entropy
+from acclimate.functional.inputs import Normalization
+from acclimate.functional.norm import Statistics, batch_norm_layers, use_statistics
+from acclimate.functional.pixels import Grid, resize_masks
+from acclimate.functional.signals import (
+    AccuracyMap,
+    describe_predictions,
+    find_places,
+    measure_signals,
+    mirror_back,
+    pick_rows,
+)
+from acclimate.options import hp
+from acclimate.parts.part import Computed, Context, Part, register_part
+from acclimate.parts.source import iterate_blocks
+
+#: Corruptions need a neighbourhood.
+SMALLEST_SIDE = 8
+
+#: Window sizes that have a map of their own: small windows have other signals than large ones.
+SIZES = (32, 128, 512)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One way to predict the images of a shift while adapting.
+
+    Attributes:
+        order: `"shuffled"`, `"sorted"` by class, or `"few"`: images of two classes, repeated.
+        batch_size: Batch size.
+        statistics: BatchNorm statistics.
+        rate: Learning rate of entropy minimisation over all parameters; 0 for no learning.
+    """
+
+    order: str
+    batch_size: int
+    statistics: Statistics = "batch"
+    rate: float = 0.0
+
+
+class Window(NamedTuple):
+    """What was measured on a window of predictions."""
+
+    signals: Tensor
+    accuracies: Tensor
+    is_correlated: bool
+    shift: str
+
+
+#: With each shift, the first run is made, and some of the others in turn.
+_STATISTICS_RUNS = (
+    Run("shuffled", 128),
+    Run("shuffled", 4),
+    Run("sorted", 32),
+    Run("few", 32),
+    Run("shuffled", 16),
+)
+_LEARNING_RUNS = (
+    Run("shuffled", 64, "batch", 1e-3),
+    Run("shuffled", 64, "source", 1e-2),
+    Run("sorted", 32, "batch", 1e-2),
+    Run("shuffled", 64, "batch", 1e-2),
+    Run("sorted", 32, "source", 1e-3),
+    Run("few", 32, "source", 1e-2),
+    Run("shuffled", 64, "source", 1e-3),
+)
+
+
+@register_part
+@dataclass(frozen=True, kw_only=True)
+class Accuracy(Part):
+    """What the guard and `estimate` need: how label-free signals relate to accuracy.
+
+    Source images are spoilt by synthetic shifts, clean ones included, and predicted by the source
+    model and by models that adapt in different ways: with statistics of large, small and one-sided
+    batches, and by minimising entropy until the predictions collapse. The signals of all windows
+    and the true accuracies give one map for each window size; see `acclimate.functional.signals`.
+
+    The shifts are corruptions that are not among the fifteen of the usual benchmark.
+
+    The tensors are `accuracy/<size>/...`, and on clean images `accuracy/confidence` and
+    `accuracy/is_correct`, by which other estimators are calibrated.
+    """
+
+    name: ClassVar[str] = "accuracy"
+    dense: ClassVar[bool] = True
+    always_exact: ClassVar[bool] = True
+
+    n_samples: int = hp(512, low=64, help="number of source images")
+    shifts: tuple[str, ...] = hp(
+        corruptions.HELD_OUT, help="corruptions by which source images are shifted"
+    )
+    severities: tuple[int, ...] = hp((1, 3, 5), help="severities of each shift")
+    n_runs: int = hp(6, low=1, help="number of adapting models per shift and severity")
+
+    @staticmethod
+    def find_obstacle(x: Tensor) -> str:
+        """Return why source images such as these cannot be corrupted; empty if they can."""
+        if x.dim() != 4 or x.shape[1] != 3 or min(x.shape[2:]) < SMALLEST_SIDE:
+            return (
+                f"it corrupts colour images (N, 3, height, width) of at least {SMALLEST_SIDE} "
+                f"pixels, but the source has images of shape {tuple(x.shape)}"
+            )
+        absent = [name for name in ("scipy", "cv2") if importlib.util.find_spec(name) is None]
+        if absent:
+            return (
+                f"{' and '.join(absent)} cannot be imported; install the extra: pip install "
+                "'acclimate[corruptions]'"
+            )
+        return ""
+
+    @torch.no_grad()
+    def compute(self, context: Context) -> Computed:
+        """Return the maps and the card."""
+        images, labels = _take_images(context, self.n_samples)
+        generator = context.generator
+        has_batch_norm = bool(batch_norm_layers(context.model))
+        found: dict[int, list[Window]] = {size: [] for size in SIZES}
+        shifts = self._list_shifts()
+        clean = torch.empty(0)
+        n_done = 0
+        for number, (name, severity) in enumerate(shifts):
+            x = _shift(images, name, severity, context.info.normalization)
+            x = x.to(dtype=_dtype(context.model))
+            source, targets = _predict(context, x, labels, "source")
+            if number == 0:
+                clean = torch.stack([source[..., 1], _is_correct(source, targets)], dim=-1)
+            for each in self._choose_runs(number, has_batch_norm):
+                order = _order(each, labels, generator)
+                adapted = _adapt(context, x[order], each)
+                records = torch.cat([source[order], adapted], dim=-1)
+                for size, window in _windows(len(order)):
+                    signals = measure_signals(
+                        records[window].flatten(0, 1), context.info.known_classes
+                    )
+                    truth = targets[order][window]
+                    accuracies = torch.stack(
+                        [
+                            _is_correct(source[order][window], truth).nanmean(),
+                            _is_correct(adapted[window], truth).nanmean(),
+                        ]
+                    ).double()
+                    if signals.isfinite().all() and accuracies.isfinite().all():
+                        found[size].append(
+                            Window(signals, accuracies, each.order != "shuffled", name)
+                        )
+                n_done += 1
+                if context.source.progress is not None:
+                    context.source.progress("accuracy", n_done, len(shifts) * self.n_runs)
+        tensors = {
+            "accuracy/confidence": clean[..., 0].flatten(),
+            "accuracy/is_correct": clean[..., 1].flatten(),
+        }
+        spreads = {}
+        for size, rows in found.items():
+            if not rows:
+                continue
+            made = AccuracyMap.fit(
+                size,
+                signals=torch.stack([row.signals for row in rows]),
+                accuracies=torch.stack([row.accuracies for row in rows]),
+                is_correlated=torch.tensor([row.is_correlated for row in rows]),
+                shifts=[row.shift for row in rows],
+            )
+            tensors |= {f"accuracy/{size}/{k}": v for k, v in made.to_tensors().items()}
+            spreads[str(size)] = [round(value, 4) for value in made.spread.tolist()]
+        return tensors, {**self.to_card(), "n_samples": len(images), "spread": spreads}
+
+    def _list_shifts(self) -> list[tuple[str, int]]:
+        """Return names and severities: clean images, each corruption, and pairs at the highest."""
+        single = [(name, severity) for name in self.shifts for severity in self.severities]
+        pairs = ["+".join(pair) for pair in itertools.combinations(self.shifts, 2)]
+        return [("clean", 0), *single, *((pair, max(self.severities)) for pair in pairs)]
+
+    def _choose_runs(self, number: int, has_batch_norm: bool) -> list[Run]:
+        """Return the runs of the shift with this number, so that all kinds come in turn."""
+        fixed = _STATISTICS_RUNS[:1] if has_batch_norm else ()
+        others = [
+            each
+            for each in (*_STATISTICS_RUNS[len(fixed) :], *_LEARNING_RUNS)
+            if has_batch_norm or each.rate > 0
+        ]
+        if not has_batch_norm:
+            others = [dataclasses.replace(each, statistics="source") for each in others]
+        n = self.n_runs - len(fixed)
+        return [*fixed, *(others[(number * n + place) % len(others)] for place in range(n))]
+
+
+def _take_images(context: Context, n: int) -> tuple[Tensor, Tensor]:
+    """Return up to `n` source images, 8-bit (n, height, width, 3) on the CPU, and their labels."""
+    normalization: Normalization | None = context.info.normalization
+    images, labels = [], []
+    for x, y in iterate_blocks(context.source, "accuracy", n, n):
+        if obstacle := Accuracy.find_obstacle(x):
+            raise UnsuitableModel(
+                "not_applicable",
+                f"The part accuracy cannot be prepared: {obstacle}. Prepare without it, and adapt "
+                "without a guard.",
+                option="accuracy",
+            )
+        pixels = (
+            x.float() if normalization is None else normalization.denormalize(x.float())
+        ).cpu()
+        images.append((pixels.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).contiguous())
+        labels.append(y.cpu())
+    return torch.cat(images), torch.cat(labels)
+
+
+def _shift(images: Tensor, name: str, severity: int, normalization: Normalization | None) -> Tensor:
+    pixels = images.numpy()
+    for each in name.split("+") if severity else ():
+        pixels = corruptions.apply(pixels, each, severity, scale=True)
+    x = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))).float() / 255
+    return x if normalization is None else normalization.normalize(x)
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+
+def _order(each: Run, labels: Tensor, generator: torch.Generator) -> Tensor:
+    """Return the order in which a run predicts the images."""
+    order = torch.randperm(len(labels), generator=generator)
+    if labels.dim() > 1:  # masks: a camera that sees few scenes
+        return (
+            order
+            if each.order == "shuffled"
+            else order[:4].repeat(-(-len(order) // 4))[: len(order)]
+        )
+    if each.order == "sorted":
+        return order[torch.argsort(labels[order], stable=True)]
+    if each.order == "few":
+        kinds = torch.unique(labels)
+        kinds = kinds[torch.randperm(len(kinds), generator=generator)[:2]]
+        chosen = order[torch.isin(labels[order], kinds)]
+        return chosen[torch.randint(len(chosen), (len(order),), generator=generator)]
+    return order
+
+
+def _windows(n: int) -> Iterator[tuple[int, slice]]:
+    """Yield the window sizes with the windows of up to `n` images; at least one for each size."""
+    for size in SIZES:
+        length = min(size, n)
+        for start in range(0, n - length + 1, length):
+            yield size, slice(start, start + length)
+
+
+def _adapt(context: Context, x: Tensor, each: Run) -> Tensor:
+    """Return descriptions of the predictions of a model that adapts while it predicts."""
+    model = context.model
+    optimizer = None
+    if each.rate:
+        model = copy.deepcopy(model).requires_grad_(True)
+        parameters = [p for p in model.parameters() if p.is_floating_point()]
+        optimizer = torch.optim.Adam(parameters, lr=each.rate)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    found = []
+    for batch in torch.split(x, each.batch_size):
+        batch = batch.to(device)
+        alone = len(batch) == 1 and each.statistics == "batch"
+        with use_statistics(model, "source" if alone else each.statistics):
+            with torch.set_grad_enabled(optimizer is not None):
+                result = _forward(model, batch, context)
+            mirrored = _forward(model, batch.flip(-1), context)
+            found.append(_describe(result, mirrored))
+        if optimizer is not None:
+            optimizer.zero_grad()
+            with torch.enable_grad():
+                loss = entropy(result.logits).mean()
+            if loss.requires_grad and bool(loss.isfinite()):
+                torch.autograd.backward(loss)
+                optimizer.step()
+    return torch.cat(found)
+
+
+def _predict(
+    context: Context, x: Tensor, labels: Tensor, statistics: Statistics
+) -> tuple[Tensor, Tensor]:
+    """Return descriptions of the source model's predictions (images, rows, 3), and their labels."""
+    device = next((p.device for p in context.model.parameters()), torch.device("cpu"))
+    found, targets = [], []
+    with use_statistics(context.model, statistics):
+        for batch, y in zip(torch.split(x, 64), torch.split(labels, 64), strict=True):
+            batch = batch.to(device)
+            result = _forward(context.model, batch, context)
+            mirrored = _forward(context.model, batch.flip(-1), context)
+            found.append(_describe(result, mirrored))
+            targets.append(_label_rows(y, result.grid, context.source.ignore_label))
+    return torch.cat(found), torch.cat(targets)
+
+
+def _forward(model: nn.Module, x: Tensor, context: Context) -> Forward:
+    return run(model, x, None, context.info.logits_at, context.call)
+
+
+def _describe(result: Forward, mirrored: Forward) -> Tensor:
+    n_images = len(result.logits) if result.grid is None else result.grid.n_images
+    back = mirror_back(mirrored.logits, mirrored.grid)
+    rows = pick_rows(result.logits.detach(), result.grid), pick_rows(back, result.grid)
+    return describe_predictions(*rows).reshape(n_images, -1, 3)
+
+
+def _label_rows(y: Tensor, grid: Grid | None, ignore_label: int | None) -> Tensor:
+    """Return labels (images, rows) in single precision; NaN where there is none."""
+    if grid is None:
+        return y[:, None].float()
+    masks = resize_masks(y, grid[1:]).flatten(1)[:, find_places(grid)].float()
+    return masks.masked_fill(masks == float(ignore_label or -1), torch.nan)
+
+
+def _is_correct(described: Tensor, targets: Tensor) -> Tensor:
+    """Return 1 where a prediction is correct, 0 where it is wrong, NaN where there is no label."""
+    correct = (described[..., 0] == targets).float()
+    return correct.masked_fill(targets.isnan(), torch.nan)
