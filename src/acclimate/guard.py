@@ -3,8 +3,8 @@
 Adaptation can hurt. Statistics of small batches, or of batches with few classes, are wrong in every
 layer, although nothing was learned; entropy minimisation can collapse to few classes. Neither shows
 in a confidence. So the guard runs the source model beside the adapted one and estimates the
-accuracy of both from their predictions on the same images (`acclimate.functional.signals`), by maps that
-`prepare` fitted under synthetic shifts (the part `accuracy`).
+accuracy of both from their predictions on the same images (`acclimate.functional.signals`), by maps
+that `prepare` fitted under synthetic shifts (the part `accuracy`).
 
 With each batch the guard
 
