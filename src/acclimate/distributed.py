@@ -174,7 +174,6 @@ def _facts(adapted: Method) -> dict[str, object]:
     extra = adapted.get_extra_state()
     tensors = dict(extra["tensors"])
     generator = {"generator": tensors.pop("generator")}
-    options = vars(adapted.guard) if adapted.guard is not None else {}
     return {
         **json.loads(extra["identity"]),
         "weights": digest(model_tensors(adapted)),
@@ -182,7 +181,6 @@ def _facts(adapted: Method) -> dict[str, object]:
         "state": digest(tensors, extra["tree"]),
         "head": adapted.head,
         "normalization": repr(adapted.normalization),
-        "guard": {name: value for name, value in options.items() if isinstance(value, int | float)},
         "torch": torch.__version__,
         "acclimate": __version__,
     }

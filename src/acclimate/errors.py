@@ -301,6 +301,7 @@ class NotAdapted(AcclimateError, RuntimeError):
         "inference_mode": "Nothing can be learned inside torch.inference_mode().",
         "labels_needed": "An oracle learns from labels, which only an evaluation can provide.",
         "labels_refused": "The method `method` must not see labels.",
+        "no_guard": "An estimate needs a guard, and the model was adapted without one.",
         "no_process_group": "There is no process group, or this process is not part of it.",
         "not_adapted": "A `found` is not an adapted model.",
         "out_of_step": "The processes may be out of step after an earlier failure.",

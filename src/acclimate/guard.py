@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from torch import Tensor, nn
 from acclimate.artifact import Artifact
 from acclimate.errors import AcclimateWarning, InvalidConfig
 from acclimate.forward import Forward, run
-from acclimate.functional.across import active
+from acclimate.functional.across import active, everywhere
 from acclimate.functional.norm import use_statistics
 from acclimate.functional.signals import (
     RECORD,
@@ -54,7 +55,7 @@ _FEWEST = 32
 _ENOUGH = 128
 #: Margins in standard errors of the estimated gain: usual; of small windows and correlated streams;
 #: of signals outside what was calibrated.
-_MARGIN, _LARGE_MARGIN, _WIDE_MARGIN = 0.25, 1.0, 2.0
+_MARGIN, _LARGE_MARGIN, _WIDE_MARGIN = 0.25, 1.0, 2.5
 #: The newest images are compared with those before them in blocks of at least this many.
 _BLOCK = 64
 _CHANGE = 5.0  # standard errors
@@ -164,8 +165,10 @@ class Guard:
         self._has_warned = False
 
     def bind(self, model: nn.Module) -> None:
-        """Copy the source model. The guard is used for one adapted model only."""
+        """Copy the source model and start anew. A guard is used for one adapted model at a time."""
         self._source = copy.deepcopy(model).requires_grad_(False)
+        self._state = _fresh()
+        self._has_warned = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options."""
@@ -210,7 +213,7 @@ class Guard:
                 mirror_back(seen[1].logits, source.grid),
             )
             state["n_forwards"] += 2
-        if bool(adapted.logits.isfinite().all()):
+        if everywhere(adapted.logits.isfinite().all()):
             state["records"] = self._record(state["records"], source, adapted, views)
             estimate = self._estimate(state["records"])
             reason = _judge(estimate)
@@ -257,7 +260,8 @@ class Guard:
             view = None if views is None else pick_rows(views[number].detach(), model.grid)
             described.append(describe_predictions(logits, view))
         n_images = len(described[0]) if source.grid is None else source.grid.n_images
-        new = _gather(torch.cat(described, dim=1).reshape(n_images, -1, len(RECORD)))
+        new = torch.cat(described, dim=1).reshape(n_images, -1, len(RECORD))
+        new = _gather(new, source.logits.device)
         if records is None:
             return new[-self.window :]
         n_new = max(len(new), _BLOCK)
@@ -371,10 +375,10 @@ class Guard:
         """Load a state."""
         self._state = dict(tree)
 
-    def to(self, device: torch.device) -> None:
-        """Move the copy of the source model."""
+    def move(self, function: Callable[[Tensor], Tensor]) -> None:
+        """Apply a function that moves or casts tensors to the copy of the source model."""
         if self._source is not None:
-            self._source.to(device)
+            self._source._apply(function)
 
 
 def _fresh() -> Tree:
@@ -404,14 +408,14 @@ def _count(x: Tensor) -> int:
     return len(x) if shard is None else shard.n
 
 
-def _gather(records: Tensor) -> Tensor:
-    """Return the records of all processes that share the batch, by rank."""
+def _gather(records: Tensor, device: torch.device) -> Tensor:
+    """Return the records of all processes that share the batch, by rank; exchanged on `device`."""
     shard = active()
     if shard is None:
         return records
     whole = records.new_zeros(shard.n, *records.shape[1:])
     whole[shard.rows(len(records))] = records.nan_to_num(-1.0)  # a sum with NaN would be NaN
-    whole = shard.sum(whole)
+    whole = shard.sum(whole.to(device)).cpu()
     return whole.masked_fill(whole == -1.0, torch.nan)
 
 

@@ -118,10 +118,12 @@ def test_prepare_writes_an_artifact_for_the_model_and_says_what_is_next(
     assert written.parts["penalty"]["n_samples"] == 16
     assert written.parts["features"]["n_samples"] == 32
     assert written.parts["prototypes"]["projector_depth"] == 1
+    assert "accuracy" not in written.parts  # of images this small
     assert written.card["seed"] == 3
     assert written.classes == list(CLASSES)
     assert "32 images, of which the model gets" in result.stdout
     assert f"--artifact {out} --out predictions.csv" in result.stdout
+    assert "The part accuracy was left out" in " ".join(result.stderr.split())
     assert "penalty (16)" in result.stderr
 
 
@@ -129,7 +131,7 @@ def test_prepare_gives_what_the_library_gives(labelled_images: Path, artifact: P
     from acclimate.streams.folder import FolderSource
 
     data = FolderSource(labelled_images, batch_size=10)
-    parts = [acclimate.Penalty(n_samples=16), "prototypes", "features"]
+    parts = [acclimate.Penalty(n_samples=16), "prototypes", "features", "accuracy"]
     expected = acclimate.prepare(tiny_cnn(), data, parts=parts)
     found = Artifact.load(artifact)
     assert found.tensors.keys() == expected.tensors.keys()
@@ -148,7 +150,9 @@ def test_prepare_records_the_speed_asked_for(
     used = "bfloat16" if has_fast_bfloat16(torch.device("cpu")) else "float32"
     assert f"s in {used}" in result.stdout
     found = Artifact.load(out)
-    assert {(part["speed"], part["precision"]) for part in found.parts.values()} == {("fast", used)}
+    precisions = {name: (part["speed"], part["precision"]) for name, part in found.parts.items()}
+    assert precisions.pop("accuracy") == ("fast", "float32")  # always exact
+    assert set(precisions.values()) == {("fast", used)}
     if used == "float32":
         for name, tensor in Artifact.load(artifact).tensors.items():
             assert torch.equal(found.tensors[name], tensor), name
@@ -234,7 +238,7 @@ def test_terms_and_presets_are_those_of_the_library(
 def test_prepare_makes_what_a_method_needs(labelled_images: Path, tmp_path: Path) -> None:
     out = tmp_path / "tent.acclimate"
     run("prepare", labelled_images, *MODEL, "--out", out, "--method", "tent,swr", "--samples", "16")
-    assert set(Artifact.load(out).parts) == {"penalty", "features"}
+    assert set(Artifact.load(out).parts) == {"penalty", "features", "accuracy"}
     with raises("unknown_method", name="tnet"):
         run("prepare", labelled_images, *MODEL, "--out", out, "--force", "--method", "tnet")
 

@@ -136,7 +136,9 @@ def prepare(
     }
     methods = None if method is None else [name.strip() for name in method.split(",")]
     given_head = () if contrast_head is None else (options["contrast"],)
-    parts = [options.get(p.name, p) for p in choose_parts(methods, given_head or None)]
+    chosen = choose_parts(methods, given_head or None)
+    # Accuracy is not asked for by name, so that it is left out where it cannot be prepared.
+    parts = [options.get(part.name, part) for part in chosen if part.name != "accuracy"]
     if methods is None and has_masks(str(source)):
         parts = [part for part in parts if part.name != "prototypes"]
     ignored = {} if ignore_label == 255 else {"ignore_label": ignore_label}
@@ -152,6 +154,7 @@ def prepare(
         artifact = prepare_model(
             net,
             data,
+            method=methods or (),
             parts=parts,
             info=ModelInfo(head=head, logits_at=get_logits_at(logits_at), normalization=normal),
             classes=names,
@@ -272,6 +275,8 @@ def _facts(artifact: Artifact, out: Path, seconds: float) -> dict[str, str]:
         facts["prototypes"] = "one a class" + (f"; projector of {layers} layers" if layers else "")
     if "fisher" in parts:
         facts["fisher"] = f"measured on {parts['fisher']['n_samples']:,} images"
+    if "accuracy" in parts:
+        facts["accuracy"] = f"measured on {parts['accuracy']['n_samples']:,} images"
     return {
         "artifact": f"{out} ({out.stat().st_size / 1024:,.0f} KiB)",
         "model": f"{info.n_classes} classes, {info.n_features} features before "

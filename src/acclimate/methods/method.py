@@ -516,12 +516,15 @@ class Method(nn.Module):
         # References are enough: declared state is replaced, never changed in place.
         declared, generator_state = self._declared_state(), self.generator.get_state()
         counts = copy.deepcopy(self.counts)
+        guarded = self._copy_guarded()
         try:
             with torch.no_grad(), ExitStack() as stack:
                 stack.enter_context(run_eagerly(self.model))
                 if self.speed.bfloat16:
                     stack.enter_context(fast_autocast(x.device, enabled=True))
                 logits = self._step_or_predict(x)
+                if _count_refused(self.counts) > _count_refused(counts):
+                    load_tensors(self, before)
                 if self.guard is not None:
                     logits = self._review(self.guard, x, logits)
             made = logits.detach().to(x.dtype)
@@ -533,17 +536,28 @@ class Method(nn.Module):
             self._set_declared_state(declared)
             self.generator.set_state(generator_state)
             self.counts = counts
+            self._restore_guarded(guarded)
             raise
         finally:
             self._output = self._grid = self.labels = None
-        if _count_refused(self.counts) > _count_refused(counts):
-            load_tensors(self, before)
         if self.is_learning:
             self.counts.batches += 1
             self.counts.samples += batch_size(x)
             self.input_shape = list(x.shape[1:])
             self._check_stream(x, logits.detach())
         return result
+
+    def _copy_guarded(self) -> Tree:
+        """Copy what the guard and learning change, so that a guard that fails can be undone."""
+        if self.guard is None or not self.is_learning:
+            return None
+        return {"learned": copy_tree(self.learned()), "guard": self.guard.tree()}
+
+    def _restore_guarded(self, tree: Tree) -> None:
+        if self.guard is not None and tree is not None:
+            self.load_learned(tree["learned"])
+            self.guard.load_tree(tree["guard"])
+            self.scale_rate(self.guard.rate)
 
     def _step_or_predict(self, x: Tensor) -> Tensor:
         if self.is_single(x):
@@ -576,9 +590,12 @@ class Method(nn.Module):
         n = batch_size(x)
         if n < SMALL_BATCH and "small_batch" not in self._warned:
             self._warn(
-                "small_batch",
-                f"This batch has {n} images, fewer than the {SMALL_BATCH} that BatchNorm "
-                f"statistics need: predictions may be much worse than the source model's. {remedy}",
+                AcclimateWarning(
+                    "small_batch",
+                    f"This batch has {n} images, fewer than the {SMALL_BATCH} that BatchNorm "
+                    "statistics need: predictions may be much worse than the source model's. "
+                    f"{remedy}",
+                )
             )
         if "correlated_stream" in self._warned or self.processes is not None:
             return
@@ -587,15 +604,17 @@ class Method(nn.Module):
         self._recent = recent[-_RECENT:]
         if self.counts.batches > 1 and is_correlated(self._recent):
             self._warn(
-                "correlated_stream",
-                "Consecutive images seem to be of the same class. Statistics of batches with few "
-                "classes are wrong: predictions may be much worse than the source model's. "
-                f"{remedy}",
+                AcclimateWarning(
+                    "correlated_stream",
+                    "Consecutive images seem to be of the same class. Statistics of batches with "
+                    "few classes are wrong: predictions may be much worse than the source "
+                    f"model's. {remedy}",
+                )
             )
 
-    def _warn(self, code: str, text: str) -> None:
-        self._warned.add(code)
-        warnings.warn(AcclimateWarning(code, text), stacklevel=6)
+    def _warn(self, warning: AcclimateWarning) -> None:
+        self._warned.add(warning.code)
+        warnings.warn(warning, stacklevel=6)
 
     def _pass(
         self, x: Tensor, moves: bool, statistics: Statistics | None, model: nn.Module | None
@@ -883,6 +902,8 @@ class Method(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         tree = self._tree()
         tree["method"] = map_tree(tree["method"], fn)
+        if self.guard is not None:
+            self.guard.move(fn)
         self._load_tree(tree)  # moves the optimiser's state to the device of its parameters
         return self
 
