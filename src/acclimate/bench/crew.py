@@ -150,13 +150,10 @@ class Crew:
         """Return a key that is smallest for the job that suits the worker best."""
         spec = self._jobs[name].spec
         others = [self._jobs[w.job].spec for w in self.workers if w.job and w is not worker]
-        key = spec.artifact_key
         # It would only wait for what another one is preparing.
-        waits = (
-            key is not None
-            and any(other.artifact_key == key for other in others)
-            and not (self._setup.artifacts / f"{key}.acclimate").is_file()
-        )
+        shared = set(spec.get_pieces()) & {key for other in others for key in other.get_pieces()}
+        files = [self._setup.artifacts / f"{key}.acclimate" for key in shared]
+        waits = not all(file.is_file() for file in files)
         n_same = 0
         if worker.last is not None:
             pairs = zip(_needs(spec), _needs(self._jobs[worker.last].spec), strict=True)

@@ -120,7 +120,7 @@ def _run(
                 course.checkpoint()
                 raise Stopped
         result = Result(tuple(course.records), merge(course.sums))
-        origin = describe_origin(spec, job, adapted, clean, how.command, materials.path_of(spec))
+        origin = describe_origin(spec, job, adapted, clean, how.command, materials.list_files(spec))
         origin |= {N_THREADS: known.n_threads, "n_batches": len(course.records)}
         origin["seconds"] = spent.sum_up(result)
     return {

@@ -26,6 +26,10 @@ _TEXT: _Kind = _is_text, "a string"
 _TABLE: _Kind = lambda value: isinstance(value, Mapping), "a table, such as { lr = 1e-3 }"
 _COUNT: _Kind = _is_count, "an integer"
 _SWITCH: _Kind = lambda value: isinstance(value, bool), "true or false"
+_GUARD: _Kind = (
+    lambda value: isinstance(value, bool) or value == "watch",
+    'true, false or "watch"',
+)
 _SEED: _Kind = lambda value: _is_count(value) and value >= 0, "an integer of at least 0"
 
 _KINDS: dict[str, _Kind] = {
@@ -59,7 +63,7 @@ _KINDS: dict[str, _Kind] = {
         "a table of tables, such as {swr = {}}",
     ),
     "speed": _TEXT,
-    "guard": _SWITCH,
+    "guard": _GUARD,
     "reveal_labels": _SWITCH,
     "prepare": (lambda value: not isinstance(value, str | int | float | list), "a table"),
     "seed": _SEED,

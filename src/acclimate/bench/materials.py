@@ -76,27 +76,32 @@ class Materials:
         if key is None:
             return None
         if self._find("artifact", key) is None:
-            self._kept["artifact"] = key, self._load_or_make(key, spec, model, data)
+            pieces = [
+                self._load_or_make(own, spec, model, data, parts)
+                for own, parts in spec.get_pieces().items()
+            ]
+            self._kept["artifact"] = key, join(pieces)
         found: Artifact = self._find("artifact", key)
         return found
 
-    def path_of(self, spec: JobSpec) -> Path | None:
-        """Return where the artifact of a job is kept; None if it needs none."""
-        key = spec.artifact_key
-        return None if key is None else self.artifacts / f"{key}.acclimate"
+    def list_files(self, spec: JobSpec) -> list[Path]:
+        """Return the files that the artifact of a job is kept in."""
+        return [self.artifacts / f"{key}.acclimate" for key in spec.get_pieces()]
 
     def _find(self, what: str, key: Any) -> Any:
         known, value = self._kept.get(what, (None, None))
         return value if known == key else None
 
-    def _load_or_make(self, key: str, spec: JobSpec, model: nn.Module, data: Data) -> Artifact:
+    def _load_or_make(
+        self, key: str, spec: JobSpec, model: nn.Module, data: Data, parts: Sequence[str]
+    ) -> Artifact:
         path = self.artifacts / f"{key}.acclimate"
         if path.is_file():
             return Artifact.load(path)
         with claim(path, lambda: self._tell(WAITING)):
             if not path.is_file():
                 self._tell("preparing an artifact")
-                self._prepare(spec, model, data).save(path)
+                self._prepare(spec, model, data, parts).save(path)
             return Artifact.load(path)
 
     def open_source(self, spec: JobSpec, data: Data) -> tuple[Labelled, Sequence[str]]:
@@ -123,7 +128,9 @@ class Materials:
         )
         return preparation.open(spec.get_wrapping().info.normalization)
 
-    def _prepare(self, spec: JobSpec, model: nn.Module, data: Data) -> Artifact:
+    def _prepare(
+        self, spec: JobSpec, model: nn.Module, data: Data, parts: Sequence[str]
+    ) -> Artifact:
         how = spec.prepare
         batches, classes = self.open_source(spec, data)
         options = how.options()
@@ -131,7 +138,7 @@ class Materials:
         return prepare(
             model,
             batches,
-            parts=[options.get(name, name) for name in spec.get_needs()],
+            parts=[options.get(name, name) for name in parts],
             info=spec.get_wrapping().info,
             classes=classes,
             seed=_seed(spec),
@@ -142,6 +149,13 @@ class Materials:
     def _tell(self, stage: str) -> None:
         if self.progress is not None:
             self.progress(stage, 0, None)
+
+
+def join(pieces: Sequence[Artifact]) -> Artifact:
+    """Return one artifact with the parts of several that were prepared for one model."""
+    tensors = {name: tensor for piece in pieces for name, tensor in piece.tensors.items()}
+    parts = {name: card for piece in pieces for name, card in piece.parts.items()}
+    return Artifact(tensors, {**pieces[0].card, "parts": parts})
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,7 +69,7 @@ def describe_origin(
     adapted: Method,
     clean: Domain | None,
     command: str,
-    artifact_file: Path | None,
+    artifact_files: Sequence[Path],
 ) -> dict[str, Any]:
     """Return everything about a job that a reader of its numbers may ask for, as JSON types."""
     protocol, data = job.protocol, job.data
@@ -87,7 +88,7 @@ def describe_origin(
         "data": dict(data.descriptions),
         "model": _describe_model(spec, job),
         "method": _describe_method(adapted),
-        "artifact": _describe_artifact(spec, job.wrapping.artifact, artifact_file),
+        "artifact": _describe_artifact(spec, job.wrapping.artifact, artifact_files),
         "settings": {name: settings[name] for name in _SETTINGS},
         "versions": versions(),
         "code_sha256": code_sha256(),
@@ -161,13 +162,13 @@ def _describe_method(adapted: Method) -> dict[str, Any]:
 
 
 def _describe_artifact(
-    spec: JobSpec, artifact: Artifact | None, file: Path | None
+    spec: JobSpec, artifact: Artifact | None, files: Sequence[Path]
 ) -> dict[str, Any] | None:
-    if artifact is None or file is None:
+    if artifact is None:
         return None
     return {
         "key": spec.artifact_key,
-        "file": file.name,
+        "file": ", ".join(file.name for file in files),
         "sha256": digest(artifact.tensors),
         "seed": artifact.card["seed"],
         "parts": artifact.parts,

@@ -156,12 +156,14 @@ class RemoteMaterials(Materials):
             sent: tuple[Labelled, Sequence[str]] = self._line.ask("source")
             return sent
 
-    def _load_or_make(self, key: str, spec: JobSpec, model: nn.Module, data: Data) -> Artifact:
+    def _load_or_make(
+        self, key: str, spec: JobSpec, model: nn.Module, data: Data, parts: Sequence[str]
+    ) -> Artifact:
         path = self.artifacts / f"{key}.acclimate"
         if not path.is_file():
             sent: bytes | None = self._line.ask("artifact", key=key)
             if sent is None:
-                artifact = super()._load_or_make(key, spec, model, data)
+                artifact = super()._load_or_make(key, spec, model, data, parts)
                 self._line.say("made", key=key, content=path.read_bytes())
                 return artifact
             self.artifacts.mkdir(exist_ok=True)

@@ -19,7 +19,7 @@ Flat = dict[tuple[str, ...], Any]
 _JOB_FIELDS = tuple(spec.name for spec in dataclasses.fields(JobSpec))
 _ROW_FIELDS = ("label", "group", *_JOB_FIELDS)
 # Of these a list is one value, and a list of lists stands for several.
-_LISTS = ("corruptions", "severities", "names", "mean", "std")
+_LISTS = ("corruptions", "severities", "shifts", "names", "mean", "std")
 _FILES = (("weights",), ("classes",), ("prepare", "contrast_head"))
 # A name of a set, or a folder: one beside the suite if there is one.
 _FOLDERS = (("data",), ("prepare", "source"))
@@ -223,7 +223,7 @@ def _name(values: Flat, varying: Flat) -> str:
         if own != [False] and not any(key[:2] == ("terms", term) for key in varying):
             told += f" + {term.upper()}"
     if values.get(("guard",)) and ("guard",) not in varying:
-        told += ", guarded"
+        told += ", watched" if values["guard",] == "watch" else ", guarded"
     if values.get(("speed",), "exact") != "exact" and ("speed",) not in varying:
         told += f", {values['speed',]}"
     return told

@@ -13,7 +13,15 @@ from typing import Any, Self, get_args
 from acclimate.adaptation import check_terms
 from acclimate.bench.hashes import file_sha256, model_code_sha256, tell_folder
 from acclimate.bench.kinds import check_kinds
-from acclimate.comparison import OWN_ORDERS, Protocol, Request, Wrapping, find_needs
+from acclimate.comparison import (
+    GUARDED,
+    OWN_ORDERS,
+    Guarded,
+    Protocol,
+    Request,
+    Wrapping,
+    find_needs,
+)
 from acclimate.data import SETS
 from acclimate.data.domain_pool import DomainChoice
 from acclimate.errors import BadInput, InvalidConfig, did_you_mean
@@ -23,7 +31,7 @@ from acclimate.introspect import ModelInfo
 from acclimate.methods import get_method
 from acclimate.methods.compute import Speed
 from acclimate.methods.config import Config
-from acclimate.parts import Contrast, FisherInformation, Part, Penalty, Prototypes
+from acclimate.parts import Accuracy, Contrast, FisherInformation, Part, Penalty, Prototypes
 from acclimate.streams.folder import read_classes
 from acclimate.streams.images import Size, as_size, parse_size
 from acclimate.terms import Term, get_term_class
@@ -32,7 +40,7 @@ from acclimate.terms import Term, get_term_class
 _KEY_LENGTH = 12
 
 _PARTS: dict[str, type[Part]] = {
-    kind.name: kind for kind in (Penalty, Prototypes, FisherInformation, Contrast)
+    kind.name: kind for kind in (Penalty, Prototypes, FisherInformation, Contrast, Accuracy)
 }
 
 
@@ -126,7 +134,8 @@ class JobSpec:
         terms: Terms that are added to the method, by name, with their options:
             `{"swr": {"strength": 100}, "nsp": {}}`.
         prepare: How the artifact is prepared, where one is needed.
-        guard: Whether the last good state is restored when predictions collapse.
+        guard: True: the job runs under the guard, which answers with the source model where
+            adaptation does not help. `"watch"`: accuracy is only estimated.
         speed: Of adaptation: `"exact"`, `"fast"` or `"fastest"`.
         reveal_labels: Whether an oracle is shown the labels.
         seed: Of a shuffled order and of the method's draws.
@@ -154,7 +163,7 @@ class JobSpec:
     preset: str | None = None
     terms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     prepare: Preparing = field(default_factory=Preparing)
-    guard: bool = False
+    guard: Guarded = False
     speed: str = "exact"
     reveal_labels: bool = False
     seed: int = 0
@@ -253,12 +262,26 @@ class JobSpec:
     def artifact_key(self) -> str | None:
         """The same for the artifact, which jobs of one model share; None if none is needed."""
         needs = self.get_needs()
-        if not needs:
-            return None
+        return self._hash_parts(needs) if needs else None
+
+    def get_pieces(self) -> dict[str, tuple[str, ...]]:
+        """Return the files that the artifact is kept in, by key, with the parts of each.
+
+        What the guard needs is in a file of its own: it takes long to prepare, and is the same for
+        all methods.
+        """
+        needs = self.get_needs()
+        others = tuple(name for name in needs if name != GUARDED)
+        pieces = [others] if others else []
+        pieces += [(GUARDED,)] if GUARDED in needs else []
+        return {self._hash_parts(names): names for names in pieces}
+
+    def _hash_parts(self, names: Sequence[str]) -> str:
         how = self.prepare
         given = how.options()
         parts = {name: _part_values(given.get(name, kind())) for name, kind in _PARTS.items()}
-        head = {} if how.contrast_head is None else {"head": file_sha256(how.contrast_head)}
+        has_head = how.contrast_head is not None and tuple(names) != (GUARDED,)
+        head = {"head": file_sha256(str(how.contrast_head))} if has_head else {}
         return _hash(
             {
                 **self._model_identity(),
@@ -269,7 +292,7 @@ class JobSpec:
                 "images": how.images,
                 "seed": self.seed if how.seed is None else how.seed,
                 "speed": how.speed,
-                "parts": {name: parts.get(name, {}) for name in needs},
+                "parts": {name: parts.get(name, {}) for name in names},
             }
         )
 
@@ -323,7 +346,7 @@ class JobSpec:
             **_identify_terms(self.get_terms()),
             "artifact": self.artifact_key,
             "speed": how.to_dict(),
-            **({"guard": True} if self.guard else {}),
+            **({"guard": self.guard} if self.guard else {}),
             "reveal_labels": self.reveal_labels,
             "seed": self.seed,
         }

@@ -11,16 +11,24 @@ from acclimate.comparison.protocol import ORDERS, OWN_ORDERS, RESET_EACH, STREAM
 from acclimate.comparison.result import Comparison
 from acclimate.comparison.run import (
     Finished,
+    Guarded,
     Step,
     Unit,
     Wrapping,
     compare,
     iter_compare,
 )
-from acclimate.comparison.source import ArraySource, Preparation, check_source, find_needs
+from acclimate.comparison.source import (
+    GUARDED,
+    ArraySource,
+    Preparation,
+    check_source,
+    find_needs,
+)
 
 __all__ = [
     "ALL",
+    "GUARDED",
     "ORDERS",
     "OWN_ORDERS",
     "RESET_EACH",
@@ -29,6 +37,7 @@ __all__ = [
     "Comparison",
     "Data",
     "Finished",
+    "Guarded",
     "Job",
     "Ledger",
     "Preparation",

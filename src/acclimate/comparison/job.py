@@ -100,7 +100,7 @@ class Job:
                 },
             },
             "versions": versions(),
-            **({"guard": True} if how.guard else {}),
+            **({"guard": how.guard} if how.guard else {}),
         }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import tee
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -22,6 +22,9 @@ from acclimate.methods.config import Config
 from acclimate.methods.method import Method
 from acclimate.metrics.groups import Group, merge
 from acclimate.streams import Batch
+
+#: Whether there is a guard; `"watch"` for one that only estimates.
+Guarded = bool | Literal["watch"]
 
 
 @dataclass(frozen=True)
@@ -68,15 +71,15 @@ class Wrapping:
         channels_last: Whether the copies of the model keep colour as the last axis in memory. On a
             processor this is half as fast again; numbers differ by rounding only.
         speed: What may be traded for time and memory; the same for all methods.
-        guard: Whether the last good state is restored when predictions collapse; needs the part
-            `features` of the artifact.
+        guard: Whether the guard answers with the source model where adaptation does not help, or
+            only estimates accuracy; see `acclimate.adapt`. It needs the part `accuracy`.
     """
 
     artifact: Artifact | None = None
     info: ModelInfo = field(default_factory=ModelInfo)
     channels_last: bool = True
     speed: Speed = field(default_factory=Speed)
-    guard: bool = False
+    guard: Guarded = False
 
 
 def compare(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from acclimate.artifact import Artifact
 from acclimate.comparison.masks import has_masks
 from acclimate.comparison.masks import open_source as open_masks
-from acclimate.comparison.run import Wrapping
+from acclimate.comparison.run import Guarded, Wrapping
 from acclimate.comparison.several import open_several
 from acclimate.data import SETS, load
 from acclimate.data.domain_pool import DomainChoice
@@ -28,7 +28,7 @@ from acclimate.streams import Domain
 from acclimate.streams.folder import FolderSource
 from acclimate.streams.images import Size
 
-#: The part of an artifact that the guard compares with.
+#: The part of an artifact that the guard needs.
 GUARDED = "accuracy"
 #: Training images of the built-in task, which has no end of its own.
 N_BUILTIN = 4096
@@ -61,7 +61,7 @@ class ArraySource:
             yield x if self._normalization is None else self._normalization.normalize(x), y
 
 
-def find_needs(methods: Iterable[str], guard: bool = False) -> tuple[str, ...]:
+def find_needs(methods: Iterable[str], guard: Guarded = False) -> tuple[str, ...]:
     """Return the parts of an artifact that the methods need, and the guard, if there is one."""
     parts = dict.fromkeys(part for name in methods for part in get_method(name).needed_parts())
     return tuple({**parts, GUARDED: None} if guard else parts)
@@ -141,7 +141,7 @@ class Preparation:
                 option="source_images",
             )
 
-    def describe(self, methods: Iterable[str], guard: bool = False) -> dict[str, Any]:
+    def describe(self, methods: Iterable[str], guard: Guarded = False) -> dict[str, Any]:
         """Return what changes the artifact, as JSON types."""
         parts = list(find_needs(methods, guard))
         about: dict[str, Any] = {

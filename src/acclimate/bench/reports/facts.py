@@ -171,7 +171,7 @@ def settings_facts(outcome: Outcome) -> Facts:
     facts["method"] = spec.method
     facts["speed"] = spec.speed
     if spec.guard:
-        facts["guard"] = "on"
+        facts["guard"] = "on" if spec.guard is True else str(spec.guard)
     terms = {name: dict(given) for name, given in spec.terms.items()}
     facts["terms"] = json.dumps(terms, sort_keys=True) if terms else "none"
     if spec.get_needs():
