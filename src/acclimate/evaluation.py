@@ -58,6 +58,7 @@ def iter_evaluate(
     if metrics is not None:
         check_metric(metrics)
     known = _OutputKind.of(adapted)
+    n_rests = 0 if adapted.guard is None else adapted.report().n_rests
     for index, batch in enumerate(stream):
         # Streams are on the CPU, whichever device the model is on.
         x = batch.x.to(next(adapted.model.parameters(), batch.x).device)
@@ -66,6 +67,7 @@ def iter_evaluate(
         rows = _check(batch, index, known, ignore_label)
         if batch.reset:
             adapted.reset()
+            n_rests = 0
         before = copy.deepcopy(adapted.counts)
         if reveal_labels and adapted.card.is_oracle:
             adapted.reveal(batch.y)
@@ -79,6 +81,15 @@ def iter_evaluate(
         judged = _judge(batch, rows, logits.detach(), ignore_label)
         record = _record(batch, index, judged, cost, (before, adapted.counts))
         record = dataclasses.replace(record, losses=adapted.losses)
+        if adapted.guard is not None:
+            told = adapted.report()
+            record = dataclasses.replace(
+                record,
+                estimate=told.estimate,
+                by_source=told.answers == "source",
+                rested=told.n_rests > n_rests,
+            )
+            n_rests = told.n_rests
         if collector is not None:
             collector.update(
                 *judged.rows, record.epoch, record.is_probe, judged.n_images is not None

@@ -123,3 +123,19 @@ def test_guards_in_a_suite(tmp_path: Path) -> None:
     file.write_text('title = "t"\n[[rows]]\nmethod = "tent"\nguard = "on"\n')
     with raises("wrong_type", option="guard", found="on"):
         Suite.load(file)
+
+
+@pytest.mark.parametrize("guard", [True, "watch"])
+def test_a_guarded_job_that_is_cut_gives_the_same_records(
+    tmp_path: Path, guard: bool | str
+) -> None:
+    spec = guarded("tent", guard, images=96, corruptions=("fog",), protocol={"batch_size": 16})
+    assert run_once(spec, tmp_path / "whole", tmp_path / "artifacts") == "finished"
+    while run_once(spec, tmp_path / "cut", tmp_path / "artifacts", stop_after=1) != "finished":
+        pass
+    found = stable(tmp_path / "cut")
+    assert found == stable(tmp_path / "whole")
+    assert found[-1]["estimate"]["n_samples"] >= 32
+    told = json.loads((tmp_path / "cut" / "result.json").read_text())["summary"]
+    assert told["estimated_error"] is not None
+    assert told["by_source"] == sum(line["by_source"] for line in found) / len(found)

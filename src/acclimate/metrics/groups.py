@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple, TypeVar
@@ -63,6 +63,27 @@ def find_errors(records: Iterable[Record]) -> dict[str, float]:
             wrong[name] = wrong.get(name, 0) + n_errors
             seen[name] = seen.get(name, 0) + n
     # If every pixel is predicted, a domain may have no labelled pixel.
+    return {name: wrong[name] / seen[name] for name in seen if seen[name]}
+
+
+def estimate_errors(
+    records: Iterable[Record], get: Callable[[Record], float | None]
+) -> dict[str, float]:
+    """Return the estimated error in each domain that has estimates, in order of occurrence.
+
+    Args:
+        records: Of batches.
+        get: Returns the estimated accuracy of a batch, or None.
+    """
+    wrong: dict[str, float] = {}
+    seen: dict[str, int] = {}
+    for record in records:
+        accuracy = get(record)
+        if accuracy is None:
+            continue
+        for name, (n, _) in record.by_domain.items():
+            wrong[name] = wrong.get(name, 0.0) + (1 - accuracy) * n
+            seen[name] = seen.get(name, 0) + n
     return {name: wrong[name] / seen[name] for name in seen if seen[name]}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from acclimate.errors import BadInput
+from acclimate.functional.signals import Estimate, Interval
 from acclimate.metrics.plain import to_float, to_plain
 
 
@@ -46,6 +47,11 @@ class Record:
         losses: The minimised loss and its terms, if the method notes them; empty for a batch that
             was not learned from.
         n_pixel_images: Number of images whose pixels were predicted; None for whole images.
+        estimate: What the guard estimated after this batch, on its window; None if there is no
+            guard, or if it has seen too few images.
+        by_source: Whether the source model answered, as the guard decided; None if there is no
+            guard.
+        rested: Whether the guard stopped learning after this batch; None if there is no guard.
     """
 
     domain: str
@@ -71,6 +77,16 @@ class Record:
     peak_memory: int | None = None
     losses: dict[str, float] = field(default_factory=dict)
     n_pixel_images: int | None = None
+    estimate: Estimate | None = None
+    by_source: bool | None = None
+    rested: bool | None = None
+
+    @property
+    def estimated_accuracy(self) -> float | None:
+        """Estimated accuracy of the model that answered; None if there is no estimate."""
+        if self.estimate is None:
+            return None
+        return (self.estimate.source if self.by_source else self.estimate.adapted).value
 
     @property
     def n_images(self) -> int:
@@ -82,6 +98,11 @@ class Record:
         values = {name: getattr(self, name) for name in _NAMES}
         if self.n_pixel_images is None:
             del values["n_pixel_images"]
+        if self.by_source is None:
+            for name in _OF_GUARD:
+                del values[name]
+        elif self.estimate is not None:
+            values["estimate"] = dataclasses.asdict(self.estimate)
         line: dict[str, Any] = to_plain(values)
         return line
 
@@ -92,8 +113,8 @@ class Record:
         Raises:
             BadInput: A field is missing or unknown.
         """
-        # Fields that older versions did not write, or that are written for pixels only.
-        line = {"losses": {}, "n_pixel_images": None, **line}
+        # Fields that older versions did not write, or that are written for pixels or guards only.
+        line = {"losses": {}, "n_pixel_images": None, **dict.fromkeys(_OF_GUARD), **line}
         if line.keys() != set(_NAMES):
             missing = tuple(name for name in _NAMES if name not in line)
             unknown = tuple(name for name in line if name not in _NAMES)
@@ -108,8 +129,17 @@ class Record:
         values: dict[str, Any] = {**line, **{name: to_float(line[name]) for name in _FLOATS}}
         values["losses"] = {name: to_float(value) for name, value in line["losses"].items()}
         values["by_domain"] = {name: tuple(pair) for name, pair in line["by_domain"].items()}
+        values["estimate"] = _read_estimate(line["estimate"])
         return cls(**values, predictions=None)
 
 
+def _read_estimate(values: Mapping[str, Any] | None) -> Estimate | None:
+    if values is None:
+        return None
+    intervals = {name: Interval(**values[name]) for name in ("source", "adapted", "gain")}
+    return Estimate(**{**values, **intervals})
+
+
 _NAMES = tuple(f.name for f in dataclasses.fields(Record) if f.name != "predictions")
+_OF_GUARD = ("estimate", "by_source", "rested")
 _FLOATS = ("entropy", "nll", "ms", "confidence")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
@@ -11,7 +11,14 @@ from typing import Any
 
 from acclimate.errors import BadInput
 from acclimate.metrics.calibration import Array
-from acclimate.metrics.groups import Group, Probe, find_errors, find_probes, merge
+from acclimate.metrics.groups import (
+    Group,
+    Probe,
+    estimate_errors,
+    find_errors,
+    find_probes,
+    merge,
+)
 from acclimate.metrics.pixels import PixelSums
 from acclimate.metrics.plain import to_plain
 from acclimate.metrics.record import Record
@@ -248,6 +255,55 @@ class Result:
         """Number of states that the guard or the method restored, over all resets."""
         return sum(record.restored for record in self.records)
 
+    @property
+    def has_guard(self) -> bool:
+        """Whether the model was adapted with a guard."""
+        return any(record.by_source is not None for record in self.records)
+
+    @property
+    def estimated_error_by_domain(self) -> dict[str, float]:
+        """Error in each domain that the guard estimated without labels, of the answers.
+
+        The mean, over the batches with an estimate, of the estimate on the guard's window, of the
+        source model where that answered and of the adapted model elsewhere. Batches of several
+        domains count for each of them by its samples.
+        """
+        return estimate_errors(self.records, lambda record: record.estimated_accuracy)
+
+    @property
+    def estimated_error(self) -> float | None:
+        """Mean of `estimated_error_by_domain`, without probes; None if nothing was estimated.
+
+        It estimates `error`, except for the first batches, which have no estimate.
+        """
+        return _mean_over(
+            estimate_errors(self.counted, lambda record: record.estimated_accuracy).values()
+        )
+
+    @property
+    def estimated_source_error(self) -> float | None:
+        """The same of the source model, whichever model answered."""
+        return _mean_over(
+            estimate_errors(
+                self.counted,
+                lambda record: None if record.estimate is None else record.estimate.source.value,
+            ).values()
+        )
+
+    @property
+    def by_source(self) -> float | None:
+        """Share of samples that the source model answered; None without a guard."""
+        if not self.has_guard:
+            return None
+        n = sum(record.n_images for record in self.counted)
+        n_by_source = sum(record.n_images for record in self.counted if record.by_source)
+        return n_by_source / n if n else None
+
+    @property
+    def n_rests(self) -> int | None:
+        """Number of times that the guard stopped learning, over all resets; None without one."""
+        return sum(bool(record.rested) for record in self.records) if self.has_guard else None
+
     def of_epoch(self, epoch: int) -> Result:
         """Return the result of one pass over the stream, without additional metrics."""
         return Result(
@@ -260,6 +316,8 @@ class Result:
         names = ["n", "error", "error_by_domain", "nll", "entropy", "confidence"]
         names += ["ms_per_batch", "images_per_second", "forwards_per_batch", "backwards_per_batch"]
         names += ["peak_memory", "n_skipped", "skipped", "n_restored"]
+        names += ["estimated_error", "estimated_error_by_domain", "estimated_source_error"]
+        names += ["by_source", "n_rests"]
         measured = ["ece", "adaptive_ece", "error_by_class", "histogram"]
         if any(record.n_pixel_images is not None for record in self.records):
             names.append("n_images")
@@ -294,6 +352,10 @@ def pool(results: Iterable[Result]) -> Result:
     named = [pair for result in together for pair in result.sums.items()]
     records = tuple(record for result in together for record in result.records)
     return Result(records, merge(named) if complete else {})
+
+
+def _mean_over(shares: Collection[float]) -> float | None:
+    return sum(shares) / len(shares) if shares else None
 
 
 def _mean_of(counts: list[int]) -> float:
