@@ -54,11 +54,13 @@ _FEWEST = 32
 #: Number of images from which an estimate is trusted.
 _ENOUGH = 128
 #: Margins in standard errors of the estimated gain: usual; of small windows and correlated streams;
-#: of signals outside what was calibrated.
+#: of unstable streams and of signals outside what was calibrated.
 _MARGIN, _LARGE_MARGIN, _WIDE_MARGIN = 0.25, 1.0, 2.5
 #: The newest images are compared with those before them in blocks of at least this many.
 _BLOCK = 64
 _CHANGE = 5.0  # standard errors
+#: More changes than this, of which each counts half after a window, make a stream unstable.
+_UNSTABLE = 1.5
 _LOWEST_RATE = 1 / 16
 
 
@@ -214,9 +216,9 @@ class Guard:
             )
             state["n_forwards"] += 2
         if everywhere(adapted.logits.isfinite().all()):
-            state["records"] = self._record(state["records"], source, adapted, views)
+            self._record(state, source, adapted, views)
             estimate = self._estimate(state["records"])
-            reason = _judge(estimate)
+            reason = _judge(estimate, state["changes"] > _UNSTABLE)
         else:
             estimate, reason = None, "its logits are not finite"
         chosen = adapted
@@ -248,12 +250,15 @@ class Guard:
 
     def _record(
         self,
-        records: Tensor | None,
+        state: Tree,
         source: Forward,
         adapted: Forward,
         views: tuple[Tensor, Tensor] | None,
-    ) -> Tensor:
-        """Return the records of the window, (images, rows, 6), with those of the batch."""
+    ) -> None:
+        """Add the batch to the records of the window, (images, rows, 6).
+
+        If the newest images differ from those before, the window starts anew with them.
+        """
         described = []
         for number, model in enumerate((source, adapted)):
             logits = pick_rows(model.logits.detach(), model.grid)
@@ -262,11 +267,12 @@ class Guard:
         n_images = len(described[0]) if source.grid is None else source.grid.n_images
         new = torch.cat(described, dim=1).reshape(n_images, -1, len(RECORD))
         new = _gather(new, source.logits.device)
-        if records is None:
-            return new[-self.window :]
+        records = new if state["records"] is None else torch.cat([state["records"], new])
         n_new = max(len(new), _BLOCK)
-        whole = torch.cat([records, new])[-max(self.window, n_new) :]
-        return whole[-n_new:] if _has_changed(whole, n_new) else whole
+        records = records[-max(self.window, n_new) :]
+        has_changed = _has_changed(records, n_new)
+        state["records"] = records[-n_new:] if has_changed else records
+        state["changes"] = state["changes"] * 0.5 ** (len(new) / self.window) + has_changed
 
     def _estimate(self, records: Tensor | None) -> Estimate | None:
         """Estimate accuracies on the window with the map for its size."""
@@ -378,12 +384,13 @@ class Guard:
     def move(self, function: Callable[[Tensor], Tensor]) -> None:
         """Apply a function that moves or casts tensors to the copy of the source model."""
         if self._source is not None:
-            self._source._apply(function)
+            self._source._apply(function)  # type: ignore[no-untyped-call]
 
 
 def _fresh() -> Tree:
     return {
         "records": None,
+        "changes": 0.0,
         "good": None,
         "n_batches": 0,
         "n_samples": 0,
@@ -425,20 +432,20 @@ def _standard_error(estimate: Estimate | None) -> float:
     return (estimate.gain.high - estimate.gain.low) / 4
 
 
-def _judge(estimate: Estimate | None) -> str:
+def _judge(estimate: Estimate | None, is_unstable: bool) -> str:
     """Return why the source model answers; an empty text if the adapted one does."""
     if estimate is None:
         return "too few images were seen"
-    if estimate.gain.value > _margin(estimate) * _standard_error(estimate):
+    if estimate.gain.value > _margin(estimate, is_unstable) * _standard_error(estimate):
         return ""
     if estimate.gain.value > 0:
         return "the gain of adaptation is uncertain"
     return "adaptation is estimated to hurt"
 
 
-def _margin(estimate: Estimate) -> float:
+def _margin(estimate: Estimate, is_unstable: bool) -> float:
     """Return by how many standard errors the gain must exceed zero for the adapted model."""
-    if not estimate.is_familiar:
+    if is_unstable or not estimate.is_familiar:
         return _WIDE_MARGIN
     is_plain = estimate.n_samples >= _ENOUGH and estimate.correlation < 0.5
     return _MARGIN if is_plain else _LARGE_MARGIN

@@ -145,6 +145,7 @@ class Accuracy(Part):
             source, targets = _predict(context, x, labels, "source")
             if number == 0:
                 clean = torch.stack([source[..., 1], _is_correct(source, targets)], dim=-1)
+                clean = clean[~targets.isnan()]  # (rows, 2)
             for each in self._choose_runs(number, has_batch_norm):
                 order = _order(each, labels, generator)
                 adapted = _adapt(context, x[order], each)
@@ -168,8 +169,8 @@ class Accuracy(Part):
                 if context.source.progress is not None:
                     context.source.progress("accuracy", n_done, len(shifts) * self.n_runs)
         tensors = {
-            "accuracy/confidence": clean[..., 0].flatten(),
-            "accuracy/is_correct": clean[..., 1].flatten(),
+            "accuracy/confidence": clean[:, 0].clone(),
+            "accuracy/is_correct": clean[:, 1].clone(),
         }
         spreads = {}
         for size, rows in found.items():

@@ -15,7 +15,7 @@ from acclimate.functional.norm import norm_parameters
 from acclimate.introspect import inspect_model
 from acclimate.methods import get_method
 from acclimate.methods.method import Method
-from acclimate.parts import Contrast, Part, Penalty, Prototypes
+from acclimate.parts import Accuracy, Contrast, Part, Penalty, Prototypes
 from acclimate.parts.contrastive_head import build_contrastive_head
 from acclimate.preparation import prepare
 from acclimate.testing.dense_models import DENSE_MODELS, tiny_masks
@@ -58,7 +58,9 @@ class Case:
         """Adapt the given model."""
         kind = get_method(self.method)
         asked = {"guard", "terms"} & set(options)
-        artifact = tiny_artifact(self.model) if kind.needs or asked else None
+        artifact = None
+        if kind.needs or asked:
+            artifact = tiny_artifact(self.model, guarded="guard" in options)
         named = {}
         if artifact is None and self.model in MODEL_INFO:
             named = {"info": dataclasses.replace(MODEL_INFO[self.model], logits_at=1)}
@@ -84,9 +86,22 @@ class Case:
 
 
 @functools.cache
-def tiny_artifact(model: str, depth: int = 0) -> Artifact:
-    """Prepare a tiny model once, with all parts that it supports."""
+def tiny_artifact(model: str, depth: int = 0, guarded: bool = False) -> Artifact:
+    """Prepare a tiny model once, with all parts that it supports.
+
+    Args:
+        model: Name of the model.
+        depth: Number of layers of the projector.
+        guarded: Whether the part that a guard needs is prepared too.
+    """
     net = tiny_model(model)
+    if guarded:
+        plain = tiny_artifact(model, depth)
+        source = tiny_masks(8) if model in DENSE_MODELS else tiny_batches(8)
+        part = Accuracy(n_samples=64, severities=(5,), n_runs=4)
+        added = prepare(net, source, parts=[part], info=MODEL_INFO.get(model))
+        card = {**plain.card, "parts": {**plain.parts, **added.parts}}
+        return Artifact({**plain.tensors, **added.tensors}, card)
     prototypes = Prototypes(depth=depth, width=8, hidden=8, epochs=1)
     if model in DENSE_MODELS and depth:
         prototypes = dataclasses.replace(prototypes, views="test")
