@@ -58,7 +58,7 @@ def find_difference(job: Job, spec: JobSpec, measured: dict[str, Any], artifact:
         return "the artifact is not there"
     theirs = Artifact.load(artifact).tensors
     for name, tensor in job.wrapping.artifact.tensors.items():
-        if name.startswith("features/"):  # for the guard, which neither has
+        if name.startswith("accuracy/"):  # for the guard, which neither has
             continue
         if name not in theirs or not torch.allclose(tensor, theirs[name], rtol=0, atol=ROUNDING):
             return f"artifact, {name}"

@@ -7,11 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from acclimate.parts import Accuracy
 from tests.cli_models import CLASSES
 from tests.images import write_images
 
 # Tiny tensors: a second thread only waits, and on shared cores it waits by spinning.
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def without_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the part accuracy, which takes long, where it was not asked for by name."""
+    monkeypatch.setattr(Accuracy, "find_obstacle", lambda x: "this test does without it")
 
 
 @pytest.fixture(scope="session")

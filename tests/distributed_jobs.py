@@ -17,11 +17,16 @@ from acclimate.methods.tent import Tent
 from acclimate.snapshot import flatten_tree, model_tensors
 from acclimate.storage import digest
 from acclimate.testing.models import tiny_batches, tiny_model
+from tests.guarding import script_gain
 
 PROJECTOR = {"train_projector": True, "detach_target": False, "optimizer": "sgd"}
 BOTH = {"terms": ("swr", "nsp")}
-#: At this rate the guard has something to do.
-RECKLESS = {"lr": 0.3, "guard": {"narrow": 0.9, "healthy": 0.95, "decay": 0.0, "patience": 1}}
+
+
+def guarded(gain=None, **options):
+    """Options of a guard, and the gain that it estimates; None if the artifact decides."""
+    return {"lr": 0.3, "guard": {"gain": gain, "options": options}}
+
 
 #: Method, model and options of each comparison.
 CASES = {
@@ -44,7 +49,9 @@ CASES = {
     "swr_nsp on LayerNorm": ("swr_nsp", "vit", {}),
     "swr_nsp, projector": ("swr_nsp", "batch_norm", PROJECTOR),
     "tent with swr and nsp": ("tent", "batch_norm", BOTH),
-    "entropy with a guard": ("entropy", "batch_norm", RECKLESS),
+    "entropy, estimated to help": ("entropy", "batch_norm", guarded(0.5)),
+    "entropy, estimated to hurt": ("entropy", "batch_norm", guarded(-0.5, patience=1)),
+    "entropy, only watched": ("entropy", "batch_norm", guarded(answers=False, every=1)),
 }
 #: Samples of each process in a batch, for the main methods and for the others.
 SIZES = ((100, 100), (130, 70), (1, 23))
@@ -80,7 +87,9 @@ def build(case, folder, **options):
     needs = acclimate.get_method(method).needs or "guard" in own or "terms" in own
     artifact = acclimate.Artifact.load(artifact_path(folder, name)) if needs else None
     if "guard" in options:
-        options["guard"] = acclimate.Guard(artifact, **options["guard"])
+        gain = options["guard"]["gain"]
+        known = artifact if gain is None else script_gain(artifact, gain)
+        options["guard"] = acclimate.Guard(known, **options["guard"]["options"])
     return acclimate.adapt(build_model(name), method, artifact, **options)
 
 
@@ -95,6 +104,7 @@ def record(adapted, logits):
         "logits": logits,
         "weights": {name: t.detach().clone() for name, t in model_tensors(adapted).items()},
         "counts": asdict(adapted.counts),
+        "report": None if adapted.guard is None else asdict(adapted.report()),
         "digest": digest(tensors, str(skeleton)),
     }
 
@@ -108,6 +118,21 @@ def agreement(rank, folder):
         found[f"{case} {sizes}"] = record(adapted, [adapted(x) for x in own])
         check_agreement(adapted)
     return found
+
+
+def not_finite(rank, folder):
+    """Return what the guard does if the logits of one process only are not finite."""
+    adapted = shard(build("entropy, estimated to help", folder))
+    xs = [x.split(SMALL)[rank] for x in batches(SMALL, 4)]
+    for x in xs[:2]:
+        adapted(x)
+    answers = [adapted.report().answers]
+    hook = adapted.model.head.register_forward_hook(lambda _, __, logits: logits / rank)
+    found = adapted(xs[2])
+    hook.remove()
+    answers.append(adapted.report().answers)
+    check_agreement(adapted)
+    return {"answers": answers, "logits": found, "reasons": adapted.report().reasons}
 
 
 def life(rank, folder):
@@ -211,6 +236,7 @@ def refusals(rank, folder):
 def everything(rank, folder):
     return {
         "agreement": agreement(rank, folder),
+        "not finite": not_finite(rank, folder),
         "life": life(rank, folder),
         "refusals": refusals(rank, folder),
     }

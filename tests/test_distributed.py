@@ -26,11 +26,12 @@ def folder(tmp_path_factory):
     for name in ("batch_norm", "vit"):
         artifact = acclimate.prepare(
             jobs.build_model(name),
-            tiny_batches(4, dtype=torch.float64),
+            tiny_batches(8, dtype=torch.float64),
             parts=[
                 acclimate.Penalty(n_samples=16),
                 acclimate.Prototypes(depth=2, epochs=1, hidden=8, width=6),
                 "features",
+                acclimate.Accuracy(n_samples=64, severities=(5,), n_runs=4),
             ],
         )
         artifact.save(jobs.artifact_path(folder, name))
@@ -69,10 +70,27 @@ def test_two_processes_do_what_one_does(found, whole, case, sizes):
     for name, tensor in expected["weights"].items():
         assert torch.allclose(first["weights"][name], tensor, rtol=0, atol=TOLERANCE)
     assert first["counts"] == second["counts"] == expected["counts"]
+    assert first["report"] == second["report"]
     assert first["digest"] == second["digest"]
+    if expected["report"] is not None:
+        check_same_report(first["report"], expected["report"])
 
 
-@pytest.mark.parametrize("case", [case for case in jobs.CASES if case != "source"])
+def check_same_report(first, second):
+    """Check that decisions are equal; confidences are stored in single precision."""
+    first, second = dict(first), dict(second)
+    found, expected = first.pop("estimate"), second.pop("estimate")
+    assert first == second
+    assert (found is None) == (expected is None)
+    for target in ("source", "adapted", "gain") if expected else ():
+        assert found[target] == pytest.approx(expected[target], abs=1e-5)
+
+
+#: In these the source model answers, whose predictions depend on no other sample.
+ANSWERED_BY_SOURCE = ("source", "entropy, estimated to hurt")
+
+
+@pytest.mark.parametrize("case", [case for case in jobs.CASES if case not in ANSWERED_BY_SOURCE])
 def test_which_each_of_them_alone_does_not(folder, whole, case):
     """So the comparison above can fail: the samples of the other process do matter."""
     adapted = jobs.build(case, folder)
@@ -82,8 +100,23 @@ def test_which_each_of_them_alone_does_not(folder, whole, case):
     assert (alone - together).abs().max() > 1e6 * TOLERANCE
 
 
-def test_the_guard_had_something_to_decide(whole):
-    assert whole("entropy with a guard", 24)["counts"]["restored"] > 0
+def test_the_guards_had_something_to_decide(whole):
+    helps, hurts = (whole(f"entropy, estimated to {what}", 24) for what in ("help", "hurt"))
+    assert (helps["report"]["answers"], helps["counts"]["restored"]) == ("adapted", 0)
+    assert (hurts["report"]["answers"], hurts["report"]["n_by_source"]) == ("source", 72)
+    assert hurts["counts"]["restored"] > 0
+    assert whole("entropy, only watched", 24)["report"]["estimate"] is not None
+
+
+@pytest.mark.slow
+def test_logits_that_are_not_finite_on_one_process_are_answered_by_the_source_on_all(found, folder):
+    x = jobs.batches(jobs.SMALL, 4)[2]
+    with torch.no_grad():
+        expected = jobs.build_model("batch_norm")(x).split(jobs.SMALL)
+    for rank, logits in zip(found, expected, strict=True):
+        assert rank["not finite"]["answers"] == ["adapted", "source"]
+        assert torch.equal(rank["not finite"]["logits"], logits)
+    assert found[0]["not finite"]["reasons"] == found[1]["not finite"]["reasons"]
 
 
 @pytest.mark.slow

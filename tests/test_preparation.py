@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import acclimate
-from acclimate import ModelInfo, Penalty, Prototypes
+from acclimate import Accuracy, ModelInfo, Penalty, Prototypes
 from acclimate.errors import BadInput, InvalidConfig
 from acclimate.parts import PARTS
 from acclimate.testing.models import tiny_batches, tiny_model
@@ -272,15 +272,19 @@ def test_views_that_do_not_exist(kind):
 
 
 def test_parts_are_added_to_what_a_method_needs_or_replace_its_options(model):
-    batches = tiny_batches(4)
-    artifact = acclimate.prepare(model, batches, method="swr_nsp", parts=[FEW])
-    assert list(artifact.parts) == ["penalty", "prototypes", "features"]
+    batches, quick = tiny_batches(4), Accuracy(n_samples=64, severities=(5,), n_runs=4)
+    expected = acclimate.prepare(model, batches, parts=[FEW, "prototypes", "features", quick])
+    artifact = acclimate.prepare(model, batches, method="swr_nsp", parts=[FEW, quick])
+    assert list(artifact.parts) == ["penalty", "prototypes", "features", "accuracy"]
     assert artifact.parts["penalty"]["n_samples"] == 16
-    assert_same_tensors(artifact, prepare(model, batches))
-    artifact = acclimate.prepare(model, batches, method="tent", parts=[FEW])
-    assert list(artifact.parts) == ["penalty", "features"]
-    artifact = acclimate.prepare(model, batches, method=["tent", "swr", "nsp"], parts=[FEW])
-    assert_same_tensors(artifact, prepare(model, batches))
+    assert artifact.parts["accuracy"]["n_runs"] == 4
+    assert_same_tensors(artifact, expected)
+    artifact = acclimate.prepare(model, batches, method="tent", parts=[FEW, quick])
+    assert list(artifact.parts) == ["penalty", "features", "accuracy"]
+    names = ["tent", "swr", "nsp"]
+    assert_same_tensors(
+        acclimate.prepare(model, batches, method=names, parts=[FEW, quick]), expected
+    )
 
 
 def assert_same_tensors(first, second):

@@ -13,10 +13,12 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+import acclimate
 from acclimate.bench import JobSpec, Suite
 from acclimate.bench.hashes import model_code_sha256
 from acclimate.errors import BadInput
 from acclimate.functional.inputs import NORMALIZATIONS
+from acclimate.methods import METHODS
 from acclimate.zoo.external import NormalizedModel
 from tests.bench import models
 from tests.bench.jobs import make_spec, read_lines, run_once, run_to_failure, stable
@@ -184,13 +186,22 @@ def test_constants_in_a_suite_are_one_value(tmp_path: Path) -> None:
     assert torch.equal(found.normalize(x), normalized().normalize(x))  # type: ignore[operator]
 
 
-def test_a_job_under_guard_recovers(tmp_path: Path) -> None:
-    reckless = {"lr": 10.0, "optimizer": "sgd", "statistics": "source"}
-    fields: dict[str, Any] = {"options": reckless, "images": 64, "corruptions": ("fog",)}
-    fields["protocol"] = {"batch_size": 8}
-    plain, guarded = make_spec("tent", **fields), make_spec("tent", **fields, guard=True)
+class Broken(acclimate.Method):
+    """Returns logits that are not finite."""
+
+    name = "broken"
+
+    def step(self, x: Tensor) -> Tensor:
+        """Predict nothing."""
+        return self.run(x).logits * torch.nan
+
+
+def test_a_job_under_guard_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "broken", Broken)
+    fields: dict[str, Any] = {"images": 16, "corruptions": ("fog",)}
+    plain, guarded = make_spec("broken", **fields), make_spec("broken", **fields, guard=True)
     assert plain.get_needs() == ()
-    assert guarded.get_needs() == ("features",)
+    assert guarded.get_needs() == ("accuracy",)
     assert plain.key != guarded.key
     assert JobSpec.from_dict(guarded.to_dict()) == guarded
     for name, spec in {"a": plain, "b": guarded}.items():

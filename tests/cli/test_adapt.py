@@ -86,7 +86,7 @@ def test_images_of_a_kind_that_is_not_read_are_listed_as_left_out(
 
 def test_messages_name_remedies_of_the_command_line_too(photos: Path, tmp_path: Path) -> None:
     line = ("adapt", photos, *MODEL, "--out", tmp_path / "out.csv")
-    with raises("missing_parts", parts=("features",)) as caught:
+    with raises("missing_parts", parts=("accuracy",)) as caught:
         run(*line, "--method", "tent", "--guard")
     assert re.search(r"prepare SOURCE_DIR --method tent .*--artifact FILE", str(caught.value))
     with raises("artifact_needed", methods=("tent",)) as caught:

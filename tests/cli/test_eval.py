@@ -230,7 +230,7 @@ def test_all_methods_may_be_guarded(photos: Path, artifact: Path, tmp_path: Path
         run(*words, "--out", tmp_path / "b")
     source = write_images(tmp_path / "source", dict.fromkeys(CLASSES, 3))
     run(*words, "--source-data", source, "--size", "8", "--out", tmp_path / "c")
-    assert "features" in Artifact.load(tmp_path / "c" / "artifact.acclimate").parts
+    assert "accuracy" in Artifact.load(tmp_path / "c" / "artifact.acclimate").parts
 
 
 def test_streams_have_their_own_options(photos: Path, tmp_path: Path) -> None:

@@ -45,7 +45,6 @@ def test_every_method_file_is_registered():
         "compute",
         "config",
         "gradient",
-        "guard",
         "heads",
         "memory",
         "method",

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import acclimate
-from acclimate import Penalty, Prototypes
+from acclimate import Accuracy, Penalty, Prototypes
 from acclimate.functional.per_sample import gradient_cosines
 from acclimate.functional.pixels import image_losses
 from acclimate.functional.views import apply_views, get_views
@@ -18,6 +18,7 @@ from acclimate.testing.models import tiny_model
 from tests.codes import raises, warns
 
 MODELS = ("dense", "dense_pooling")
+QUICK = Accuracy(n_samples=64, severities=(5,), n_runs=4)
 
 
 def loop(model, x, view, y, by_channel=False):
@@ -75,7 +76,7 @@ def test_prepare_gives_the_penalties_of_the_loop(name):
     model = tiny_model(name).double()
     batches = tiny_masks(3, batch_size=4, dtype=torch.float64)
     artifact = acclimate.prepare(
-        model, batches, method="swr", parts=[Penalty(n_samples=10)], seed=4
+        model, batches, method="swr", parts=[Penalty(n_samples=10), QUICK], seed=4
     )
     x, y = (torch.cat(parts)[:10] for parts in zip(*batches, strict=True))
     draws = torch.Generator().manual_seed(4 * 1000)
@@ -87,18 +88,18 @@ def test_prepare_gives_the_penalties_of_the_loop(name):
     assert artifact.info.is_dense
     assert artifact.parts["penalty"]["n_samples"] == 10
     assert artifact.parts["penalty"]["n_unlabelled"] == 0
-    assert list(artifact.parts) == ["penalty", "features"]
+    assert list(artifact.parts) == ["penalty", "features", "accuracy"]
 
 
 def test_prototypes_are_left_out_unless_asked_for():
     with warns("few_samples"):
         artifact = acclimate.prepare(tiny_model("dense"), tiny_masks(2))
-    assert list(artifact.parts) == ["penalty", "features"]
+    assert list(artifact.parts) == ["penalty", "features", "accuracy"]
 
 
 def test_an_artifact_survives_its_file(tmp_path):
     model = tiny_model("dense")
-    parts = [Penalty(n_samples=8), "features"]
+    parts = [Penalty(n_samples=8), "features", QUICK]
     artifact = acclimate.prepare(model, tiny_masks(2), parts=parts)
     artifact.save(tmp_path / "a.acclimate")
     loaded = acclimate.Artifact.load(tmp_path / "a.acclimate")

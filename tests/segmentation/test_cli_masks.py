@@ -66,7 +66,7 @@ def test_prepare_takes_masks_where_there_are_some(pairs: Path, tmp_path: Path) -
     expected = acclimate.prepare(
         tiny_net(),
         source,
-        parts=[acclimate.Penalty(n_samples=5), "features"],
+        parts=[acclimate.Penalty(n_samples=5), "features", "accuracy"],
         classes=FOUR.split(),
         seed=3,
     )
@@ -78,6 +78,7 @@ def test_prepare_takes_masks_where_there_are_some(pairs: Path, tmp_path: Path) -
         assert torch.equal(found.tensors[name], tensor)
 
 
+@pytest.mark.usefixtures("without_accuracy")
 def test_prepare_takes_sets_with_masks_by_name(tmp_path: Path) -> None:
     out = tmp_path / "scenes.acclimate"
     scenes = ("builtin-scenes", "--model", "builtin-scenes", "--device", "cpu")
