@@ -437,7 +437,7 @@ def run(arguments: argparse.Namespace) -> None:
     keys = bench.list_keys(arguments.streams or list(case.streams), arguments.corruptions)
     done = [cell["key"] for cell in estimate_report.read_cells(arguments.out).values()]
     missing = [key for key in keys if key not in done]
-    print(f"{len(keys) - len(missing)} cells are done, {len(missing)} to do", flush=True)
+    print(f"{len(keys) - len(missing)} of {len(keys)} cells are done", flush=True)
     for number, key in enumerate(missing, 1):
         cell = bench.measure(key)
         add_cell(arguments.out, cell)
