@@ -108,7 +108,8 @@ def _signals_of(model: Tensor, n_classes: int) -> list[Tensor]:
     predicted, confidence, steady = model.unbind(dim=1)
     n = len(predicted)
     counts = torch.bincount(predicted.long(), minlength=n_classes).double()
-    equal_pairs = (counts * (counts - 1)).sum() / (n * (n - 1)) if n > 1 else counts.sum() / 0.0
+    n_pairs = n * (n - 1) or torch.nan
+    equal_pairs = (counts * (counts - 1)).sum() / n_pairs
     share = (equal_pairs + 1 / n_classes).log() / torch.tensor(float(n_classes)).double().log()
     repetition = (predicted[1:] == predicted[:-1]).double().mean()
     return [confidence.mean(), steady.nanmean(), share, repetition]
