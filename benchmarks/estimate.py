@@ -68,17 +68,27 @@ def to_batch(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> Tensor:
     return x.float() / 255
 
 
+@cache
+def draw_mask(seed: int, place: int, shape: tuple[int, ...], p: float) -> Tensor:
+    """Return what dropout multiplies an output (N, C, ...) by; channels come last in memory."""
+    generator = np.random.default_rng([seed, place])
+    n, channels, *sides = shape
+    is_kept = generator.random((n, *sides, channels), dtype=np.float32) >= p
+    return torch.from_numpy(is_kept).movedim(-1, 1).float() / (1 - p)
+
+
 @contextlib.contextmanager
-def dropout_after(
-    model: nn.Module, stages: tuple[str, ...], p: float, generator: torch.Generator
-) -> Iterator[None]:
-    """Apply dropout to the outputs of modules."""
+def dropout_after(model: nn.Module, stages: tuple[str, ...], p: float, seed: int) -> Iterator[None]:
+    """Apply dropout to the outputs of modules.
 
-    def drop(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        kept = torch.empty_like(output).bernoulli_(1 - p, generator=generator)
-        return output * kept / (1 - p)
+    Drawing takes longer than predicting. So each seed has one mask for all batches of a size.
+    """
 
-    hooks = [model.get_submodule(name).register_forward_hook(drop) for name in stages]
+    def drop(place: int) -> Callable[..., Tensor]:
+        return lambda module, inputs, output: output * draw_mask(seed, place, output.shape, p)
+
+    modules = [model.get_submodule(name) for name in stages]
+    hooks = [module.register_forward_hook(drop(place)) for place, module in enumerate(modules)]
     try:
         yield
     finally:
@@ -113,15 +123,15 @@ def computed_once(model: nn.Module, names: tuple[str, ...]) -> Iterator[None]:
             module.__dict__.pop("forward", None)
 
 
-def estimate_by_dropout(
-    model: nn.Module, predict: Callable[[], Tensor], case: Case, generator: torch.Generator
-) -> Tensor:
+def estimate_by_dropout(model: nn.Module, predict: Callable[[], Tensor], case: Case) -> Tensor:
     """Return AETTA's estimate for one batch that `predict` predicts."""
+    logits = []
     with torch.no_grad(), computed_once(model, case.shared):
         predicted = predict().argmax(dim=1)
-        with dropout_after(model, case.stages, case.dropout, generator):
-            logits = torch.stack([predict() for _ in range(N_PASSES)])
-    return estimators.dropout_accuracy(predicted, logits)
+        for seed in range(N_PASSES):
+            with dropout_after(model, case.stages, case.dropout, seed):
+                logits.append(predict())
+    return estimators.dropout_accuracy(predicted, torch.stack(logits))
 
 
 class Calibration:
@@ -258,13 +268,12 @@ class Bench:
             to_batch(images[start : start + stream.batch_size])
             for start in range(0, len(images), stream.batch_size)
         ]
-        generator = torch.Generator().manual_seed(self.seed)
         logits, aetta = [], []
         average: Tensor | None = None
         for x in batches:
             with torch.no_grad():
                 logits.append(self.model(x))
-            found = estimate_by_dropout(self.model, lambda x=x: self.model(x), self.case, generator)
+            found = estimate_by_dropout(self.model, lambda x=x: self.model(x), self.case)
             average = estimators.smooth(average, found)
             aetta += [float(average)] * len(x)
         return {
@@ -283,7 +292,6 @@ class Bench:
         adapted = acclimate.adapt(
             self.model, method, self.artifact, guard="watch", seed=self.seed, **options
         )
-        generator = torch.Generator().manual_seed(self.seed)
         logits: list[Tensor] = []
         aetta: list[float] = []
         average: Tensor | None = None
@@ -295,7 +303,7 @@ class Bench:
                 probed += range(len(aetta), len(aetta) + len(x))
             logits.append(adapted(x))
             predict = predictor(adapted, x)
-            found = estimate_by_dropout(adapted.model, predict, self.case, generator)
+            found = estimate_by_dropout(adapted.model, predict, self.case)
             average = estimators.smooth(average, found)
             aetta += [float(average)] * len(x)
             start = sum(window["n"] for window in windows)
