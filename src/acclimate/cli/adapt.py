@@ -11,6 +11,7 @@ from acclimate.cli.adapt_inputs import check_names, find_images_folder, list_bes
 from acclimate.cli.models import load_model
 from acclimate.cli.options import (
     DeviceOption,
+    GuardOption,
     HeadOption,
     LogitsAtOption,
     MeanOption,
@@ -22,6 +23,7 @@ from acclimate.cli.options import (
     StdOption,
     TermsOption,
     WeightsOption,
+    get_guard,
     get_logits_at,
     get_normalization,
     get_size,
@@ -87,9 +89,7 @@ def adapt(
         Path | None,
         typer.Option(metavar="FILE", help="Class names, one a line; default: the artifact's."),
     ] = None,
-    guard: Annotated[
-        bool, typer.Option("--guard", help="Restore the last good state if predictions collapse.")
-    ] = False,
+    guard: GuardOption = None,
     speed: SpeedOption = "exact",
     seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,
     device: DeviceOption = "auto",
@@ -152,7 +152,7 @@ def adapt(
             terms=[] if terms is None else [name.strip() for name in terms.split(",")],
             info=ModelInfo(head=head, logits_at=get_logits_at(logits_at), normalization=normal),
             seed=seed,
-            guard=guard,
+            guard=get_guard(guard),
             speed=speed,
         )
         # Whoever predicts every pixel takes images of any size, and every pixel is wanted.
@@ -171,6 +171,9 @@ def adapt(
     show_unreadable(stream.unreadable)
     console = get_console()
     console.print(make_facts("Predicted", _facts(summary, adapted.counts, out, state)))
+    if adapted.guard is not None:
+        console.print("\nGuard", style="bold")
+        console.print(str(adapted.report()), soft_wrap=True)
 
 
 def parse_settings(texts: list[str]) -> dict[str, Any]:

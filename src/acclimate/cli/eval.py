@@ -14,6 +14,7 @@ from acclimate.cli.data import RootOption
 from acclimate.cli.models import load_model
 from acclimate.cli.options import (
     DeviceOption,
+    GuardOption,
     HeadOption,
     IgnoreLabelOption,
     LogitsAtOption,
@@ -25,6 +26,7 @@ from acclimate.cli.options import (
     SpeedOption,
     StdOption,
     WeightsOption,
+    get_guard,
     get_logits_at,
     get_normalization,
     get_size,
@@ -90,7 +92,7 @@ def evaluate(
     head: HeadOption = None,
     logits_at: LogitsAtOption = None,
     classes: o.Classes = None,
-    guard: o.UseGuard = False,
+    guard: GuardOption = None,
     speed: SpeedOption = "exact",
     seed: o.Seed = 0,
     seeds: o.Seeds = 1,
@@ -122,7 +124,7 @@ def evaluate(
     # Whatever can be refused is refused before the model is loaded.
     place = out if out is not None else Path(f"eval-{Path(data).resolve().name}")
     ledger = c.Ledger(place, resume, force)
-    level = Speed.of(speed)
+    level, guarded = Speed.of(speed), get_guard(guard)
     methods = c.choose_methods(split_names(method), reveal_labels)
     configs = c.make_configs(methods, parse_settings(settings or []), preset)
     options: dict[str, Any] = {"stream": stream, "batch_size": batch_size, "times": times}
@@ -189,7 +191,7 @@ def evaluate(
                 option="ignore_label",
             )
         preparation = None
-        if prepared is None and c.find_needs(methods, guard):
+        if prepared is None and c.find_needs(methods, guarded):
             preparation = c.Preparation(
                 source=c.check_source(source_data or found.source, methods),
                 n=source_images,
@@ -217,7 +219,7 @@ def evaluate(
                 speed=level,
                 artifact=prepared,
                 info=ModelInfo(head=head, logits_at=get_logits_at(logits_at), normalization=normal),
-                guard=guard,
+                guard=guarded,
             ),
             seeds=tuple(range(seed, seed + seeds)),
             side_by_side=not one_by_one,
@@ -244,7 +246,10 @@ def _show(result: Comparison, job: Job, place: Path) -> None:
     console = get_console()
     facts = result.provenance
     console.print(f"{facts['model']} on {job.data.title}", style="bold")
-    guarded = "; every method under guard" if job.wrapping.guard else ""
+    guarded = {
+        True: "; every method under guard",
+        "watch": "; every method watched by a guard",
+    }.get(job.wrapping.guard, "")
     console.print(facts["protocol_line"] + guarded, style="dim", soft_wrap=True)
     show_table(console, result.table, result.quality if len(job.data.domains) == 1 else ())
     console.print(
@@ -274,5 +279,8 @@ def _command(context: typer.Context) -> str:
         if option.name in ("resume", "force") or value in (None, option.default, [], ()):
             continue
         for item in value if isinstance(value, list | tuple) else [value]:
-            words += [option.opts[0]] if item is True else [option.opts[0], str(item)]
+            if item is False:  # the other word of a pair
+                words += option.secondary_opts
+            else:
+                words += [option.opts[0]] if item is True else [option.opts[0], str(item)]
     return shlex.join(words)

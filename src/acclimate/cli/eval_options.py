@@ -123,12 +123,6 @@ RevealLabels = Annotated[
     bool,
     typer.Option("--reveal-labels", help="Let oracles, such as supervised, learn from the labels."),
 ]
-UseGuard = Annotated[
-    bool,
-    typer.Option(
-        "--guard", help="Of every method, restore the last good state if predictions collapse."
-    ),
-]
 Settings = Annotated[
     list[str] | None,
     typer.Option(

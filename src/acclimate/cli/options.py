@@ -12,6 +12,7 @@ from acclimate.errors import BadInput
 
 if TYPE_CHECKING:
     from acclimate.artifact import Artifact
+    from acclimate.comparison import Guarded
     from acclimate.functional.inputs import Normalization
     from acclimate.methods.config import Config
 
@@ -22,6 +23,16 @@ ModelOption = Annotated[
         help="A function without arguments that returns the model; the current folder is searched "
         "too. Or a name of `acclimate zoo list`, `timm:NAME`, `torchvision:NAME`, or `builtin`: "
         "the model of the demo.",
+    ),
+]
+GuardOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--guard/--watch",
+        help="Estimate accuracy without labels. --guard also answers with the source model where "
+        "adaptation does not help; --watch changes nothing. Either needs an artifact with the "
+        "part accuracy.",
+        show_default=False,
     ),
 ]
 WeightsOption = Annotated[
@@ -152,6 +163,11 @@ def get_logits_at(text: str | None) -> str | int | None:
 def make_config(kind: type[Config], preset: str | None, values: dict[str, Any]) -> Config:
     """Return the hyper-parameters of a method: a preset's or the defaults, and single values."""
     return kind.from_dict(values) if preset is None else kind.from_preset(preset, values)
+
+
+def get_guard(is_guarded: bool | None) -> Guarded:
+    """Return what --guard, --watch or neither ask for."""
+    return "watch" if is_guarded is False else bool(is_guarded)
 
 
 def get_normalization(name: str | None, mean: str | None, std: str | None) -> Normalization | None:

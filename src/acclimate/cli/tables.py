@@ -54,6 +54,9 @@ def show_table(
     best = "bold" if console.is_terminal else "marked *"
     overlap = "; mIoU: mean overlap of the classes in %, more is better"
     told = overlap if any(row.miou is not None for row in table.rows) else ""
+    if any(row.by_source is not None for row in table.rows):
+        told += "; estimated: the mean error as the guard estimates it without labels"
+        told += "; by source: share of images in % that the source model answered"
     console.print(f"error in %{spread}{told}; the best of each is {best}", style="dim")
     for note in notes:
         console.print(note, style="dim", soft_wrap=not console.is_terminal)

@@ -45,15 +45,17 @@ def show_error(error: AcclimateError) -> None:
 
 @contextmanager
 def show_warnings() -> Iterator[None]:
-    """Print the package's own warnings as notes instead of with a line of source code."""
+    """Print the package's own warnings as notes, each once, without a line of source code."""
     with warnings.catch_warnings():
         usual = warnings.showwarning
+        shown: set[str] = set()  # several methods on one stream have the same to say
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-            if issubclass(category, AcclimateWarning):
-                get_console(stderr=True).print(f"note: {message}", style="yellow", soft_wrap=True)
-            else:
+            if not issubclass(category, AcclimateWarning):
                 usual(message, category, *where, **more)
+            elif (text := f"note: {message}") not in shown:
+                shown.add(text)
+                get_console(stderr=True).print(text, style="yellow", soft_wrap=True)
 
         warnings.simplefilter("always", AcclimateWarning)
         warnings.showwarning = show

@@ -15,6 +15,9 @@ from acclimate.report.content import Run, name_in_group
 
 _MOST_NAMED = 5  # methods beside the best that a sentence can name
 
+#: Stands for what was not measured.
+ABSENT = "–"
+
 #: The method that never adapts, with which all others are compared.
 BASELINE = "source"
 
@@ -44,6 +47,9 @@ class Row:
         group: What sets the row apart; it is compared with rows of the same group only.
         n_images: Images of one shift, for one seed.
         miou: Mean intersection over union, over domains; None if no pixels were predicted.
+        estimated: The mean error as the guard estimated it without labels; None if there is no
+            estimate.
+        by_source: Share of images in percent that the source model answered; None without a guard.
     """
 
     method: str
@@ -54,6 +60,8 @@ class Row:
     group: str = ""
     n_images: int = 0
     miou: Measure | None = None
+    estimated: Measure | None = None
+    by_source: float | None = None
 
     @property
     def name(self) -> str:
@@ -106,6 +114,7 @@ class Table:
                 make_column(name, [m.mean for m in measures], [str(m) for m in measures], competes)
                 for name, measures in errors
             ),
+            *_guard_columns(self.rows),
             *_overlap_column(self.rows, competes),
             speed_column("images/s", [row.images_per_second for row in self.rows], competes, max),
             speed_column("ms/batch", [row.ms_per_batch for row in self.rows], competes, min),
@@ -225,6 +234,8 @@ def _row(runs: Sequence[Run]) -> Row:
     domains = results[0].error_by_domain
     shares = [list(result.miou_by_domain.values()) for result in results]
     overlaps = [statistics.fmean(own) for own in shares if own]
+    estimates = [r.estimated_error for r in results if r.estimated_error is not None]
+    answered = [r.by_source for r in results if r.by_source is not None]
     pooled = Result(tuple(record for result in results for record in result.records))
     return Row(
         method=runs[0].method,
@@ -235,6 +246,8 @@ def _row(runs: Sequence[Run]) -> Row:
         group=runs[0].group,
         n_images=results[0].n_images // len(domains),
         miou=_measure(overlaps) if overlaps else None,
+        estimated=_measure(estimates) if estimates else None,
+        by_source=100 * statistics.fmean(answered) if answered else None,
     )
 
 
@@ -242,6 +255,26 @@ def _measure(shares: Sequence[float]) -> Measure:
     values = [100 * share for share in shares]
     deviation = statistics.stdev(values) if len(values) > 1 else None
     return Measure(statistics.fmean(values), deviation)
+
+
+def _guard_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """Return the estimated error, and how much the source model answered; none without a guard."""
+    if all(row.by_source is None for row in rows):
+        return ()
+    none = (False,) * len(rows)
+    guesses = [math.nan if row.estimated is None else row.estimated.mean for row in rows]
+    shares = [math.nan if row.by_source is None else row.by_source for row in rows]
+    return (
+        Column(
+            "estimated", tuple(guesses), tuple(str(row.estimated or ABSENT) for row in rows), none
+        ),
+        Column(
+            "by_source",
+            tuple(shares),
+            tuple(ABSENT if math.isnan(share) else f"{share:.0f}" for share in shares),
+            none,
+        ),
+    )
 
 
 def _overlap_column(rows: Sequence[Row], competes: Sequence[bool]) -> tuple[Column, ...]:

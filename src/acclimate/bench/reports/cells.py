@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from acclimate.bench.reports.bootstrap import Ranking
 from acclimate.bench.reports.notes import format_difference, format_memory, format_ms, signed
 from acclimate.bench.reports.tabulate import Group, Row, get_error
+from acclimate.report.table import ABSENT
 
-ABSENT = "–"
 MEAN_HEAD = "mean error, %"
 
 
@@ -30,8 +30,9 @@ class Cell:
 def list_heads(group: Group) -> tuple[str, ...]:
     """Return the headings after the label."""
     overlap = ("mIoU",) if group.has_pixels else ()
+    guard = ("estimated error, %", "by source, %") if group.has_guard else ()
     cost = ("time, ms/image", "memory, MB")
-    return (*group.columns, MEAN_HEAD, "vs source, points", *overlap, *cost, "seeds")
+    return (*group.columns, MEAN_HEAD, "vs source, points", *guard, *overlap, *cost, "seeds")
 
 
 def list_cells(group: Group, row: Row) -> tuple[Cell, ...]:
@@ -42,6 +43,7 @@ def list_cells(group: Group, row: Row) -> tuple[Cell, ...]:
     return (
         *(_error_cell(group, row, column) for column in (*group.columns, None)),
         Cell(ABSENT) if row.gain is None else Cell(signed(row.gain), row.gain),
+        *(_guard_cells(row) if group.has_guard else ()),
         *((_overlap_cell(group, row),) if group.has_pixels else ()),
         Cell(format_ms(row.ms_per_image), row.ms_per_image),
         Cell(format_memory(memory), None if memory is None else float(memory)),
@@ -70,6 +72,14 @@ def list_places(ranking: Ranking) -> tuple[tuple[Row, tuple[Cell, ...]], ...]:
         )
         found.append((place.row, cells))
     return tuple(found)
+
+
+def _guard_cells(row: Row) -> tuple[Cell, Cell]:
+    guess, share = row.estimated, row.by_source
+    return (
+        Cell(ABSENT) if guess is None else Cell(str(guess), guess.mean),
+        Cell(ABSENT) if share is None else Cell(f"{share:.0f}", share),
+    )
 
 
 def _overlap_cell(group: Group, row: Row) -> Cell:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from acclimate.bench.outcome import Outcome
 from acclimate.bench.reports.bootstrap import FEWEST_UNITS, N_RESAMPLES, SEED, Difference, pair
 from acclimate.bench.reports.bootstrap import compare as compare_paired
-from acclimate.bench.reports.cells import ABSENT
 from acclimate.bench.reports.facts import (
     domain_counts,
     find_differences,
@@ -20,6 +19,7 @@ from acclimate.bench.reports.facts import (
 )
 from acclimate.bench.reports.labels import label_outcomes
 from acclimate.bench.reports.notes import format_difference
+from acclimate.report.table import ABSENT
 
 if TYPE_CHECKING:
     from rich.console import Console

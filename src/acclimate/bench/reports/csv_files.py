@@ -22,6 +22,7 @@ from acclimate.bench.reports.tabulate import Row, Summary, median_ms, name_mark
 COLUMNS = (
     *("group", "label", "method", "seed", "domain", "corruption", "severity"),
     *("n", "n_errors", "error_percent", "miou_percent", "ms_per_image", "peak_memory_bytes"),
+    *("estimated_error_percent", "by_source_percent"),
     *("is_oracle", "is_complete", "protocol_mark", "folder", "selection", "protocol"),
 )
 
@@ -54,6 +55,7 @@ def _lines(row: Row, outcome: Outcome) -> Iterator[dict[str, Any]]:
     errors = domain_errors(outcome)
     overlaps = outcome.result.miou_by_domain
     memory = outcome.result.peak_memory
+    estimates, by_source = outcome.result.estimated_error_by_domain, outcome.result.by_source
     for domain, (n, n_errors) in domain_counts(outcome).items():
         corruption, severity = split_domain(domain, outcome.entry.spec)
         severities = outcome.entry.spec.severities if has_severity(outcome) else ("",)
@@ -68,6 +70,8 @@ def _lines(row: Row, outcome: Outcome) -> Iterator[dict[str, Any]]:
             "miou_percent": repr(100 * overlaps[domain]) if domain in overlaps else "",
             "ms_per_image": "" if time is None else repr(time),
             "peak_memory_bytes": "" if memory is None else memory,
+            "estimated_error_percent": repr(100 * estimates[domain]) if domain in estimates else "",
+            "by_source_percent": "" if by_source is None else repr(100 * by_source),
         }
 
 

@@ -58,9 +58,15 @@ def caption(group: Group, mark: str = "Bold") -> str:
         if group.has_pixels
         else ""
     )
+    guard = (
+        " Estimated error: mean error as the guard estimates it without labels, on the batches "
+        "that have an estimate. By source: share of images that the source model answered."
+        if group.has_guard
+        else ""
+    )
     return (
-        f"Share of wrong predictions in %, lower is better; {_spread(group)}.{overlap} Time: "
-        f"median over batches. {mark}: the best of the complete rows that share a protocol, "
+        f"Share of wrong predictions in %, lower is better; {_spread(group)}.{overlap}{guard} "
+        f"Time: median over batches. {mark}: the best of the complete rows that share a protocol, "
         "oracles apart; equal figures share it."
     )
 

@@ -11,7 +11,6 @@ from urllib.parse import quote
 from acclimate.bench.outcome import Outcome
 from acclimate.bench.reports.bootstrap import Ranking
 from acclimate.bench.reports.cells import (
-    ABSENT,
     RANKING_HEADS,
     Cell,
     list_cells,
@@ -36,6 +35,7 @@ from acclimate.bench.reports.notes import (
 from acclimate.bench.reports.plots import severity_errors
 from acclimate.bench.reports.tabulate import Group, Row, Summary, measure
 from acclimate.methods import get_method
+from acclimate.report.table import ABSENT
 
 Item = TypeVar("Item")
 

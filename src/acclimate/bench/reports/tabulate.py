@@ -122,6 +122,20 @@ class Row:
         return median_ms(record for outcome in self.outcomes for record in outcome.result.counted)
 
     @property
+    def estimated(self) -> Measure | None:
+        """Mean error in percent as the guard estimated it; None if there is no estimate."""
+        results = [outcome.result for outcome in self.outcomes]
+        found = [r.estimated_error for r in results if r.estimated_error is not None]
+        return measure([100 * share for share in found]) if found else None
+
+    @property
+    def by_source(self) -> float | None:
+        """Share of images in percent that the source model answered; None without a guard."""
+        shares = [outcome.result.by_source for outcome in self.outcomes]
+        found = [share for share in shares if share is not None]
+        return 100 * statistics.fmean(found) if found else None
+
+    @property
     def peak_memory(self) -> int | None:
         """Largest memory of any job, in bytes; None if it was not measured."""
         found = [outcome.result.peak_memory for outcome in self.outcomes]
@@ -153,6 +167,11 @@ class Group:
     def has_pixels(self) -> bool:
         """Whether every pixel was predicted, so that there are overlaps."""
         return any(row.miou is not None for row in self.rows)
+
+    @property
+    def has_guard(self) -> bool:
+        """Whether a row was run with a guard, so that there are estimates."""
+        return any(row.by_source is not None for row in self.rows)
 
     def competing(self, protocol: int) -> tuple[Row, ...]:
         """Return the complete rows of a protocol without oracles, the lowest error first."""
