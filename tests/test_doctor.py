@@ -78,9 +78,37 @@ def test_a_model_without_normalisation_layers() -> None:
     assert not [f for f in diagnosis.findings if f.topic == "batch size"]  # any size will do
 
 
-@pytest.mark.parametrize(("n", "level"), [(1, "problem"), (2, "note"), (15, "note"), (16, "ok")])
+@pytest.mark.parametrize(
+    ("n", "level"), [(1, "problem"), (2, "problem"), (15, "problem"), (16, "ok")]
+)
 def test_small_batches_matter_to_batch_norm(n: int, level: str) -> None:
-    assert find(diagnose(tiny_cnn(), batch(n)), "batch size").level == level
+    found = find(diagnose(tiny_cnn(), batch(n)), "batch size")
+    assert found.level == level
+    assert find(diagnose(tiny_cnn(), batch(), batch_size=n), "batch size") == found
+    if level == "problem":
+        assert "guard=True" in found.remedy
+        assert 'statistics="mixed" or "source"' in found.remedy
+
+
+def test_the_batch_size_of_the_stream_may_be_told() -> None:
+    (problem,) = diagnose(tiny_cnn(), batch(), batch_size=4).problems
+    assert problem.text.startswith("Batches of 4 are too small for BatchNorm statistics")
+    assert diagnose(tiny_cnn(), batch(2), batch_size=64).problems == ()
+    assert diagnose(plain_mlp(), batch(), batch_size=4).problems == ()
+    with raises("out_of_range", option="batch_size", found=0):
+        diagnose(tiny_cnn(), batch(), batch_size=0)
+
+
+def test_it_says_whether_there_can_be_a_guard(artifact: Artifact) -> None:
+    assert find(diagnose(tiny_cnn(), batch(), artifact), "guard").level == "ok"
+    few = {name: value for name, value in artifact.tensors.items() if "accuracy/" not in name}
+    parts = {name: card for name, card in artifact.parts.items() if name != "accuracy"}
+    without = Artifact(few, {**artifact.card, "parts": parts})
+    for given, why in ((without, "has no part accuracy"), (None, "no artifact given")):
+        found = find(diagnose(tiny_cnn(), batch(), given), "guard")
+        assert found.level == "note"
+        assert why in found.text
+        assert "acclimate prepare" in found.remedy
 
 
 def test_untrained_statistics_are_noticed() -> None:

@@ -18,12 +18,15 @@ from acclimate.functional.norm import NORM_LAYERS, batch_norm_layers
 from acclimate.introspect import ModelInfo, check_model, inspect_model, takes
 from acclimate.methods import METHODS
 from acclimate.methods.gradient import GradientMethod
-from acclimate.methods.method import Method
+from acclimate.methods.method import SMALL_BATCH, Method
 
 Level = Literal["ok", "note", "problem"]
 
-#: The statistics of smaller batches are noticeably noisy.
-SMALL_BATCH = 16
+_REMEDY = (
+    f"Use batches of {SMALL_BATCH} or more; or adapt with guard=True, which answers with the "
+    'source model where adaptation hurts; or with statistics="mixed" or "source" (on the command '
+    "line: --guard, --set statistics=mixed)."
+)
 
 # Layers that drop whole branches at random. They are defined in other libraries: matched by name.
 _STOCHASTIC_DEPTH = ("StochasticDepth", "DropPath")
@@ -63,6 +66,7 @@ def diagnose(
     x: Tensor,
     artifact: Artifact | None = None,
     info: ModelInfo | None = None,
+    batch_size: int | None = None,
 ) -> Diagnosis:
     """Report what adapting this model on batches like this one would use, change and fail on.
 
@@ -74,8 +78,19 @@ def diagnose(
         artifact: The artifact that was prepared for the model, if there is one.
         info: Facts about the model that cannot be inferred, such as how `x` is normalised. Taken
             from the artifact by default.
+        batch_size: Number of images in the batches of the stream; as many as in `x` by default.
+
+    Raises:
+        BadInput: The batch size is less than 1.
     """
     model = check_model(model)
+    if batch_size is not None and batch_size < 1:
+        raise BadInput(
+            "out_of_range",
+            f"Expected a batch size of at least 1, found {batch_size}.",
+            option="batch_size",
+            found=batch_size,
+        )
     info = info or ModelInfo()
     if artifact is not None:
         known = artifact.info
@@ -93,9 +108,10 @@ def diagnose(
         *_random_layers(model),
         *_parameters(model),
         *_input(x, normal),
-        *_batch_size(model, x, is_dense),
+        *_batch_size(model, x, is_dense, batch_size),
         *on_head,
         *_artifact(model, x, artifact, normal, is_dense),
+        _guard(artifact),
         *_methods(model, artifact, is_dense),
     ]
     return Diagnosis(tuple(findings))
@@ -185,11 +201,13 @@ def _input(x: Tensor, normalization: Normalization | None) -> Iterator[Finding]:
         )
 
 
-def _batch_size(model: nn.Module, x: Tensor, is_dense: bool) -> Iterator[Finding]:
+def _batch_size(
+    model: nn.Module, x: Tensor, is_dense: bool, batch_size: int | None
+) -> Iterator[Finding]:
     if x.dim() == 0 or not batch_norm_layers(model):
         return
-    n = len(x)
-    if is_dense and n == 1 and not takes(model, x.to(next(model.parameters(), x)), "batch"):
+    n = len(x) if batch_size is None else batch_size
+    if is_dense and n == 1 and not takes(model, x[:1].to(next(model.parameters(), x)), "batch"):
         yield Finding(
             "problem",
             "batch size",
@@ -204,14 +222,17 @@ def _batch_size(model: nn.Module, x: Tensor, is_dense: bool) -> Iterator[Finding
             "problem",
             "batch size",
             f"{n}: BatchNorm statistics of a single image are meaningless.",
-            'Use larger batches, or adapt with statistics="running" or "source".',
+            f"{_REMEDY} With a guard, single images are predicted with the source statistics and "
+            "not learned from.",
         )
     elif n < SMALL_BATCH:
         yield Finding(
-            "note",
+            "problem",
             "batch size",
-            f"{n}: BatchNorm statistics of so few images are noisy.",
-            f'Use batches of {SMALL_BATCH} or more, or try statistics="running".',
+            f"Batches of {n} are too small for BatchNorm statistics: these are noisy with fewer "
+            f"than {SMALL_BATCH} images, and adapted predictions may be much worse than the source "
+            "model's.",
+            _REMEDY,
         )
     else:
         yield Finding("ok", "batch size", str(n))
@@ -260,6 +281,19 @@ def _artifact(
             yield Finding("problem", "artifact", text, remedy)
             return
     yield Finding("ok", "artifact", f"belongs to this model; parts: {', '.join(artifact.parts)}")
+
+
+def _guard(artifact: Artifact | None) -> Finding:
+    if artifact is not None and "accuracy" in artifact.parts:
+        return Finding("ok", "guard", "available: the artifact has the part accuracy")
+    why = "no artifact given" if artifact is None else "the artifact has no part accuracy"
+    return Finding(
+        "note",
+        "guard",
+        f"not available, {why}: accuracy cannot be estimated, and adaptation that hurts cannot be "
+        "recognised",
+        "Prepare an artifact with the part accuracy, which acclimate prepare makes by default.",
+    )
 
 
 def _methods(model: nn.Module, artifact: Artifact | None, is_dense: bool) -> Iterator[Finding]:

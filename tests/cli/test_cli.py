@@ -385,7 +385,18 @@ def test_doctor_finds_nothing_wrong_with_a_fitting_set(photos: Path, artifact: P
     assert result.exit_code == 0
     assert "No problem found." in result.stdout
     assert "belongs to this model" in result.stdout
-    assert "✓  batch size            26" in result.stdout
+    assert "✓  batch size            200" in result.stdout
+    assert "✓  guard                 available" in result.stdout
+
+
+def test_doctor_says_that_batches_are_too_small(photos: Path, artifact: Path) -> None:
+    words = ["doctor", *MODEL, "--images", photos, "--artifact", artifact, "--batch-size", "4"]
+    result = run(*words)
+    assert result.exit_code == 1
+    text = " ".join(result.stdout.split())
+    assert "Batches of 4 are too small for BatchNorm statistics" in text
+    assert "--guard" in text
+    assert "1 problem found." in text
 
 
 def test_doctor_ends_with_code_one_if_there_is_a_problem(artifact: Path) -> None:

@@ -60,7 +60,8 @@ def doctor(
     """Look at a model and a batch, and say what would happen; nothing is changed.
 
     Finds the head, looks at normalisation layers, dropout, frozen parameters, the range of the
-    inputs and the batch size, says what each method would move, and whether an artifact fits.
+    inputs and the batch size, says what each method would move, whether an artifact fits, and
+    whether it allows a guard. Batches that are too small for BatchNorm statistics are a problem.
     The exit code is 1 if there is a problem.
 
     Example: `acclimate doctor --model my_models:resnet --weights resnet.pt --images photos
@@ -98,6 +99,7 @@ def doctor(
             x,
             prepared,
             ModelInfo(head=head, logits_at=get_logits_at(logits_at), normalization=normal),
+            batch_size,
         )
     _show(diagnosis, is_random=images is None)
     if diagnosis.problems:
