@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from acclimate.forward import get_logits, replace_logits, run
-from acclimate.introspect import ModelInfo, get_head, inspect_model
+from acclimate.introspect import ModelInfo, find_head, get_head, inspect_model
 from acclimate.testing.models import TINY_MODELS, tiny_model
 from tests.codes import raises
 
@@ -190,3 +190,8 @@ def test_features_must_be_one_vector_a_sample():
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(256, 4))
     with raises("wrong_head", head="0"):
         run(model, X, model[0])
+
+
+def test_heads_of_tiny_models_are_found_without_data():
+    found = {name: find_head(tiny_model(name)) for name in TINY_MODELS if name != "two_heads"}
+    assert {name.rpartition(".")[2] for name in found.values()} == {"head", "3"}

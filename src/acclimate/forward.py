@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -257,6 +257,115 @@ class Call:
                 expected=n,
                 found=len(x),
             )
+
+
+def split(x: Tensor, size: int, at_least: int) -> tuple[Tensor, ...]:
+    """Split a batch into parts of at most `size` samples, as evenly as possible.
+
+    There are fewer and larger parts if a part would otherwise have fewer than `at_least` samples.
+    """
+    n_parts = -(-len(x) // size)
+    while n_parts > 1 and len(x) // n_parts < at_least:
+        n_parts -= 1
+    return x.tensor_split(n_parts)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass of a batch in micro-batches, with its logits and features as leaves of a graph.
+
+    It computes the gradients of a batch whose activations do not fit in memory. A loss such as the
+    entropy of the mean prediction depends on all samples of a batch, so the gradients of its parts
+    cannot simply be added. Instead the batch is run twice: first in parts without a graph, which
+    gives all logits and features, for which the loss is differentiated. Then each part is run again
+    with its own graph, and its share of that gradient is propagated back through it.
+    """
+
+    parts: tuple[Tensor, ...]
+    result: Forward
+    again: Callable[[Tensor], Forward]
+
+    @classmethod
+    def of(
+        cls,
+        parts: tuple[Tensor, ...],
+        first: Callable[[Tensor], Forward],
+        again: Callable[[Tensor], Forward],
+    ) -> Pass:
+        """Run the parts of a batch without a graph by `first`; `again` must give the same."""
+        learns = torch.is_grad_enabled()
+        with torch.no_grad():
+            found = [first(part) for part in parts]
+        logits = torch.cat([part.logits for part in found]).requires_grad_(learns)
+        features = None
+        if found[0].features is not None:
+            features = torch.cat([part.known_features for part in found]).requires_grad_(learns)
+        output = join_outputs([part.output for part in found])
+        n = sum(len(part) for part in parts)
+        grids = [grid and grid._replace(n_images=n) for grid in found[0].grids]
+        return cls(parts, Forward(output, logits, features, *grids), again)
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """The tensors for which the loss is differentiated."""
+        known = (self.result.logits, self.result.features)
+        return [leaf for leaf in known if leaf is not None]
+
+    def send_back(
+        self, outer: Sequence[Tensor | None], moved: Sequence[Tensor]
+    ) -> list[Tensor | None]:
+        """Return the gradients of parameters, given those of the leaves."""
+        sums: list[Tensor | None] = [None] * len(moved)
+        shares = [None if g is None else torch.split(g, self._rows(len(g))) for g in outer]
+        for index, part in enumerate(self.parts):
+            with torch.enable_grad():
+                found = self.again(part)
+            made = [value for value in (found.logits, found.features) if value is not None]
+            pairs = [
+                (value, share[index])
+                for value, share in zip(made, shares, strict=True)
+                if share is not None and value.requires_grad
+            ]
+            if not pairs:
+                continue
+            values, weights = zip(*pairs, strict=True)
+            gradients = torch.autograd.grad(values, moved, weights, allow_unused=True)
+            sums = sum_gradients(sums, gradients)
+        return sums
+
+    def _rows(self, n_rows: int) -> list[int]:
+        """Return the number of rows of each part; an image may have one row per pixel."""
+        n = sum(len(part) for part in self.parts)
+        return [len(part) * (n_rows // n) for part in self.parts]
+
+
+def sum_gradients(
+    first: Sequence[Tensor | None], second: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """Return sums of gradients; any of them may be None."""
+    return [
+        b if a is None else a if b is None else a + b for a, b in zip(first, second, strict=True)
+    ]
+
+
+def join_outputs(outputs: Sequence[Any]) -> Any:
+    """Join the outputs of parts into the model's output for the whole batch."""
+    kind = outputs[0]
+    if isinstance(kind, Tensor):
+        return torch.cat(list(outputs)) if kind.dim() else kind
+    if type(kind) in (tuple, list):
+        return type(kind)(join_outputs(items) for items in zip(*outputs, strict=True))
+    if type(kind) is dict:
+        return {key: join_outputs([output[key] for output in outputs]) for key in kind}
+    if isinstance(kind, Mapping | tuple | list) or hasattr(kind, "__dict__"):
+        raise UnsuitableModel(
+            "unsupported_output",
+            "Expected a model that returns a tensor, tuple, list or dict, which micro_batch can "
+            f"join from parts, found one that returns a {type(kind).__name__}. Remove micro_batch, "
+            "or wrap the model so that it returns its logits.",
+            found=type(kind).__name__,
+        )
+    return kind
 
 
 @contextmanager

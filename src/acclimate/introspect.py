@@ -25,6 +25,8 @@ from acclimate.forward import (
 from acclimate.functional.inputs import Normalization
 from acclimate.functional.norm import Statistics, use_statistics
 
+NAME_THE_HEAD = "Name the module that returns the logits: info=ModelInfo(head=<name>)."
+
 
 @dataclass(frozen=True)
 class ModelInfo:
@@ -283,6 +285,43 @@ def get_head(model: nn.Module, name: str) -> nn.Module:
             known=tuple(linear),
         )
     return modules[name]
+
+
+def find_head(model: nn.Module) -> str:
+    """Return the name of the most likely head, without any data.
+
+    That is the result of the model's own `get_classifier()` (models of timm have it), otherwise the
+    last linear layer. It is a guess: `inspect_model` finds the head by running the model.
+
+    Raises:
+        UnsuitableModel: The model has no linear layer.
+    """
+    linear: dict[int, str] = {
+        id(m): name for name, m in model.named_modules() if isinstance(m, nn.Linear)
+    }
+    if id(own := _own_head(model)) in linear:
+        return linear[id(own)]
+    last = [*linear.values()][-1] if linear else ""
+    if not last:
+        raise UnsuitableModel(
+            "head_not_found",
+            f"Expected a linear layer as the head of the model, found none. {NAME_THE_HEAD}",
+            candidates=(),
+        )
+    return last
+
+
+def linear_head(model: nn.Module, name: str, method: str) -> nn.Linear:
+    """Return the head, which must be a linear layer, because a method uses its weights."""
+    head = get_head(model, name)
+    if not isinstance(head, nn.Linear):
+        raise UnsuitableModel(
+            "wrong_head",
+            f'Expected the head "{name}" to be an nn.Linear, whose weights the method "{method}" '
+            f"uses, found {type(head).__name__}. {NAME_THE_HEAD}",
+            head=name,
+        )
+    return head
 
 
 def inspect_model(

@@ -16,6 +16,7 @@ from acclimate.functional import (
     entropy_of_mean,
     information_maximization,
 )
+from acclimate.functional.entropy import correlation_loss, soft_likelihood_ratio
 
 
 def numpy_probs(logits):
@@ -82,3 +83,29 @@ def test_gradients_are_those_of_the_definition():
     logits.requires_grad_(True)
     for function in (entropy, entropy_of_mean, lambda z: cross_entropy_between(z, z.flip(0))):
         assert torch.autograd.gradcheck(function, (logits,))
+
+
+def test_the_raw_correlation_is_the_gini_impurity():
+    logits = torch.randn(20, 7, generator=torch.Generator().manual_seed(0)).double()
+    expected = (1 - logits.softmax(dim=1).square().sum(dim=1)).mean()
+    assert (correlation_loss(logits) - expected).abs() < 1e-12
+
+
+@pytest.mark.parametrize("options", [{}, {"balanced": True}, {"balanced": True, "weighted": True}])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e3, 1e30])
+def test_correlations_stay_finite_for_any_prediction(options, scale):
+    logits = scale * torch.randn(6, 5, generator=torch.Generator().manual_seed(1))
+    logits[:, 4] = -scale  # a class that nobody predicts
+    logits.requires_grad_(True)
+    loss = correlation_loss(logits, **options)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert 0 <= loss <= 1
+    assert gradient.isfinite().all()
+
+
+def test_soft_likelihood_ratio_has_a_gradient_where_the_entropy_has_none_left():
+    logits = torch.tensor([[6.0, 0.0, -1.0], [3.0, 0.0, 0.0]], dtype=torch.float64)
+    logits.requires_grad_()
+    (gradient,) = torch.autograd.grad(soft_likelihood_ratio(logits, 0.9999).sum(), logits)
+    assert gradient[0, 0] < -0.9
+    assert torch.autograd.gradcheck(soft_likelihood_ratio, (logits,))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from acclimate.functional import norm_parameters, use_statistics
-from acclimate.functional.norm import batch_norm_layers
+from acclimate.functional.norm import batch_norm_layers, lower_norm_parameters
+from tests.torchvision_door import torchvision
 
 
 def layer():
@@ -103,3 +106,33 @@ def test_norm_parameters_of_every_kind():
     )
     assert sorted({name.split(".")[0] for name in norm_parameters(model)}) == list("12345")
     assert sorted(batch_norm_layers(model)) == ["1", "6"]
+
+
+def official_exclusion(name):
+    parts = ("layer4", "encoder_layer_9.", "encoder_layer_10.", "encoder_layer_11.", "encoder.ln.")
+    return any(part in name for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "skip_top", "n_layers", "n_left_out"),
+    [("resnet50", 0.19, 53, 10), ("vit_b_16", 0.28, 25, 7)],
+)
+def test_the_share_left_out_is_what_the_authors_name(name, skip_top, n_layers, n_left_out):
+    with torch.device("meta"):
+        model = getattr(torchvision.models, name)()
+    everything = set(lower_norm_parameters(model, 0.0))
+    kept = set(lower_norm_parameters(model, skip_top))
+    assert len(everything) == 2 * n_layers
+    assert len(everything - kept) == 2 * n_left_out
+    assert everything - kept == {key for key in everything if official_exclusion(key)}
+
+
+@given(n=st.integers(1, 60), skip_top=st.floats(0, 1))
+@settings(deadline=None, max_examples=50)
+def test_the_lowest_layer_always_moves(n, skip_top):
+    model = nn.Sequential(*(nn.LayerNorm(1) for _ in range(n)))
+    kept = list(lower_norm_parameters(model, skip_top))
+    assert kept[:2] == ["0.weight", "0.bias"]
+    n_kept = len(kept) // 2
+    assert kept == list(dict(model.named_parameters()))[: 2 * n_kept]
+    assert abs((n - n_kept) - skip_top * n) <= 0.5 or n_kept == 1

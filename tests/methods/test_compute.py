@@ -11,9 +11,11 @@ from torch import nn
 
 import acclimate
 from acclimate import Nsp, Penalty, Prototypes, Speed
+from acclimate.forward import split
 from acclimate.functional.checkpointing import find_blocks
 from acclimate.functional.norm import norm_parameters
-from acclimate.methods.compute import SPEEDS, split, spread
+from acclimate.functional.views import spread
+from acclimate.methods.compute import SPEEDS
 from acclimate.methods.gradient import GradientMethod
 from acclimate.testing.cases import METHOD_OPTIONS, tiny_artifact
 from acclimate.testing.models import tiny_batches, tiny_model

@@ -7,15 +7,12 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import nn
 
 import acclimate
 from acclimate import Nsp
 from acclimate.functional.entropy import entropy
 from acclimate.methods.deyo import DeyoConfig
-from acclimate.methods.sar import SarConfig, lower_norm_parameters
+from acclimate.methods.sar import SarConfig
 from acclimate.testing.models import tiny_batches
 from tests.codes import warns
 from tests.reference import oracles_selective as oracles
@@ -31,7 +28,6 @@ from tests.reference.selective_models import (
     stream,
     weights,
 )
-from tests.torchvision_door import torchvision
 
 
 @pytest.mark.parametrize(("dtype", "n", "tolerance"), EXACT)
@@ -155,41 +151,11 @@ def test_sar_adds_nearest_prototypes_up_there():
         assert torch.allclose(found, gradient, atol=1e-9)
 
 
-def official_exclusion(name):
-    parts = ("layer4", "encoder_layer_9.", "encoder_layer_10.", "encoder_layer_11.", "encoder.ln.")
-    return any(part in name for part in parts)
-
-
-@pytest.mark.parametrize(
-    ("name", "skip_top", "n_layers", "n_left_out"),
-    [("resnet50", 0.19, 53, 10), ("vit_b_16", 0.28, 25, 7)],
-)
-def test_the_share_left_out_is_what_the_authors_name(name, skip_top, n_layers, n_left_out):
-    with torch.device("meta"):
-        model = getattr(torchvision.models, name)()
-    everything = set(lower_norm_parameters(model, 0.0))
-    kept = set(lower_norm_parameters(model, skip_top))
-    assert len(everything) == 2 * n_layers
-    assert len(everything - kept) == 2 * n_left_out
-    assert everything - kept == {key for key in everything if official_exclusion(key)}
-
-
 def test_the_presets_leave_out_the_top_of_a_resnet_50_and_nothing_by_default():
     for config in (SarConfig, DeyoConfig):
         assert config().skip_top == 0.0
         assert config.from_preset("cifar100").skip_top == 0.0
         assert config.from_preset("imagenet").skip_top == 0.19
-
-
-@given(n=st.integers(1, 60), skip_top=st.floats(0, 1))
-@settings(deadline=None, max_examples=50)
-def test_the_lowest_layer_always_moves(n, skip_top):
-    model = nn.Sequential(*(nn.LayerNorm(1) for _ in range(n)))
-    kept = list(lower_norm_parameters(model, skip_top))
-    assert kept[:2] == ["0.weight", "0.bias"]
-    n_kept = len(kept) // 2
-    assert kept == list(dict(model.named_parameters()))[: 2 * n_kept]
-    assert abs((n - n_kept) - skip_top * n) <= 0.5 or n_kept == 1
 
 
 @pytest.mark.parametrize("method", ["sar", "deyo"])

@@ -8,11 +8,10 @@ import torch
 import acclimate
 from acclimate.errors import InvalidConfig
 from acclimate.functional.iabn import InstanceAwareBatchNorm2d
-from acclimate.functional.reservoir import choose_slot
 from acclimate.methods import METHODS
 from acclimate.methods.alpha_bn import AlphaBn
 from acclimate.methods.bn_ema import BnEma
-from acclimate.methods.core import Core, correlation_loss
+from acclimate.methods.core import Core
 from acclimate.methods.note import Note
 from acclimate.testing.models import ConvNet, Returning, tiny_batches, tiny_model
 from tests.codes import raises
@@ -148,24 +147,6 @@ def test_core(name, options, loss, temperature, dtype, n, tolerance):
     assert adapted.counts.updates == n
 
 
-def test_the_raw_correlation_is_the_gini_impurity():
-    logits = torch.randn(20, 7, generator=torch.Generator().manual_seed(0)).double()
-    expected = (1 - logits.softmax(dim=1).square().sum(dim=1)).mean()
-    assert (correlation_loss(logits) - expected).abs() < 1e-12
-
-
-@pytest.mark.parametrize("options", [{}, {"balanced": True}, {"balanced": True, "weighted": True}])
-@pytest.mark.parametrize("scale", [0.0, 1.0, 1e3, 1e30])
-def test_correlations_stay_finite_for_any_prediction(options, scale):
-    logits = scale * torch.randn(6, 5, generator=torch.Generator().manual_seed(1))
-    logits[:, 4] = -scale  # a class that nobody predicts
-    logits.requires_grad_(True)
-    loss = correlation_loss(logits, **options)
-    (gradient,) = torch.autograd.grad(loss, logits)
-    assert 0 <= loss <= 1
-    assert gradient.isfinite().all()
-
-
 def test_core_is_marked_as_a_reconstruction():
     assert Core.card.reconstruction
     assert "Reconstruction:" in Core.__doc__
@@ -282,34 +263,3 @@ def _returning_both():
 def test_note_refuses_models_without_instance_aware_layers(name):
     with raises("method_refused", methods=("note",), reasons=is_about_normalisation):
         acclimate.adapt(tiny_model(name), "note")
-
-
-def test_a_balanced_memory_is_balanced():
-    """Of a stream with nine in ten of one class, the memory keeps the classes alike."""
-    draws = torch.Generator().manual_seed(0)
-    kept, seen = [], {}
-    for i in range(1000):
-        label = 0 if i % 10 else 1 + (i // 10) % 3
-        seen[label] = seen.get(label, 0) + 1
-        slot = choose_slot(kept, label, seen[label], 16, draws)
-        if slot is not None:
-            kept[slot : slot + 1] = [label]
-        assert len(kept) <= 16
-    assert sorted(kept) == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
-
-
-def test_samples_of_a_class_have_equal_chances():
-    """Reservoir sampling: of 40 samples through 8 places, each stays with probability 1/5."""
-    draws = torch.Generator().manual_seed(1)
-    counts = torch.zeros(40)
-    for _ in range(500):
-        places = []
-        for i in range(40):
-            slot = choose_slot([0] * len(places), 0, i + 1, 8, draws)
-            if slot is not None:
-                places[slot : slot + 1] = [i]
-        counts[places] += 1
-    # 100 expected of each, with a standard deviation of 9.
-    assert counts.sum() == 4000
-    assert counts.min() > 60
-    assert counts.max() < 140

@@ -6,16 +6,12 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import acclimate
 from acclimate import ModelInfo
 from acclimate.functional.augmentations import CottaAugmentation, augment
 from acclimate.functional.augmix import AugMix
 from acclimate.functional.norm import use_statistics
-from acclimate.methods.memory import BalancedMemory
-from acclimate.methods.roid import soft_likelihood_ratio
 from acclimate.testing.models import tiny_batches, tiny_model
 from tests.codes import raises, warns
 from tests.reference import oracles_teachers as oracles
@@ -171,25 +167,6 @@ def test_robust_statistics_are_those_of_robust_batch_norm():
         assert (model(x) - plain(x)).abs().max() < 1e-12
 
 
-@settings(deadline=None, max_examples=60)
-@given(
-    st.integers(1, 9),
-    st.integers(2, 5),
-    st.lists(st.tuples(st.integers(0, 4), st.floats(0, 1)), max_size=60),
-)
-def test_the_memory_is_that_of_the_lists(capacity, n_classes, samples):
-    memory, lists = BalancedMemory(capacity, n_classes), oracles.ListMemory(capacity, n_classes)
-    for number, (label, uncertainty) in enumerate(samples):
-        image = torch.full((1, 2, 2), float(number))
-        for one in (memory, lists):
-            one.add(image, label % n_classes, uncertainty)
-        kept = BalancedMemory.read_tree(memory.to_tree())  # as if saved in between
-        memory = BalancedMemory(capacity, n_classes, items=kept)
-        assert len(kept) <= capacity
-    found = [(int(i.image[0, 0, 0]), i.uncertainty, i.age) for i in memory.ordered()]
-    assert found == [(int(i[0][0, 0, 0]), i[1], i[2]) for i in lists.items()]
-
-
 # ROID --------------------------------------------------------------------------------------------
 
 
@@ -225,14 +202,6 @@ def test_roid_comes_back_to_the_source_without_its_loss():
     with warns("nothing_changed"):
         adapted(stream(n=1)[0])
     assert torch.allclose(model.norm.weight, weight + 0.99, atol=1e-12)
-
-
-def test_soft_likelihood_ratio_has_a_gradient_where_the_entropy_has_none_left():
-    logits = torch.tensor([[6.0, 0.0, -1.0], [3.0, 0.0, 0.0]], dtype=torch.float64)
-    logits.requires_grad_()
-    (gradient,) = torch.autograd.grad(soft_likelihood_ratio(logits, 0.9999).sum(), logits)
-    assert gradient[0, 0] < -0.9
-    assert torch.autograd.gradcheck(soft_likelihood_ratio, (logits,))
 
 
 # MEMO --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Entropies and cross entropies of predictions, computed in log space.
+"""Entropies, cross entropies and other losses of predictions, computed in log space.
 
 All functions take logits, promote half precision to float32, and stay finite (with finite
 gradients) for one-hot and for uniform predictions.
@@ -62,3 +62,38 @@ def cross_entropy_between(target_logits: Tensor, logits: Tensor) -> Tensor:
     Gradients flow through the target, too; detach it to stop them (paper, eq. 9).
     """
     return -(log_probs(target_logits).exp() * log_probs(logits)).sum(dim=-1)
+
+
+def correlation_loss(
+    logits: Tensor, *, balanced: bool = False, temperature: float = 1.0, weighted: bool = False
+) -> Tensor:
+    """Return how much different classes are predicted together in a batch: (B, K) → ().
+
+    With P the probabilities (B, K) and R = Pᵀ W P, it is the mass of R off its diagonal over B; if
+    balanced, each row of R is divided by its sum first, and the mass by K.
+
+    >>> round(correlation_loss(torch.zeros(3, 4)).item(), 4)  # all of 1 − Σ p²
+    0.75
+    """
+    log_p = log_probs(logits / temperature)
+    p = log_p.exp()
+    weights = torch.ones_like(p[:, 0])
+    if weighted:
+        weights = 1 + (-entropy(log_p.detach())).exp()
+        weights = weights * len(weights) / weights.sum()
+    together = (p * weights.unsqueeze(1)).T @ p
+    if not balanced:
+        return (together.sum() - together.trace()) / len(p)
+    # A class that nobody predicts has a row of zeros; it adds nothing, whatever it is divided by.
+    smallest = torch.finfo(p.dtype).tiny ** 0.5
+    together = together / together.sum(dim=1, keepdim=True).clamp_min(smallest)
+    return (together.sum() - together.trace()) / p.shape[1]
+
+
+def soft_likelihood_ratio(logits: Tensor, clip: float = 0.99) -> Tensor:
+    """Return −Σ p log(p / (1 − p)) of each prediction, with p no larger than `clip`.
+
+    Unlike the entropy it has a gradient where the prediction is sure, up to the clip.
+    """
+    probs = log_probs(logits).exp().clamp_max(clip)
+    return -(probs * torch.log(probs / (1 - probs) + 1e-5)).sum(dim=1)

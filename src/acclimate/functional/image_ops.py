@@ -1,6 +1,6 @@
 """Image operations in which every sample of a batch has its own parameters.
 
-They are colours, blur, crops and affine maps.
+They are colours, blur, crops, affine maps and shuffled patches.
 
 Colour, blur and crops compute what `torchvision.transforms.v2.functional` computes for one image,
 with its rounding: images in [0, 1], of 1 or 3 channels, stay in [0, 1]. One operation in float32 is
@@ -317,3 +317,34 @@ def blur_margin(x: Tensor, sigmas: Tensor) -> Tensor:
 def _from_centre(size: int, margin: int, like: Tensor) -> Tensor:
     ends = (size - 1) / 2 + margin
     return torch.arange(size + 2 * margin, dtype=like.dtype, device=like.device) - ends
+
+
+def shuffle_patches(x: Tensor, n_sides: int, generator: torch.Generator) -> Tensor:
+    """Return the images with their patches in a random order, each image in one of its own.
+
+    A side that is no multiple of the number of patches is first scaled down to the next one, and
+    scaled back at the end. An image smaller than that is cut into its pixels.
+
+    Args:
+        x: Images, (batch, channels, height, width).
+        n_sides: Patches along a side.
+        generator: Of the orders, on the CPU.
+    """
+    n, channels, height, width = x.shape
+    rows, columns = min(n_sides, height), min(n_sides, width)
+    order = torch.rand(n, rows * columns, generator=generator).argsort(dim=1).to(x.device)
+    cut = _resize(x, height // rows * rows, width // columns * columns)
+    patch = (cut.shape[2] // rows, cut.shape[3] // columns)
+    grid = cut.reshape(n, channels, rows, patch[0], columns, patch[1]).permute(0, 2, 4, 1, 3, 5)
+    patches = grid.reshape(n, rows * columns, channels, *patch)
+    mixed = patches[torch.arange(n, device=x.device)[:, None], order]
+    grid = mixed.reshape(n, rows, columns, channels, *patch).permute(0, 3, 1, 4, 2, 5)
+    return _resize(grid.reshape(cut.shape), height, width)
+
+
+def _resize(x: Tensor, height: int, width: int) -> Tensor:
+    if x.shape[2:] == (height, width):
+        return x
+    wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
+    size = (height, width)
+    return F.interpolate(wide, size, mode="bilinear", antialias=True).to(x.dtype)

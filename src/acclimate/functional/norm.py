@@ -6,6 +6,7 @@ mode of the model, and afterwards every flag is restored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Literal, get_args
@@ -40,6 +41,19 @@ def norm_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
         for parameter in module.parameters(recurse=False)
     }
     return {name: p for name, p in model.named_parameters() if id(p) in owned}
+
+
+def lower_norm_parameters(model: nn.Module, skip_top: float) -> dict[str, nn.Parameter]:
+    """Return scale and shift of the normalisation layers but for a share next to the output.
+
+    Layers count in the order in which the model defines them; the first always moves.
+    """
+    layers = [module for module in model.modules() if isinstance(module, NORM_LAYERS)]
+    owned = [own for layer in layers if (own := list(layer.parameters(recurse=False)))]
+    n_kept = max(1, len(owned) - math.floor(skip_top * len(owned) + 0.5))
+    kept = {id(parameter) for own in owned[:n_kept] for parameter in own}
+    named = norm_parameters(model).items()
+    return {name: p for name, p in named if p.requires_grad and id(p) in kept}
 
 
 def check_independent(model: nn.Module) -> None:

@@ -561,3 +561,9 @@ def apply_views(
     precise = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
     image = normalization.denormalize(precise).clamp_(0, 1)
     return normalization.normalize(views(image, generator)).to(x.dtype)
+
+
+def spread(x: Tensor, n: int) -> slice:
+    """Return a slice that selects at most `n` evenly spaced samples of a batch."""
+    step = -(-len(x) // n)
+    return slice(None, None, step)

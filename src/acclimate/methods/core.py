@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from acclimate.functional.entropy import entropy, log_probs
+from acclimate.functional.entropy import correlation_loss
 from acclimate.methods.alpha_bn import MixingMethod, MixtureConfig
 from acclimate.methods.config import GradientConfig, choice, hp, options, published, uniform
 from acclimate.methods.tent import Tent
@@ -25,32 +24,6 @@ class CoreConfig(MixtureConfig, GradientConfig):
         1.0, low=1e-3, search=uniform(1.0, 4.0), help="the logits are divided by it (T)"
     )
     weighted: bool = hp(False, help="let sure samples count more, by 1 + exp(−entropy)")
-
-
-def correlation_loss(
-    logits: Tensor, *, balanced: bool = False, temperature: float = 1.0, weighted: bool = False
-) -> Tensor:
-    """Return how much different classes are predicted together in a batch: (B, K) → ().
-
-    With P the probabilities (B, K) and R = Pᵀ W P, it is the mass of R off its diagonal over B; if
-    balanced, each row of R is divided by its sum first, and the mass by K.
-
-    >>> round(correlation_loss(torch.zeros(3, 4)).item(), 4)  # all of 1 − Σ p²
-    0.75
-    """
-    log_p = log_probs(logits / temperature)
-    p = log_p.exp()
-    weights = torch.ones_like(p[:, 0])
-    if weighted:
-        weights = 1 + (-entropy(log_p.detach())).exp()
-        weights = weights * len(weights) / weights.sum()
-    together = (p * weights.unsqueeze(1)).T @ p
-    if not balanced:
-        return (together.sum() - together.trace()) / len(p)
-    # A class that nobody predicts has a row of zeros; it adds nothing, whatever it is divided by.
-    smallest = torch.finfo(p.dtype).tiny ** 0.5
-    together = together / together.sum(dim=1, keepdim=True).clamp_min(smallest)
-    return (together.sum() - together.trace()) / p.shape[1]
 
 
 class Core(MixingMethod, Tent):

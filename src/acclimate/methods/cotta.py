@@ -12,9 +12,9 @@ from acclimate.functional.augmentations import CottaAugmentation, augment, copy_
 from acclimate.functional.entropy import cross_entropy_between, log_probs
 from acclimate.functional.inputs import check_images
 from acclimate.functional.pixels import Grid, to_maps, to_rows
+from acclimate.functional.teacher import copy_frozen, follow, share_buffers
 from acclimate.methods.config import GradientConfig, hp, options, published, uniform
 from acclimate.methods.gradient import GradientMethod
-from acclimate.methods.teacher import copy_frozen, follow, share_buffers
 
 
 @options

@@ -3,45 +3,14 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from acclimate.functional.entropy import entropy, log_probs
+from acclimate.functional.image_ops import shuffle_patches
 from acclimate.functional.norm import Statistics
 from acclimate.methods.config import hp, options, published, uniform
 from acclimate.methods.sar import TOP_OF_RESNET50, SkipTop, SkipTopConfig
 from acclimate.methods.tent import Tent
-
-
-def shuffle_patches(x: Tensor, n_sides: int, generator: torch.Generator) -> Tensor:
-    """Return the images with their patches in a random order, each image in one of its own.
-
-    A side that is no multiple of the number of patches is first scaled down to the next one, and
-    scaled back at the end. An image smaller than that is cut into its pixels.
-
-    Args:
-        x: Images, (batch, channels, height, width).
-        n_sides: Patches along a side.
-        generator: Of the orders, on the CPU.
-    """
-    n, channels, height, width = x.shape
-    rows, columns = min(n_sides, height), min(n_sides, width)
-    order = torch.rand(n, rows * columns, generator=generator).argsort(dim=1).to(x.device)
-    cut = _resize(x, height // rows * rows, width // columns * columns)
-    patch = (cut.shape[2] // rows, cut.shape[3] // columns)
-    grid = cut.reshape(n, channels, rows, patch[0], columns, patch[1]).permute(0, 2, 4, 1, 3, 5)
-    patches = grid.reshape(n, rows * columns, channels, *patch)
-    mixed = patches[torch.arange(n, device=x.device)[:, None], order]
-    grid = mixed.reshape(n, rows, columns, channels, *patch).permute(0, 3, 1, 4, 2, 5)
-    return _resize(grid.reshape(cut.shape), height, width)
-
-
-def _resize(x: Tensor, height: int, width: int) -> Tensor:
-    if x.shape[2:] == (height, width):
-        return x
-    wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
-    size = (height, width)
-    return F.interpolate(wide, size, mode="bilinear", antialias=True).to(x.dtype)
 
 
 @options

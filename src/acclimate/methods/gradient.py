@@ -13,13 +13,19 @@ from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
 from acclimate.errors import AcclimateWarning, ArtifactMissing, InvalidConfig, UnsuitableModel
-from acclimate.forward import Forward, is_about_inference, no_gradient
+from acclimate.forward import (
+    Forward,
+    Pass,
+    is_about_inference,
+    no_gradient,
+    split,
+    sum_gradients,
+)
 from acclimate.functional.across import average
 from acclimate.functional.checkpointing import find_blocks
 from acclimate.functional.norm import Statistics
 from acclimate.functional.pixels import random_box
-from acclimate.functional.views import Views, apply_views
-from acclimate.methods.compute import Pass, add, split, spread
+from acclimate.functional.views import Views, apply_views, spread
 from acclimate.methods.config import Config, GradientConfig
 from acclimate.methods.method import Method, MethodCard, Problem
 from acclimate.snapshot import Tree
@@ -166,7 +172,7 @@ class GradientMethod(Method):
         outer = list(found[len(moved) :])
         for each in passes:
             own, outer = outer[: len(each.leaves)], outer[len(each.leaves) :]
-            gradients = add(gradients, each.send_back(own, moved))
+            gradients = sum_gradients(gradients, each.send_back(own, moved))
             self.counts.forwards += 1
         return tuple(gradients)
 
@@ -195,7 +201,7 @@ class GradientMethod(Method):
         for term in self._terms_with("later_loss"):
             added = term.later_loss(self, x)
             if added is not None:
-                gradients = add(gradients, self.gradients_of(added))
+                gradients = sum_gradients(gradients, self.gradients_of(added))
                 loss = loss + added.detach()
         return logits, loss, gradients
 

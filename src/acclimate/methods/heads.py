@@ -1,60 +1,15 @@
-"""Find the head of a model without an artifact, for methods that use features."""
+"""Methods that use features, and find the head of a model without an artifact."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import torch
-from torch import nn
 
 from acclimate.errors import UnsuitableModel
 from acclimate.forward import Forward
-from acclimate.introspect import get_head
+from acclimate.introspect import NAME_THE_HEAD, find_head, linear_head
 from acclimate.methods.method import Method
-
-_REMEDY = "Name the module that returns the logits: info=ModelInfo(head=<name>)."
-
-
-def find_head(model: nn.Module) -> str:
-    """Return the name of the most likely head, without any data.
-
-    That is the result of the model's own `get_classifier()` (models of timm have it), otherwise the
-    last linear layer. The first batch verifies that it returns the logits; see `FeatureMethod`.
-
-    Raises:
-        UnsuitableModel: The model has no linear layer.
-    """
-    modules: dict[str, nn.Module] = dict(model.named_modules())
-    names = {id(module): name for name, module in modules.items()}
-    if callable(classifier := getattr(model, "get_classifier", None)):
-        module = classifier()
-        if isinstance(module, nn.Linear) and id(module) in names:
-            return names[id(module)]
-    linear = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
-    if not linear or not linear[-1]:
-        raise UnsuitableModel(
-            "head_not_found",
-            f"Expected a linear layer as the head of the model, found none. {_REMEDY}",
-            candidates=(),
-        )
-    return linear[-1]
-
-
-def linear_head(model: nn.Module, name: str, method: str) -> nn.Linear:
-    """Return the head, which must be a linear layer.
-
-    Raises:
-        UnsuitableModel: It is another kind of layer.
-    """
-    head = get_head(model, name)
-    if not isinstance(head, nn.Linear):
-        raise UnsuitableModel(
-            "wrong_head",
-            f'Expected the head "{name}" to be an nn.Linear, whose weights the method "{method}" '
-            f"uses, found {type(head).__name__}. {_REMEDY}",
-            head=name,
-        )
-    return head
 
 
 class FeatureMethod(Method):
@@ -93,6 +48,6 @@ class FeatureMethod(Method):
         raise UnsuitableModel(
             "wrong_head",
             f'Expected the last linear layer, "{self.head}", to return the logits of this model, '
-            f"found other values. {_REMEDY}",
+            f"found other values. {NAME_THE_HEAD}",
             head=self.head,
         )

@@ -4,7 +4,12 @@ import torch
 from torch import Tensor
 
 from acclimate.functional.augmentations import CottaAugmentation, augment
-from acclimate.functional.entropy import cross_entropy_between, entropy, log_probs
+from acclimate.functional.entropy import (
+    cross_entropy_between,
+    entropy,
+    log_probs,
+    soft_likelihood_ratio,
+)
 from acclimate.functional.inputs import check_images
 from acclimate.methods.config import GradientConfig, hp, options, published, uniform
 from acclimate.methods.tent import Tent
@@ -114,15 +119,6 @@ class Roid(Tent):
         prior = log_probs(logits).exp().mean(dim=0)
         smooth = max(1 / n, 1 / n_classes) / prior.max()
         return logits * ((prior + smooth) / (1 + smooth * n_classes)).to(logits.dtype)
-
-
-def soft_likelihood_ratio(logits: Tensor, clip: float = 0.99) -> Tensor:
-    """Return −Σ p log(p / (1 − p)) of each prediction, with p no larger than `clip`.
-
-    Unlike the entropy it has a gradient where the prediction is sure, up to the clip.
-    """
-    probs = log_probs(logits).exp().clamp_max(clip)
-    return -(probs * torch.log(probs / (1 - probs) + 1e-5)).sum(dim=1)
 
 
 def _to_unit_range(values: Tensor) -> Tensor:

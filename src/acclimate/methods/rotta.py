@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from acclimate.functional.augmentations import CottaAugmentation, augment
 from acclimate.functional.entropy import cross_entropy_between, entropy
 from acclimate.functional.inputs import check_images
+from acclimate.functional.reservoir import BalancedMemory
+from acclimate.functional.teacher import copy_frozen, follow
 from acclimate.methods.config import GradientConfig, changed, hp, options, published
-from acclimate.methods.memory import BalancedMemory
 from acclimate.methods.method import MethodCard
-from acclimate.methods.teacher import copy_frozen, follow
 from acclimate.methods.tent import Tent
 from acclimate.snapshot import Tree
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.functional.entropy import entropy
-from acclimate.functional.norm import NORM_LAYERS, norm_parameters
+from acclimate.functional.norm import lower_norm_parameters
 from acclimate.methods.config import GradientConfig, changed, hp, log_uniform, options, published
 from acclimate.methods.eta import EtaConfig
 from acclimate.methods.gradient import all_finite, copy_values
@@ -19,19 +19,6 @@ from acclimate.snapshot import copy_tree
 TOP_OF_RESNET50 = 0.19
 #: Of the moving mean loss, per update.
 DECAY = 0.9
-
-
-def lower_norm_parameters(model: nn.Module, skip_top: float) -> dict[str, nn.Parameter]:
-    """Return scale and shift of the normalisation layers but for a share next to the output.
-
-    Layers count in the order in which the model defines them; the first always moves.
-    """
-    layers = [module for module in model.modules() if isinstance(module, NORM_LAYERS)]
-    owned = [own for layer in layers if (own := list(layer.parameters(recurse=False)))]
-    n_kept = max(1, len(owned) - math.floor(skip_top * len(owned) + 0.5))
-    kept = {id(parameter) for own in owned[:n_kept] for parameter in own}
-    named = norm_parameters(model).items()
-    return {name: p for name, p in named if p.requires_grad and id(p) in kept}
 
 
 @options

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from acclimate.functional.centroids import pseudo_labels
 from acclimate.functional.entropy import information_maximization, log_probs
 from acclimate.introspect import get_head
 from acclimate.methods.config import (
@@ -45,26 +46,6 @@ class ShotConfig(GradientConfig):
         help="their centroids are of the batch, or of the last samples too; none: SHOT-IM",
     )
     queue_size: int = hp(1024, low=1, help="samples that a queue keeps")
-
-
-def pseudo_labels(directions: Tensor, p: Tensor, n_last: int) -> Tensor:
-    """Return labels by the nearest class centroid, found twice, of the last samples.
-
-    Args:
-        directions: (N, d) features of length one.
-        p: (N, K) probabilities; a sample without any, all zero, has no part in it.
-        n_last: How many labels to return.
-    """
-    takes_part = (p.sum(dim=1, keepdim=True) > 0).to(p.dtype)
-    weights = p
-    for _ in range(2):
-        centroids = weights.T @ directions
-        closeness = directions @ F.normalize(centroids, dim=1).T
-        # A class without members has no centroid to be near to.
-        closeness = closeness.masked_fill(weights.sum(dim=0) == 0, -torch.inf)
-        labels = closeness.argmax(dim=1)
-        weights = F.one_hot(labels, p.shape[1]).to(p.dtype) * takes_part
-    return labels[-n_last:]
 
 
 class Shot(FeatureMethod, GradientMethod):

@@ -4,11 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from acclimate.forward import Forward
-from acclimate.functional.entropy import entropy
-from acclimate.functional.precision import at_least_float32
+from acclimate.functional.centroids import add_supports, support_logits
+from acclimate.introspect import linear_head
 from acclimate.methods.config import Config, changed, choice, hp, options, published
-from acclimate.methods.heads import FeatureMethod, linear_head
+from acclimate.methods.heads import FeatureMethod
 from acclimate.methods.method import MethodCard
 
 
@@ -70,32 +69,14 @@ class T3a(FeatureMethod):
         """Add the batch to the supports, then classify it by them."""
         found = self.run(x)
         self.supports, self.entropies = self._with(found.known_features, found.logits)
-        return self._classify(found, self.supports)
+        return support_logits(found.known_features, self.supports).to(found.logits.dtype)
 
     def predict(self, x: Tensor) -> Tensor:
         """Classify as `step` does, and forget the batch."""
         found = self.run(x, moves=False)
         supports, _ = self._with(found.known_features, found.logits)
-        return self._classify(found, supports)
+        return support_logits(found.known_features, supports).to(found.logits.dtype)
 
     def _with(self, features: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return supports and their entropies with these samples among them."""
-        supports, entropies = self.supports.clone(), self.entropies.clone()
-        # In half precision a vector of zeros cannot be normalised.
-        features = F.normalize(at_least_float32(features), dim=1).to(supports.dtype)
-        surprise = entropy(logits).to(entropies.dtype)
-        labels = logits.argmax(dim=1)
-        usable = torch.isfinite(surprise) & torch.isfinite(features).all(dim=1)
-        for label in sorted(set(labels[usable].tolist())):
-            chosen = usable & (labels == label)
-            ranked = torch.cat([entropies[label], surprise[chosen]])
-            order = ranked.argsort(stable=True)[: self.config.n_supports]
-            entropies[label] = ranked[order]
-            supports[label] = torch.cat([supports[label], features[chosen]])[order]
-        return supports, entropies
-
-    def _classify(self, found: Forward, supports: Tensor) -> Tensor:
-        features = at_least_float32(found.known_features)
-        with torch.autocast(features.device.type, enabled=False):
-            prototypes = F.normalize(supports.sum(dim=1, dtype=features.dtype), dim=1)
-            return (features @ prototypes.T).to(found.logits.dtype)
+        return add_supports(self.supports, self.entropies, features, logits)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from acclimate.artifact import Artifact
 from acclimate.errors import AcclimateWarning, UnsuitableModel
-from acclimate.methods.alignment import Alignment
+from acclimate.functional.contrast import Alignment
 from acclimate.methods.config import GradientConfig, changed, hp, log_uniform, options, published
 from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.method import MethodCard
