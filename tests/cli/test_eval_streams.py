@@ -117,7 +117,7 @@ def test_streams_without_what_they_need_are_refused(tmp_path: Path) -> None:
 
 def test_every_stream_is_in_the_help_and_in_the_documentation() -> None:
     told = get_args(options.Stream)[1].help
-    table = (ROOT / "docs" / "bench.md").read_text()
+    table = (ROOT / "docs" / "streams.md").read_text()
     for name in ALL_STREAMS:
         assert name in told
         assert f"\n| `{name}` |" in table
@@ -128,3 +128,11 @@ def test_orders_and_resets_are_told() -> None:
     assert describe_resets(Protocol(stream="video")) == "at the start only"
     assert describe_order(Protocol(stream="markov")) == "that of the stream markov"
     assert describe_order(Protocol(stream="alternating")) == "as in the files"
+
+
+def test_the_page_has_a_place_for_the_table_of_harm() -> None:
+    before, rest = (ROOT / "docs" / "streams.md").read_text().split("<!-- harm -->")
+    table, after = rest.split("<!-- /harm -->")
+    assert before
+    assert table.strip()
+    assert not after.strip()
