@@ -20,6 +20,7 @@ accuracies, fitted where labels are known: on source images under synthetic shif
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -50,6 +51,7 @@ TARGETS = ("source", "adapted", "gain")
 PIXELS_PER_IMAGE = 32
 
 _RIDGE = 1.0
+_UNLIKELY = 0.3  # a kind of stream that is less likely than this is left out of the blend
 _NORMAL_95 = 1.959964
 
 
@@ -113,6 +115,20 @@ def _signals_of(model: Tensor, n_classes: int) -> list[Tensor]:
     share = (equal_pairs + 1 / n_classes).log() / torch.tensor(float(n_classes)).double().log()
     repetition = (predicted[1:] == predicted[:-1]).double().mean()
     return [confidence.mean(), steady.nanmean(), share, repetition]
+
+
+def is_correlated(predicted: Tensor) -> bool:
+    """Return whether predictions equal the one before more often than in a random order.
+
+    Args:
+        predicted: Predicted classes, at least two, in the order of the stream.
+    """
+    n = len(predicted)
+    counts = torch.bincount(predicted).double()
+    chance = float((counts * (counts - 1)).sum() / (n * (n - 1)))
+    repeated = float((predicted[1:] == predicted[:-1]).double().mean())
+    error = math.sqrt(max(chance * (1 - chance), 1 / n) / n)
+    return repeated - chance > 6 * error
 
 
 @dataclass(frozen=True)
@@ -269,6 +285,8 @@ def _products(rows: Tensor) -> Tensor:
 def _blend(rows: Tensor, gate: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Return the targets (rows, targets), and the probability that the stream is correlated."""
     share = torch.sigmoid(_products(rows) @ gate)
+    # The kinds differ so much that a small share of the unlikely one would spoil the estimate.
+    share = ((share - _UNLIKELY) / (1 - 2 * _UNLIKELY)).clamp(0, 1)
     mixed, correlated = ((rows @ kind.T).clamp(-1, 1) for kind in weights)
     return torch.lerp(mixed, correlated, share[:, None]), share
 
