@@ -174,7 +174,7 @@ def read_cells(out: Path) -> list[Cell]:
 def judge(cell: Cell) -> dict[str, Any]:
     """Return errors of a cell in percent, and whether the guard kept its promise there."""
     off, on, source = cell.found.get(False), cell.found[True], cell.source
-    n = on.result.n_samples
+    n = on.result.n
     harm = on.error - source.error
     # The difference of two proportions on the same images; they are at most independent.
     shares = [outcome.error / 100 for outcome in (on, source)]
