@@ -14,7 +14,10 @@ from acclimate.errors import BadInput
 from acclimate.functional.inputs import (
     NORMALIZATIONS,
     Normalization,
+    all_finite,
     check_batch,
+    check_device,
+    check_dtype,
     check_image_shape,
     check_images,
 )
@@ -260,3 +263,32 @@ def test_a_normalization_for_other_channels_is_refused() -> None:
     ):
         with raises("count_mismatch", BadInput, expected=3, found=1):
             use()
+
+
+# ---- device, type and values
+
+
+def test_a_batch_on_another_device_than_the_model_is_refused() -> None:
+    x = torch.rand(2, 3)
+    check_device(x, x)
+    check_device("not a tensor", x)  # refused by another check
+    with raises("wrong_device", expected="meta", found="cpu"):
+        check_device(x, x.to("meta"))
+
+
+def test_a_batch_of_another_type_than_the_model_is_refused_without_autocast() -> None:
+    x = torch.rand(2, 3)
+    check_dtype(x, x)
+    with raises("wrong_dtype", found="float32"):
+        check_dtype(x, x.double())
+    with torch.autocast("cpu", torch.bfloat16):
+        check_dtype(x, x.bfloat16())
+
+
+@pytest.mark.parametrize("dtype", FLOAT_TYPES)
+def test_all_finite_finds_one_bad_value(dtype: torch.dtype) -> None:
+    largest = torch.full((3, 2), torch.finfo(dtype).max, dtype=dtype)
+    assert all_finite([])
+    assert all_finite([largest, torch.empty(0), torch.zeros((), dtype=torch.float64)])
+    for bad in (math.nan, math.inf, -math.inf):
+        assert not all_finite([largest, torch.tensor([0.0, bad], dtype=dtype)])

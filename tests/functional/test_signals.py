@@ -18,6 +18,7 @@ from acclimate.functional.signals import (
     AccuracyMap,
     describe_predictions,
     find_places,
+    is_correlated,
     measure_signals,
     mirror_back,
     pick_rows,
@@ -411,3 +412,11 @@ def test_a_map_survives_as_tensors(made):
         assert torch.equal(tensor, tensors[name]), name
     row = made.centre + 0.3 * made.scale
     assert again.estimate(row, 77) == made.estimate(row, 77)
+
+
+@pytest.mark.parametrize("n_classes", [2, 10])
+def test_a_stream_is_correlated_if_its_order_matters(n_classes):
+    predicted = torch.from_numpy(draws(3).integers(0, n_classes, 256))
+    assert not is_correlated(predicted)
+    assert is_correlated(predicted.sort().values)
+    assert not is_correlated(torch.zeros_like(predicted))  # one class: equal in any order

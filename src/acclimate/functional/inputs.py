@@ -1,9 +1,9 @@
-"""The normalisation of images, and the checks that a batch passes before a method uses it."""
+"""The normalisation of images, and the checks that tensors pass before they are used."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,6 +178,29 @@ def check_batch(x: Tensor, like_shape: tuple[int, ...] | None = None) -> None:
     _check_type(x)
     _check_sample_shape(x, like_shape)
     _finite_range(x)
+
+
+def check_device(x: object, like: Tensor) -> None:
+    """Raise BadInput if `x` is a tensor on another device than a tensor of the model."""
+    if isinstance(x, Tensor) and x.device != like.device:
+        raise BadInput(
+            "wrong_device",
+            f"Expected a batch on {like.device}, where the model is, found one on {x.device}. "
+            "Move the batch or the model.",
+            expected=str(like.device),
+            found=str(x.device),
+        )
+
+
+def check_dtype(x: Tensor, like: Tensor) -> None:
+    """Raise BadInput if `x` has another type than a tensor of the model; autocast allows it."""
+    if x.dtype != like.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise BadInput(
+            "wrong_dtype",
+            f"Expected a batch of {like.dtype}, as the model is, found {x.dtype}. Convert the "
+            "batch or the model.",
+            found=str(x.dtype).removeprefix("torch."),
+        )
 
 
 def check_pairs(x: Tensor, x_transformed: Tensor, y: Tensor) -> None:
@@ -365,3 +388,13 @@ def check_rows(logits: object, n: int) -> None:
         shape = tuple(logits.shape)
         message = f"{expected}shape {shape}. {advice}"
         raise UnsuitableModel("wrong_logits", message, found=shape)
+
+
+def all_finite(tensors: Sequence[Tensor]) -> bool:
+    """Return whether all tensors are finite."""
+    filled = [tensor.detach() for tensor in tensors if tensor.numel()]
+    if not filled:
+        return True
+    # The maximum norm is exact, propagates NaN and infinity, and cannot overflow as a sum can.
+    largest = torch._foreach_norm(filled, float("inf"))
+    return bool(torch.stack([value.isfinite().to(filled[0].device) for value in largest]).all())

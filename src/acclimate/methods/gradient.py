@@ -23,6 +23,7 @@ from acclimate.forward import (
 )
 from acclimate.functional.across import average
 from acclimate.functional.checkpointing import find_blocks
+from acclimate.functional.inputs import all_finite
 from acclimate.functional.norm import Statistics
 from acclimate.functional.pixels import random_box
 from acclimate.functional.views import Views, apply_views, spread
@@ -468,16 +469,6 @@ def build_optimizer(
         return torch.optim.SGD(parameters, momentum=momentum, nesterov=nesterov, **shared)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return kind(parameters, betas=(config.beta1, config.beta2), **shared)
-
-
-def all_finite(tensors: Sequence[Tensor]) -> bool:
-    """Return whether all tensors are finite."""
-    filled = [tensor.detach() for tensor in tensors if tensor.numel()]
-    if not filled:
-        return True
-    # The maximum norm is exact, propagates NaN and infinity, and cannot overflow as a sum can.
-    largest = torch._foreach_norm(filled, float("inf"))
-    return bool(torch.stack([value.isfinite().to(filled[0].device) for value in largest]).all())
 
 
 @torch.no_grad()

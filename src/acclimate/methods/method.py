@@ -16,7 +16,6 @@ import copy
 import dataclasses
 import inspect
 import json
-import math
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,11 +39,17 @@ from acclimate.errors import (
 from acclimate.forward import Call, Forward, LogitsAt, get_logits, replace_logits, run, run_eagerly
 from acclimate.functional.across import Processes, batch_size
 from acclimate.functional.checkpointing import forget_activations
-from acclimate.functional.inputs import Normalization, check_batch, check_images
+from acclimate.functional.inputs import (
+    Normalization,
+    check_batch,
+    check_device,
+    check_dtype,
+    check_images,
+)
 from acclimate.functional.norm import Statistics, batch_norm_layers, use_statistics
 from acclimate.functional.pixels import Grid, to_maps
 from acclimate.functional.precision import fast_autocast
-from acclimate.functional.signals import Estimate
+from acclimate.functional.signals import Estimate, is_correlated
 from acclimate.guard import Guard, GuardReport
 from acclimate.introspect import ModelInfo, check_logits, suits_channels_last, takes, try_forward
 from acclimate.methods.compute import Speed
@@ -466,27 +471,14 @@ class Method(nn.Module):
                 "it needs them.",
             )
         first = next((p for p in self.model.parameters()), x)
-        if isinstance(x, Tensor) and x.device != first.device:
-            raise BadInput(
-                "wrong_device",
-                f"Expected a batch on {first.device}, where the model is, found one on {x.device}. "
-                "Move the batch or the model.",
-                expected=str(first.device),
-                found=str(x.device),
-            )
+        check_device(x, first)
         shape = self._expected_shape(x)
         if self.artifact is not None or self.normalization is not None:
             # The normalisation was stated, so the range of pixels can be checked.
             check_images(x, self.normalization, shape)
         else:
             check_batch(x, shape)
-        if x.dtype != first.dtype and not torch.is_autocast_enabled(x.device.type):
-            raise BadInput(
-                "wrong_dtype",
-                f"Expected a batch of {first.dtype}, as the model is, found {x.dtype}. Convert the "
-                "batch or the model.",
-                found=str(x.dtype).removeprefix("torch."),
-            )
+        check_dtype(x, first)
         if self._is_dense is None or self.input_shape != list(x.shape[1:]):
             logits = get_logits(try_forward(self.model, x[:2], self._call), self.logits_at)
             check_logits(logits)
@@ -602,7 +594,8 @@ class Method(nn.Module):
         predicted = logits.argmax(dim=1)
         recent = predicted if self._recent is None else torch.cat([self._recent, predicted])
         self._recent = recent[-_RECENT:]
-        if self.counts.batches > 1 and is_correlated(self._recent):
+        is_enough = self.counts.batches > 1 and len(self._recent) >= _RECENT // 2
+        if is_enough and is_correlated(self._recent):
             self._warn(
                 AcclimateWarning(
                     "correlated_stream",
@@ -906,18 +899,6 @@ class Method(nn.Module):
             self.guard.move(fn)
         self._load_tree(tree)  # moves the optimiser's state to the device of its parameters
         return self
-
-
-def is_correlated(predicted: Tensor) -> bool:
-    """Return whether predictions repeat the one before more often than chance would have it."""
-    n = len(predicted)
-    if n < _RECENT // 2:
-        return False
-    counts = torch.bincount(predicted).double()
-    chance = float((counts * (counts - 1)).sum() / (n * (n - 1)))
-    repeated = float((predicted[1:] == predicted[:-1]).double().mean())
-    error = math.sqrt(max(chance * (1 - chance), 1 / n) / n)
-    return repeated - chance > 6 * error
 
 
 def _count_refused(counts: Counts) -> int:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.functional.entropy import entropy
+from acclimate.functional.inputs import all_finite
 from acclimate.functional.norm import lower_norm_parameters
 from acclimate.methods.config import GradientConfig, changed, hp, log_uniform, options, published
 from acclimate.methods.eta import EtaConfig
-from acclimate.methods.gradient import all_finite, copy_values
+from acclimate.methods.gradient import copy_values
 from acclimate.methods.tent import Tent
 from acclimate.snapshot import copy_tree
 
