@@ -188,7 +188,7 @@ def _spec(model: dict[str, Any], case: StreamCase, method: str, guard: bool) -> 
 def read_cells(out: Path) -> list[Cell]:
     """Return the cells whose guarded job is done; without a guard, single images are refused."""
     found: dict[tuple[str, str, str], dict[bool, Outcome]] = {}
-    for outcome in Store(out).outcomes():
+    for outcome in Store(out, make_suite(list(MODELS), list(METHODS))).outcomes():
         stream, method, *guard = outcome.entry.label.split(" | ")
         found.setdefault((outcome.entry.group, stream, method), {})[bool(guard)] = outcome
     return [
