@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -255,7 +254,6 @@ class GradientMethod(Method):
         self._batch: Tensor | None = None
         self._first = None
         self._passes = []
-        self._has_reported = False
         self._check_speed()
 
     def scale_rate(self, share: float) -> None:
@@ -393,17 +391,15 @@ class GradientMethod(Method):
     def _report_unchanged(self) -> None:
         """Count an update that changed no parameter, and warn once."""
         self.counts.skip("unchanged")
-        if not self._has_reported:
-            self._has_reported = True
-            warnings.warn(
-                AcclimateWarning(
-                    "nothing_changed",
-                    f'An update of the method "{self.name}" changed no parameter, because the '
-                    "gradients or the learning rate are zero or too small. Such updates are "
-                    'counted in counts.skipped["unchanged"]. Check the learning rate and the loss.',
-                ),
-                stacklevel=8,
-            )
+        self._warn(
+            AcclimateWarning(
+                "nothing_changed",
+                f'An update of the method "{self.name}" changed no parameter, because the '
+                "gradients or the learning rate are zero or too small. Such updates are "
+                'counted in counts.skipped["unchanged"]. Check the learning rate and the loss.',
+            ),
+            stacklevel=9,
+        )
 
     @contextmanager
     def _trainable_only(self) -> Iterator[None]:

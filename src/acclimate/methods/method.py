@@ -166,6 +166,14 @@ class Counts:
         """Number of batches that were predicted without an update, for any reason."""
         return sum(self.skipped.values())
 
+    @property
+    def n_refused(self) -> int:
+        """Number of batches that must not move running statistics: no update was made on them.
+
+        An update that happened to change no parameter is not one of these.
+        """
+        return self.n_skipped - self.skipped.get("unchanged", 0)
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -257,7 +265,6 @@ class Method(nn.Module):
         self._declared: list[str] = []
         self._initial = Snapshot({})
         self._is_paused = False
-        self._has_warned_of_eval = False
         self._has_batch_norm = bool(batch_norm_layers(model))
         # Properties of the model; None until a batch was seen.
         self._channels_last: bool | None = None
@@ -515,7 +522,7 @@ class Method(nn.Module):
                 if self.speed.bfloat16:
                     stack.enter_context(fast_autocast(x.device, enabled=True))
                 logits = self._step_or_predict(x)
-                if _count_refused(self.counts) > _count_refused(counts):
+                if self.counts.n_refused > counts.n_refused:
                     load_tensors(self, before)
                 if self.guard is not None:
                     logits = self._review(self.guard, x, logits)
@@ -605,9 +612,11 @@ class Method(nn.Module):
                 )
             )
 
-    def _warn(self, warning: AcclimateWarning) -> None:
-        self._warned.add(warning.code)
-        warnings.warn(warning, stacklevel=6)
+    def _warn(self, warning: AcclimateWarning, stacklevel: int = 6) -> None:
+        """Warn, but only once of each kind."""
+        if warning.code not in self._warned:
+            self._warned.add(warning.code)
+            warnings.warn(warning, stacklevel=stacklevel)
 
     def _pass(
         self, x: Tensor, moves: bool, statistics: Statistics | None, model: nn.Module | None
@@ -646,18 +655,15 @@ class Method(nn.Module):
         return copy_tree(dict(self.named_buffers()))  # type: ignore[no-any-return]
 
     def _warn_of_eval(self) -> None:
-        if self.training or self._is_paused or self._has_warned_of_eval:
-            return
-        self._has_warned_of_eval = True
-        warnings.warn(
-            AcclimateWarning(
-                "eval_mode",
-                "This adapted model is in eval mode: it predicts, but does not learn. Call train() "
-                "to let it learn. If this is intended, use `with adapted.paused():`, which does "
-                "not warn.",
-            ),
-            stacklevel=5,
-        )
+        if not (self.training or self._is_paused):
+            self._warn(
+                AcclimateWarning(
+                    "eval_mode",
+                    "This adapted model is in eval mode: it predicts, but does not learn. Call "
+                    "train() to let it learn. If this is intended, use `with adapted.paused():`, "
+                    "which does not warn.",
+                )
+            )
 
     # Public interface ---------------------------------------------------------------------------
 
@@ -787,6 +793,11 @@ class Method(nn.Module):
         self._set_declared_state(map_tree(tree["method"], lambda t: t.to(device)))
         self._load_optimizer_tree(tree["optimizer"])
 
+    def restore_source(self) -> None:
+        """Undo everything learned; counts and random numbers continue."""
+        self.load_learned(copy_tree(self.initial()))
+        self.counts.restored += 1
+
     def _declared_state(self) -> dict[str, Tree]:
         return {name: getattr(self, name) for name in self._declared}
 
@@ -899,14 +910,6 @@ class Method(nn.Module):
             self.guard.move(fn)
         self._load_tree(tree)  # moves the optimiser's state to the device of its parameters
         return self
-
-
-def _count_refused(counts: Counts) -> int:
-    """Count the batches that must not move running statistics either: no update was made on them.
-
-    An update that happened to change no parameter is none of these.
-    """
-    return counts.n_skipped - counts.skipped.get("unchanged", 0)
 
 
 def check_dense(kind: type[Method], is_shared: bool = False) -> None:

@@ -4,7 +4,6 @@ from torch import Tensor
 
 from acclimate.methods.config import hp, log_uniform, options, published
 from acclimate.methods.eta import Eta, EtaConfig
-from acclimate.snapshot import copy_tree
 
 
 @options
@@ -41,5 +40,4 @@ class Rdumb(Eta):
     def after_update(self, x: Tensor) -> None:
         """Become the source model again when it is time."""
         if self.counts.updates % self.config.reset_every == 0:
-            self.load_learned(copy_tree(self.initial()))
-            self.counts.restored += 1
+            self.restore_source()

@@ -14,7 +14,6 @@ from acclimate.methods.config import GradientConfig, changed, hp, log_uniform, o
 from acclimate.methods.eta import EtaConfig
 from acclimate.methods.gradient import copy_values
 from acclimate.methods.tent import Tent
-from acclimate.snapshot import copy_tree
 
 #: What the authors leave alone in a ResNet-50: 10 of its 53 normalisation layers.
 TOP_OF_RESNET50 = 0.19
@@ -131,8 +130,7 @@ class Sar(SkipTop):
     def after_update(self, x: Tensor) -> None:
         """Restore the source if the loss has become too low to be true."""
         if self.mean_loss is not None and bool(self.mean_loss < self.config.recover_below):
-            self.load_learned(copy_tree(self.initial()))
-            self.counts.restored += 1
+            self.restore_source()
 
     @torch.no_grad()
     def _climb(self, moved: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
