@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from acclimate.corruptions import BENCHMARK
 from acclimate.storage import write_atomically
 
 #: Windows count for the choice where the two models differ by more than this.
@@ -169,6 +170,7 @@ def render(summary: dict[str, Any]) -> str:
         f"| estimator | {' | '.join(columns)} | all | better told (%) | mean loss | largest loss |",
         f"|---|{'---|' * (len(columns) + 4)}",
     ]
+    missing = ", ".join(name for name in BENCHMARK if name not in summary["corruptions"])
     for name, row in summary["estimators"].items():
         errors = row.get("mean_absolute_error", {})
         cells = [_show(errors.get(column)) for column in (*columns, "all")]
@@ -176,7 +178,9 @@ def render(summary: dict[str, Any]) -> str:
         lines.append(f"| {(NAMES | CONSTANT)[name]} | {' | '.join(cells)} |")
     lines += [
         "",
-        f"Model {summary['model_sha256'][:12]}, guard {_join(summary['ours_sha256'])}, torch "
+        f"{f'Without {missing}. ' if missing else ''}Model "
+        f"{summary['model_sha256'][:12]}, commit {_join(summary['commit'])}, guard "
+        f"{_join(summary['ours_sha256'])}, torch "
         f"{summary['versions'][0]['torch']}, {processor['machine']} {processor['capability']}, "
         f"bfloat16 {'yes' if processor['bfloat16'] else 'no'}.",
         "",
