@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from acclimate.bench import JobSpec
+from acclimate.bench import JobSpec, Preparing
 from acclimate.bench import materials as own_materials
 from acclimate.bench.attempt import End, Setup, try_job
 from acclimate.bench.desk import Desk, Goods
@@ -139,6 +139,17 @@ def test_an_artifact_is_made_once_and_sent_to_the_others(site: Site, tmp_path: P
     check_same(second, site.root / "tent", tmp_path / "alone")
     stages = [text for kind, _, _, text in site.events if kind == "stage"]
     assert stages.count("preparing an artifact") == 2
+
+
+def test_what_the_guard_needs_is_made_once_for_all_machines(site: Site, tmp_path: Path) -> None:
+    accuracy = {"n_samples": 64, "severities": [5], "n_runs": 4, "shifts": ["saturate"]}
+    how = Preparing(images=96, parts={"penalty": {"n_samples": 8}, "accuracy": accuracy})
+    first, second = (make_spec(name, guard=True, prepare=how) for name in ("tent", "swr"))
+    assert site.run(site.hire(), first, "tent") == "finished"
+    assert site.run(site.hire(), second, "swr") == "finished"
+    assert len(list((site.root / "artifacts").glob("*.acclimate"))) == 2
+    assert len(site.shipped) == 1
+    check_same(second, site.root / "swr", tmp_path / "alone")
 
 
 def test_weights_that_a_machine_has_not_are_sent_once(
