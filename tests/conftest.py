@@ -21,6 +21,14 @@ def without_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Accuracy, "find_obstacle", lambda x: "this test does without it")
 
 
+@pytest.fixture
+def quick_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure the part accuracy, where it has default options, on few images."""
+    quick = {"n_samples": 64, "severities": (5,), "n_runs": 4}
+    for name, value in quick.items():
+        monkeypatch.setitem(Accuracy.__init__.__kwdefaults__, name, value)  # type: ignore[misc]
+
+
 @pytest.fixture(scope="session")
 def labelled_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of images in class folders, those of `tests.cli_models`; to be read only."""

@@ -53,6 +53,7 @@ def blocks(name):
 @pytest.mark.parametrize(
     "name", [pytest.param("README.md", marks=pytest.mark.slow), "CONTRIBUTING.md"]
 )
+@pytest.mark.usefixtures("quick_accuracy")
 def test_python_blocks_of_documents_run(name, tmp_path, monkeypatch):
     """The blocks of a document run one after the other, in one namespace."""
     monkeypatch.chdir(tmp_path)

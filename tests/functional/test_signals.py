@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.functional.pixels import Grid
+from acclimate.functional.signals import _UNLIKELY as UNLIKELY
 from acclimate.functional.signals import (
     PIXELS_PER_IMAGE,
     RECORD,
@@ -251,6 +252,7 @@ class Plain:
 
     def predict(self, rows):
         share = 1 / (1 + np.exp(-with_products(rows) @ self.gate))[:, None]
+        share = np.interp(share, [UNLIKELY, 1 - UNLIKELY], [0.0, 1.0])
         found = {name: (rows @ weights.T).clip(-1, 1) for name, weights in self.weights.items()}
         return (1 - share) * found["mixed"] + share * found["correlated"]
 

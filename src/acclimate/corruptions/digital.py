@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 
 import numpy as np
-from PIL import Image
 
 from acclimate.corruptions.arrays import (
     Generators,
@@ -54,6 +53,8 @@ def saturate(pixels: Pixels, change: tuple[float, float], generators: Generators
 
 def pixelate(pixels: Pixels, factor: float, generators: Generators) -> Pixels:
     """Shrink by averaging boxes, and enlarge again."""
+    from PIL import Image
+
     height, width = pixels.shape[1:3]
     small = (max(1, int(width * factor)), max(1, int(height * factor)))
     box = Image.Resampling.BOX
@@ -65,6 +66,8 @@ def pixelate(pixels: Pixels, factor: float, generators: Generators) -> Pixels:
 
 def jpeg_compression(pixels: Pixels, quality: int, generators: Generators) -> Pixels:
     """Save as JPEG, and read again."""
+    from PIL import Image
+
     out = np.empty_like(pixels)
     for image, target in zip(pixels, out, strict=True):
         file = io.BytesIO()

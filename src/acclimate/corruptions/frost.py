@@ -18,7 +18,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from acclimate.corruptions.arrays import Pixels
 from acclimate.errors import AcclimateWarning
@@ -141,11 +140,15 @@ def _load(folder: Path | None, scale: float, height: int, width: int) -> tuple[P
 
 
 def _read(path: Path) -> Pixels:
+    from PIL import Image
+
     with Image.open(path) as image:
         return np.asarray(image.convert("RGB"))
 
 
 def _scale(picture: Pixels, scale: float, height: int, width: int) -> Pixels:
+    from PIL import Image
+
     needed = max((height + 1) / picture.shape[0], (width + 1) / picture.shape[1])
     if scale == 1 and needed <= 1:
         return picture
