@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from acclimate import corruptions
-from acclimate.errors import UnsuitableModel
+from acclimate.errors import BadInput, UnsuitableModel
 from acclimate.forward import Forward, run
 from acclimate.functional.entropy import entropy
 from acclimate.functional.inputs import Normalization
@@ -172,10 +172,16 @@ class Accuracy(Part):
             "accuracy/confidence": clean[:, 0].clone(),
             "accuracy/is_correct": clean[:, 1].clone(),
         }
+        if not all(found.values()):
+            raise BadInput(
+                "too_few_samples",
+                f"Expected at least 2 source images for the part accuracy, found {len(images)}. "
+                "Pass more source data; some hundreds are needed for a useful estimate.",
+                expected=2,
+                found=len(images),
+            )
         spreads = {}
         for size, rows in found.items():
-            if not rows:
-                continue
             made = AccuracyMap.fit(
                 size,
                 signals=torch.stack([row.signals for row in rows]),
