@@ -197,6 +197,7 @@ class Guard:
             x: The batch.
             adapted: The predictions of the adapted model.
         """
+        plain = method.plain_logits
         state = dict(self._state)
         is_probed = state["n_batches"] % self.every == 0
         state["n_batches"] += 1
@@ -216,7 +217,7 @@ class Guard:
             )
             state["n_forwards"] += 2
         if everywhere(adapted.logits.isfinite().all()):
-            self._record(state, source, adapted, views)
+            self._record(state, source, adapted, views, plain)
             estimate = self._estimate(state["records"])
             reason = _judge(estimate, state["changes"] > _UNSTABLE)
         else:
@@ -254,6 +255,7 @@ class Guard:
         source: Forward,
         adapted: Forward,
         views: tuple[Tensor, Tensor] | None,
+        plain: Tensor | None,
     ) -> None:
         """Add the batch to the records of the window, (images, rows, 6).
 
@@ -263,7 +265,8 @@ class Guard:
         for number, model in enumerate((source, adapted)):
             logits = pick_rows(model.logits.detach(), model.grid)
             view = None if views is None else pick_rows(views[number].detach(), model.grid)
-            described.append(describe_predictions(logits, view))
+            own = pick_rows(plain, model.grid) if number == 1 and plain is not None else None
+            described.append(describe_predictions(logits, view, own))
         n_images = len(described[0]) if source.grid is None else source.grid.n_images
         new = torch.cat(described, dim=1).reshape(n_images, -1, len(RECORD))
         new = _gather(new, source.logits.device)

@@ -77,14 +77,18 @@ def find_places(grid: Grid) -> Tensor:
     return ((steps + torch.arange(PIXELS_PER_IMAGE) * 7 % grid.width) % n_pixels).long()
 
 
-def describe_predictions(logits: Tensor, mirrored: Tensor | None) -> Tensor:
+def describe_predictions(
+    logits: Tensor, mirrored: Tensor | None, plain: Tensor | None = None
+) -> Tensor:
     """Return class, confidence and steadiness of predictions: (rows, 3), in single precision.
 
     Args:
         logits: Predictions (rows, K).
         mirrored: Predictions for the mirrored images; None if they are not known.
+        plain: Logits that confidence is measured by, if the predictions are scaled.
     """
-    confidence, predicted = log_probs(logits).exp().max(dim=1)
+    predicted = logits.argmax(dim=1)
+    confidence = log_probs(logits if plain is None else plain).exp().amax(dim=1)
     if mirrored is None:
         steady = torch.full_like(confidence, torch.nan)
     else:

@@ -276,6 +276,8 @@ class Method(nn.Module):
         self._grid: Grid | None = None
         self._losses: dict[str, Tensor] = {}
         self.labels: Tensor | None = None
+        #: What `step` sets if it returns scaled logits: those whose softmax is the confidence.
+        self.plain_logits: Tensor | None = None
         self._recent: Tensor | None = None
         self._warned: set[str] = set()
         if guard is not None:
@@ -362,7 +364,7 @@ class Method(nn.Module):
 
     def predict_view(self, x: Tensor) -> Forward:
         """Predict another view of the batch, as `predict` does, and leave no trace."""
-        kept = self._output, self._grid
+        kept = self._output, self._grid, self.plain_logits
         generator_state = self.generator.get_state()
         self._output = self._grid = None
         try:
@@ -371,7 +373,7 @@ class Method(nn.Module):
                 found = self.run(x, statistics="source").logits if single else self.predict(x)
             return Forward(self._output, found.detach(), None, self._grid)
         finally:
-            self._output, self._grid = kept
+            self._output, self._grid, self.plain_logits = kept
             self.generator.set_state(generator_state)
 
     def return_from(self, result: Forward) -> None:
@@ -538,7 +540,7 @@ class Method(nn.Module):
             self._restore_guarded(guarded)
             raise
         finally:
-            self._output = self._grid = self.labels = None
+            self._output = self._grid = self.labels = self.plain_logits = None
         if self.is_learning:
             self.counts.batches += 1
             self.counts.samples += batch_size(x)
@@ -581,6 +583,8 @@ class Method(nn.Module):
     def _check_stream(self, x: Tensor, logits: Tensor) -> None:
         """Warn once of a batch too small for its statistics, and of a correlated stream."""
         if not self._has_batch_norm or self.statistics != "batch" or self._is_dense:
+            return
+        if self.guard is not None and self.guard.answers:
             return
         remedy = (
             "Use larger batches, guard=True, which answers with the source model where adaptation "

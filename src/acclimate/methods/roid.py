@@ -115,6 +115,7 @@ class Roid(Tent):
     def _correct(self, logits: Tensor) -> Tensor:
         if not self.config.prior_correction:
             return logits
+        self.plain_logits = logits.detach()
         n, n_classes = logits.shape
         prior = log_probs(logits).exp().mean(dim=0)
         smooth = max(1 / n, 1 / n_classes) / prior.max()
