@@ -112,7 +112,6 @@ MODELS["efficientnet-lite0"] = {
     "severities": [3],
     "prepare": {
         "source": str(SAMPLE / "source"),
-        "images": 500,
         "parts": {"accuracy": {"n_samples": 128, "severities": [5], "n_runs": 4}},
     },
 }

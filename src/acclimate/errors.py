@@ -33,7 +33,10 @@ backticks are the names of its data. docs/errors.md is generated from these decl
 from __future__ import annotations
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from types import FrameType
 from typing import Any, ClassVar
 
 
@@ -353,6 +356,18 @@ class AcclimateWarning(Coded, UserWarning):
         "unreadable_images": "The images `paths` cannot be read and are left out.",
         "weights_differ": "The weights are not those that were published for `name`.",
     }
+
+
+def warn(warning: AcclimateWarning) -> None:
+    """Issue a warning that points to the line outside acclimate and torch that led to it."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(warning, stacklevel=level)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).split(".")[0] in ("acclimate", "torch")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -22,7 +22,6 @@ of the source model, and one of each model on mirrored images with every second 
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
-from acclimate.errors import AcclimateWarning, InvalidConfig
+from acclimate.errors import AcclimateWarning, InvalidConfig, warn
 from acclimate.forward import Forward, run
 from acclimate.functional.across import active, everywhere
 from acclimate.functional.norm import use_statistics
@@ -62,6 +61,7 @@ _CHANGE = 5.0  # standard errors
 #: More changes than this, of which each counts half after a window, make a stream unstable.
 _UNSTABLE = 1.5
 _LOWEST_RATE = 1 / 16
+_BROKEN = "its logits are not finite"
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class Guard:
             estimate = self._estimate(state["records"])
             reason = _judge(estimate, state["changes"] > _UNSTABLE)
         else:
-            estimate, reason = None, "its logits are not finite"
+            estimate, reason = None, _BROKEN
         chosen = adapted
         if self.answers:
             self._decide(method, state, estimate, _count(x), reason)
@@ -296,14 +296,12 @@ class Guard:
             state["resting"] = False
             state["records"] = None
         error = _standard_error(estimate)
-        is_worse = estimate is None and bool(reason) and "finite" in reason
-        is_better = False
-        if estimate is not None and estimate.n_samples >= _FEWEST:
-            is_worse = estimate.gain.value + _MARGIN * error < 0
-            is_better = not reason and estimate.n_samples >= _ENOUGH
+        is_broken = reason == _BROKEN
+        is_worse = is_broken or (estimate is not None and estimate.gain.value + _MARGIN * error < 0)
+        is_better = estimate is not None and not reason and estimate.n_samples >= _ENOUGH
         state["worse"] = state["worse"] + n if is_worse else 0
         state["better"] = state["better"] + n if is_better else 0
-        if state["worse"] >= self.patience or (is_worse and estimate is None):
+        if is_broken or state["worse"] >= self.patience:
             if not state["resting"]:
                 self._retreat(method, state)
         elif is_better and state["better"] >= state["saved_after"]:
@@ -349,13 +347,12 @@ class Guard:
             if estimate.correlation > 0.5
             else "Batches may be too small, or the learning rate too high."
         )
-        warnings.warn(
+        warn(
             AcclimateWarning(
                 "adaptation_hurts",
                 f"Adaptation seems to hurt on this stream: estimated accuracy of the source model "
                 f"{estimate.source}, of the adapted model {estimate.adapted}. {cause} {what}",
-            ),
-            stacklevel=7,
+            )
         )
 
     # State --------------------------------------------------------------------------------------

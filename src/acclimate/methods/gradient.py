@@ -397,8 +397,7 @@ class GradientMethod(Method):
                 f'An update of the method "{self.name}" changed no parameter, because the '
                 "gradients or the learning rate are zero or too small. Such updates are "
                 'counted in counts.skipped["unchanged"]. Check the learning rate and the loss.',
-            ),
-            stacklevel=9,
+            )
         )
 
     @contextmanager

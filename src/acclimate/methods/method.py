@@ -16,7 +16,6 @@ import copy
 import dataclasses
 import inspect
 import json
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -35,6 +34,7 @@ from acclimate.errors import (
     BadInput,
     NotAdapted,
     UnsuitableModel,
+    warn,
 )
 from acclimate.forward import Call, Forward, LogitsAt, get_logits, replace_logits, run, run_eagerly
 from acclimate.functional.across import Processes, batch_size
@@ -616,11 +616,11 @@ class Method(nn.Module):
                 )
             )
 
-    def _warn(self, warning: AcclimateWarning, stacklevel: int = 6) -> None:
+    def _warn(self, warning: AcclimateWarning) -> None:
         """Warn, but only once of each kind."""
         if warning.code not in self._warned:
             self._warned.add(warning.code)
-            warnings.warn(warning, stacklevel=stacklevel)
+            warn(warning)
 
     def _pass(
         self, x: Tensor, moves: bool, statistics: Statistics | None, model: nn.Module | None
