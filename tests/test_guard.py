@@ -213,9 +213,6 @@ def test_wrong_answers_are_replaced_states_restored_and_learning_rests(wrong):
     assert adapted.counts.skipped["guard"] > 0
 
 
-@pytest.mark.xfail(
-    reason="images of the rest count as worse, so that the end of a rest begins the next one"
-)
 def test_learning_is_tried_again_after_a_rest(wrong):
     _, history = run_wrong(80)
     reports = [report for report, _ in history]

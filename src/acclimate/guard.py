@@ -293,8 +293,7 @@ class Guard:
         """Remember, restore or stop learning."""
         state["until"] = max(0, state["until"] - n)
         if state["resting"] and state["until"] == 0:
-            state["resting"] = False
-            state["records"] = None
+            state.update(resting=False, records=None, worse=0)
         error = _standard_error(estimate)
         is_broken = reason == _BROKEN
         is_worse = is_broken or (estimate is not None and estimate.gain.value + _MARGIN * error < 0)

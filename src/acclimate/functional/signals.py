@@ -156,7 +156,7 @@ class Estimate:
         adapted: Accuracy of the adapted model.
         gain: How much higher the second is; estimated by itself, it is more certain than the
             difference of the two.
-        correlation: Probability that the stream shows few classes at a time.
+        correlation: How much the stream seems to show few classes at a time, from 0 to 1.
         n_samples: Number of images in the window.
         is_familiar: Whether the signals lie within what was calibrated. If not, intervals are wider
             and may still be too narrow.

@@ -35,6 +35,8 @@ from acclimate.parts.source import iterate_blocks
 
 #: Corruptions need a neighbourhood.
 SMALLEST_SIDE = 8
+#: Larger images cost so much more that fewer are used.
+LARGE_SIDE = 64
 
 #: Window sizes that have a map of their own: small windows have other signals than large ones.
 SIZES = (32, 128, 512)
@@ -106,7 +108,8 @@ class Accuracy(Part):
     dense: ClassVar[bool] = True
     always_exact: ClassVar[bool] = True
 
-    n_samples: int = hp(512, low=64, help="number of source images")
+    n_samples: int = hp(512, low=64, help="number of source images of up to 64 × 64 pixels")
+    n_large: int = hp(128, low=64, help="number of source images if they are larger")
     shifts: tuple[str, ...] = hp(
         corruptions.HELD_OUT, help="corruptions by which source images are shifted"
     )
@@ -132,7 +135,7 @@ class Accuracy(Part):
     @torch.no_grad()
     def compute(self, context: Context) -> Computed:
         """Return the maps and the card."""
-        images, labels = _take_images(context, self.n_samples)
+        images, labels = _take_images(context, self.n_samples, self.n_large)
         generator = context.generator
         has_batch_norm = bool(batch_norm_layers(context.model))
         found: dict[int, list[Window]] = {size: [] for size in SIZES}
@@ -220,11 +223,16 @@ class Accuracy(Part):
         return [*fixed, *(others[(number * n + place) % len(others)] for place in range(n))]
 
 
-def _take_images(context: Context, n: int) -> tuple[Tensor, Tensor]:
-    """Return up to `n` source images, 8-bit (n, height, width, 3) on the CPU, and their labels."""
+def _take_images(context: Context, n_samples: int, n_large: int) -> tuple[Tensor, Tensor]:
+    """Return source images, 8-bit (n, height, width, 3) on the CPU, and their labels."""
     normalization: Normalization | None = context.info.normalization
-    images, labels = [], []
-    for x, y in iterate_blocks(context.source, "accuracy", n, n):
+    images: list[Tensor] = []
+    labels: list[Tensor] = []
+    n = max(n_samples, n_large)
+    for x, y in iterate_blocks(context.source, "accuracy", n, 64):
+        n = n_samples if max(x.shape[-2:]) <= LARGE_SIDE else n_large
+        if sum(map(len, images)) >= n:
+            break
         if obstacle := Accuracy.find_obstacle(x):
             raise UnsuitableModel(
                 "not_applicable",
@@ -237,7 +245,7 @@ def _take_images(context: Context, n: int) -> tuple[Tensor, Tensor]:
         ).cpu()
         images.append((pixels.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).contiguous())
         labels.append(y.cpu())
-    return torch.cat(images), torch.cat(labels)
+    return torch.cat(images)[:n], torch.cat(labels)[:n]
 
 
 def _shift(images: Tensor, name: str, severity: int, normalization: Normalization | None) -> Tensor:
