@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from acclimate.introspect import ModelInfo
     from acclimate.methods import get_method, list_methods, register_method
     from acclimate.methods.compute import Speed
-    from acclimate.methods.config import Config, GradientConfig
+    from acclimate.methods.config import Config, EntropyConfig, GradientConfig
     from acclimate.methods.gradient import GradientMethod
     from acclimate.methods.method import Method, MethodCard, Problem, Snapshot
     from acclimate.options import hp
@@ -57,7 +57,7 @@ _HOMES = {
     "guard": ["Guard", "GuardReport"],
     "introspect": ["ModelInfo"],
     "methods.compute": ["Speed"],
-    "methods.config": ["Config", "GradientConfig"],
+    "methods.config": ["Config", "EntropyConfig", "GradientConfig"],
     "methods.gradient": ["GradientMethod"],
     "methods.method": ["Method", "MethodCard", "Problem", "Snapshot"],
     "options": ["hp"],
@@ -101,6 +101,7 @@ __all__ = [
     "Artifact",
     "Config",
     "Contrast",
+    "EntropyConfig",
     "Estimate",
     "Features",
     "FisherInformation",

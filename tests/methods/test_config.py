@@ -6,7 +6,7 @@ import pytest
 
 import acclimate
 from acclimate.errors import InvalidConfig, UnknownMethod
-from acclimate.methods.config import GradientConfig
+from acclimate.methods.config import EntropyConfig, GradientConfig
 from acclimate.methods.swr_nsp import SwrNspConfig
 from acclimate.testing.cases import tiny_artifact
 from acclimate.testing.models import tiny_batches, tiny_model
@@ -78,10 +78,10 @@ def test_values_that_exclude_one_another(model):
 
 def test_config_or_single_values_but_not_both(model):
     with raises("conflicting_options", InvalidConfig, options=("config", "lr")):
-        acclimate.adapt(model, "tent", config=GradientConfig(), lr=1e-4)
+        acclimate.adapt(model, "tent", config=EntropyConfig(), lr=1e-4)
     with raises("wrong_type", InvalidConfig, option="config", found="GradientConfig"):
         acclimate.adapt(model, "swr_nsp", tiny_artifact("batch_norm"), config=GradientConfig())
-    assert acclimate.adapt(model, "tent", config=GradientConfig(lr=1e-4)).config.lr == 1e-4
+    assert acclimate.adapt(model, "tent", config=EntropyConfig(lr=1e-4)).config.lr == 1e-4
 
 
 def test_configs_round_trip_and_have_an_id():

@@ -24,6 +24,11 @@ def plain_entropy(p):
     return -sum(q * q.log() for q in p)
 
 
+def softmax_entropy(z):
+    """Entropy of the softmax of one row of logits."""
+    return plain_entropy(probabilities(z))
+
+
 def cosine(a, b):
     return (a * b).sum() / ((a * a).sum().sqrt() * (b * b).sum().sqrt())
 
@@ -49,10 +54,12 @@ def eata(
     lr=1e-3,
     log=None,
     extra=None,
+    measure=softmax_entropy,
 ):
     """ETA, EATA (with a Fisher), RDumb (with resets); yields the logits before each update.
 
     Args:
+        measure: One row of logits -> the entropy to minimise.
         extra: (model, x) -> what is added to the loss, called once an update.
         log: A list that takes, for every batch: chosen, too unsure, too alike, whether it reset.
     """
@@ -68,7 +75,7 @@ def eata(
         terms, picked, unsure, alike, reset = [], [], 0, 0, False
         for z in logits:
             p = probabilities(z)
-            h = plain_entropy(p)
+            h = measure(z)
             if not h.item() < limit:
                 unsure += 1
             elif moving is not None and not abs(cosine(p.detach(), moving)).item() < max_similarity:
@@ -107,6 +114,7 @@ def sar(
     recover_below=0.2,
     lr=1e-3,
     log=None,
+    measure=softmax_entropy,
 ):
     """SAR: climb, gradient up there, step from below; yields the logits before each update.
 
@@ -122,7 +130,7 @@ def sar(
 
     def reliable(logits, among):
         limit = max_entropy * math.log(logits.shape[1])
-        entropies = [plain_entropy(probabilities(z)) for z in logits]
+        entropies = [measure(z) for z in logits]
         return {i: entropies[i] for i in among if entropies[i].item() < limit}
 
     for x in xs:
@@ -180,6 +188,7 @@ def deyo(
     sgd=False,
     lr=1e-3,
     log=None,
+    measure=softmax_entropy,
 ):
     """DeYO with shuffled patches; yields the logits before each update.
 
@@ -195,7 +204,7 @@ def deyo(
         logits = model(x)
         most = math.log(logits.shape[1])
         rows = [probabilities(z) for z in logits]
-        entropies = [plain_entropy(p) for p in rows]
+        entropies = [measure(z) for z in logits]
         sure = [i for i in range(len(x)) if entropies[i].item() < max_entropy * most]
         terms = []
         if sure:

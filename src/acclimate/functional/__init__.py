@@ -1,6 +1,7 @@
 """Pure tensor functions without state."""
 
 from acclimate.functional.entropy import (
+    conservative_entropy,
     cross_entropy_between,
     entropy,
     entropy_of_mean,
@@ -23,6 +24,7 @@ __all__ = [
     "add_penalty_gradient",
     "apply_views",
     "batch_norm_layers",
+    "conservative_entropy",
     "cross_entropy_between",
     "entropy",
     "entropy_of_mean",

@@ -7,11 +7,13 @@ gradients) for one-hot and for uniform predictions.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from acclimate.functional.across import batch_logsumexp, batch_mean, batch_size
+from acclimate.functional.precision import at_least_float32
 
 
 def log_probs(logits: Tensor) -> Tensor:
@@ -34,6 +36,38 @@ def entropy(logits: Tensor) -> Tensor:
     """
     log_p = log_probs(logits)
     return -(log_p.exp() * log_p).sum(dim=-1)
+
+
+def conservative_entropy(logits: Tensor) -> Tensor:
+    """Return the entropy of each prediction as an opinion that may be undecided: (B, K) → (B,).
+
+    The opinion has K + 1 masses: exp(z_k) / (S + K) for the classes and K / (S + K) for being
+    undecided, with S = Σ exp(z_k). Its entropy is at most log(K + 1). No gradient changes the
+    length of the logits, only their direction (COME, https://arxiv.org/abs/2410.10894).
+
+    The opinion is the softmax of the logits and log K, so it does not overflow. The authors add
+    1e-7 to the masses inside the logarithm, which is not needed here.
+
+    >>> round(conservative_entropy(torch.zeros(1, 4)).item(), 4)  # half of the mass is undecided
+    1.3863
+    """
+    logits = at_least_float32(logits)
+    # Scaled, so that the squares do not overflow. The ratio of lengths is 1; its gradient takes
+    # away the part along the logits. Logits of zero have no direction.
+    largest = logits.detach().abs().amax(dim=-1, keepdim=True)
+    smallest = torch.finfo(logits.dtype).tiny
+    scaled = logits / largest.clamp_min(smallest)
+    length = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True).clamp_min(smallest)
+    turned = logits * (length.detach() / length)
+    undecided = torch.full_like(largest, math.log(logits.shape[-1]))
+    return entropy(torch.cat([turned, undecided], dim=-1))
+
+
+#: Entropies of single predictions by name: (B, K) → (B,).
+ENTROPIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": entropy,
+    "come": conservative_entropy,
+}
 
 
 def entropy_of_mean(logits: Tensor) -> Tensor:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from acclimate.errors import InvalidConfig
+from acclimate.functional.entropy import ENTROPIES
 from acclimate.functional.norm import STATISTICS
 from acclimate.options import (
     PRESETS,
@@ -18,6 +21,7 @@ from acclimate.options import (
 
 __all__ = [
     "Config",
+    "EntropyConfig",
     "GradientConfig",
     "changed",
     "choice",
@@ -98,3 +102,23 @@ class GradientConfig(Config):
                 "nesterov = True needs a momentum, but sgd_momentum is 0. Set one of them.",
                 options=("nesterov", "sgd_momentum"),
             )
+
+
+@options
+class EntropyConfig(GradientConfig):
+    """Options of every method that minimises the entropy of single predictions.
+
+    Such a method computes it with `config.entropy_of(logits)`. Thresholds and weights of samples
+    use the same entropy; thresholds remain shares of log K, as in the code of COME.
+    """
+
+    entropy: str = hp(
+        "softmax",
+        choices=tuple(ENTROPIES),
+        help="entropy to minimise: of the probabilities, or of an opinion with an undecided part, "
+        "which limits confidence (COME, arXiv 2410.10894)",
+    )
+
+    def entropy_of(self, logits: Tensor) -> Tensor:
+        """Return the chosen entropy of each prediction: (B, K) → (B,)."""
+        return ENTROPIES[self.entropy](logits)

@@ -5,7 +5,7 @@ from torch import Tensor
 from acclimate.functional.entropy import correlation_loss
 from acclimate.methods.alpha_bn import MixingMethod, MixtureConfig
 from acclimate.methods.config import GradientConfig, choice, hp, options, published, uniform
-from acclimate.methods.tent import Tent
+from acclimate.methods.gradient import NormLayersMethod
 
 
 @options
@@ -26,7 +26,7 @@ class CoreConfig(MixtureConfig, GradientConfig):
     weighted: bool = hp(False, help="let sure samples count more, by 1 + exp(−entropy)")
 
 
-class Core(MixingMethod, Tent):
+class Core(MixingMethod, NormLayersMethod):
     """Makes classes less often predicted together, under mixed BatchNorm statistics.
 
     The text at hand says "pairwise class correlation" and mixed statistics, and not the form of the
@@ -39,7 +39,7 @@ class Core(MixingMethod, Tent):
     name = "core"
     config_class = CoreConfig
     config: CoreConfig
-    card = Tent.card.variant(
+    card = NormLayersMethod.card.variant(
         authors="You et al.",
         year=2021,
         paper="https://arxiv.org/abs/2110.04065",

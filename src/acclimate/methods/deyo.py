@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from acclimate.functional.entropy import entropy, log_probs
+from acclimate.functional.entropy import log_probs
 from acclimate.functional.image_ops import shuffle_patches
 from acclimate.functional.norm import Statistics
 from acclimate.methods.config import hp, options, published, uniform
@@ -69,7 +69,7 @@ class Deyo(SkipTop):
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the weighted mean entropy of the chosen samples; None if there are none."""
         logits = self.run(x).logits
-        each = entropy(logits)
+        each = self.config.entropy_of(logits)
         most = math.log(logits.shape[1])
         sure = each.detach() < self.config.max_entropy * most
         if not bool(sure.any()):

@@ -3,7 +3,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from acclimate.functional.across import batch_mean
-from acclimate.functional.entropy import entropy
+from acclimate.methods.config import EntropyConfig
 from acclimate.methods.gradient import GradientMethod
 
 
@@ -15,6 +15,8 @@ class Entropy(GradientMethod):
     """
 
     name = "entropy"
+    config_class = EntropyConfig
+    config: EntropyConfig
     card = GradientMethod.card.variant(
         authors="Choi et al.",
         year=2022,
@@ -26,4 +28,4 @@ class Entropy(GradientMethod):
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean entropy of the batch's predictions."""
         logits = self.run(x).logits
-        return logits, batch_mean(entropy(logits))
+        return logits, batch_mean(self.config.entropy_of(logits))

@@ -6,13 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from acclimate.functional.entropy import entropy, log_probs
-from acclimate.methods.config import GradientConfig, hp, options, published, uniform
+from acclimate.functional.entropy import log_probs
+from acclimate.methods.config import EntropyConfig, hp, options, published, uniform
 from acclimate.methods.tent import Tent
 
 
 @options
-class EtaConfig(GradientConfig):
+class EtaConfig(EntropyConfig):
     """Options of `eta`; the defaults are those published for CIFAR-10 at batches of 200."""
 
     presets = published(
@@ -67,7 +67,7 @@ class Eta(Tent):
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the weighted mean entropy of the chosen samples; None if there are none."""
         logits = self.run(x).logits
-        each = entropy(logits)
+        each = self.config.entropy_of(logits)
         limit = self.config.max_entropy * math.log(logits.shape[1])
         chosen = self._choose(logits.detach(), each.detach() < limit)
         if not bool(chosen.any()):

@@ -23,7 +23,7 @@ from acclimate.forward import (
 from acclimate.functional.across import average
 from acclimate.functional.checkpointing import find_blocks
 from acclimate.functional.inputs import all_finite
-from acclimate.functional.norm import Statistics
+from acclimate.functional.norm import Statistics, norm_parameters
 from acclimate.functional.pixels import random_box
 from acclimate.functional.views import Views, apply_views, spread
 from acclimate.methods.config import Config, GradientConfig
@@ -452,6 +452,31 @@ class GradientMethod(Method):
                 key: value.to(parameter) if isinstance(value, Tensor) and key != "step" else value
                 for key, value in values.items()
             }
+
+
+class NormLayersMethod(GradientMethod):
+    """A gradient method that trains scale and shift of the normalisation layers only."""
+
+    card = MethodCard(moves="scale and shift of normalisation layers", backwards=1)
+
+    @classmethod
+    def trainable(cls, model: nn.Module, config: Any) -> dict[str, nn.Parameter]:
+        """Return scale and shift of the normalisation layers that are not frozen."""
+        return {name: p for name, p in norm_parameters(model).items() if p.requires_grad}
+
+    @classmethod
+    def check(cls, model: nn.Module, config: Config) -> list[Problem]:
+        """Report a model without trainable normalisation layers."""
+        if norm_parameters(model):
+            return super().check(model, config)
+        return [
+            Problem(
+                "normalisation",
+                "no BatchNorm, InstanceNorm, GroupNorm, LayerNorm or RMSNorm with parameters was "
+                f"found; {cls.name} moves only those.",
+                'Use "swr_nsp", which trains other layers.',
+            )
+        ]
 
 
 def build_optimizer(

@@ -4,25 +4,24 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.forward import Forward
-from acclimate.functional.entropy import entropy
 from acclimate.functional.iabn import iabn_layers
 from acclimate.functional.norm import use_statistics
 from acclimate.functional.reservoir import choose_slot
-from acclimate.methods.config import Config, GradientConfig, changed, hp, options, published
+from acclimate.methods.config import Config, EntropyConfig, changed, hp, options, published
 from acclimate.methods.method import MethodCard, Problem
 from acclimate.methods.tent import Tent
 
 
 @options
-class NoteConfig(GradientConfig):
+class NoteConfig(EntropyConfig):
     """Options of `note`; NOTE* for i.i.d. streams: memory="fifo", statistics="batch", lr=1e-3."""
 
     # The authors' script has the same values for all three.
     presets = published("cifar10", "cifar100", "imagenet")
 
-    lr: float = changed(GradientConfig, "lr", 1e-4)
-    statistics: str = changed(GradientConfig, "statistics", "running")
-    statistics_momentum: float = changed(GradientConfig, "statistics_momentum", 0.01)
+    lr: float = changed(EntropyConfig, "lr", 1e-4)
+    statistics: str = changed(EntropyConfig, "statistics", "running")
+    statistics_momentum: float = changed(EntropyConfig, "statistics_momentum", 0.01)
     memory: str = hp(
         "balanced",
         choices=("balanced", "fifo"),
@@ -106,7 +105,7 @@ class Note(Tent):
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean entropy of the memory."""
         logits = self._run_memory(x).logits
-        return logits, entropy(logits).mean()
+        return logits, self.config.entropy_of(logits).mean()
 
     def _run_memory(self, x: Tensor) -> Forward:
         if self.config.statistics != "running":

@@ -12,7 +12,7 @@ from acclimate.functional.entropy import (
 )
 from acclimate.functional.inputs import check_images
 from acclimate.methods.config import GradientConfig, hp, options, published, uniform
-from acclimate.methods.tent import Tent
+from acclimate.methods.gradient import NormLayersMethod
 
 
 @options
@@ -38,7 +38,7 @@ class RoidConfig(GradientConfig):
     draws_per_image: bool = hp(False, help="augment every image by itself, not the batch as one")
 
 
-class Roid(Tent):
+class Roid(NormLayersMethod):
     """Weighs samples by certainty and diversity, and mixes the source's weights back in.
 
     Learns a soft likelihood ratio and agreement with an augmented view, on the samples that differ
@@ -54,7 +54,7 @@ class Roid(Tent):
     name = "roid"
     config_class = RoidConfig
     config: RoidConfig
-    card = Tent.card.variant(
+    card = NormLayersMethod.card.variant(
         authors="Marsden et al.",
         year=2024,
         paper="https://arxiv.org/abs/2306.00650",

@@ -11,8 +11,8 @@ from acclimate.functional.inputs import check_images
 from acclimate.functional.reservoir import BalancedMemory
 from acclimate.functional.teacher import copy_frozen, follow
 from acclimate.methods.config import GradientConfig, changed, hp, options, published
+from acclimate.methods.gradient import NormLayersMethod
 from acclimate.methods.method import MethodCard
-from acclimate.methods.tent import Tent
 from acclimate.snapshot import Tree
 
 
@@ -33,7 +33,7 @@ class RottaConfig(GradientConfig):
     draws_per_image: bool = hp(False, help="augment every image by itself, not the batch as one")
 
 
-class Rotta(Tent):
+class Rotta(NormLayersMethod):
     """Learns from a memory balanced over classes, by a slow teacher with slow BatchNorm statistics.
 
     After every 64 samples the student learns to predict on the augmented memory what the teacher

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from acclimate.functional.entropy import log_probs
 from acclimate.methods.config import GradientConfig, hp, options, published, uniform
-from acclimate.methods.tent import Tent
+from acclimate.methods.gradient import NormLayersMethod
 
 
 @options
@@ -23,7 +23,7 @@ class RplConfig(GradientConfig):
     )
 
 
-class Rpl(Tent):
+class Rpl(NormLayersMethod):
     """Minimises the generalised cross entropy with the model's own most likely classes.
 
     The loss is that of Zhang & Sabuncu 2018, https://arxiv.org/abs/1805.07836. Here it runs as in
@@ -33,7 +33,7 @@ class Rpl(Tent):
     name = "rpl"
     config_class = RplConfig
     config: RplConfig
-    card = Tent.card.variant(
+    card = NormLayersMethod.card.variant(
         authors="Rusak et al.",
         year=2022,
         paper="https://arxiv.org/abs/2104.12928",

@@ -7,10 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from acclimate.functional.entropy import entropy
 from acclimate.functional.inputs import all_finite
 from acclimate.functional.norm import lower_norm_parameters
-from acclimate.methods.config import GradientConfig, changed, hp, log_uniform, options, published
+from acclimate.methods.config import (
+    EntropyConfig,
+    GradientConfig,
+    changed,
+    hp,
+    log_uniform,
+    options,
+    published,
+)
 from acclimate.methods.eta import EtaConfig
 from acclimate.methods.gradient import copy_values
 from acclimate.methods.tent import Tent
@@ -22,8 +29,8 @@ DECAY = 0.9
 
 
 @options
-class SkipTopConfig(GradientConfig):
-    """The option of methods that leave the layers next to the output alone."""
+class SkipTopConfig(EntropyConfig):
+    """Options of entropy methods that leave the layers next to the output alone."""
 
     skip_top: float = hp(
         0.0,
@@ -96,7 +103,7 @@ class Sar(SkipTop):
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the mean entropy of what is reliable, on a second pass: still reliable."""
         logits = self.run(x, moves=self._reliable is None).logits
-        each = entropy(logits)
+        each = self.config.entropy_of(logits)
         reliable = each.detach() < self.config.max_entropy * math.log(logits.shape[1])
         if self._reliable is not None:
             reliable = reliable & self._reliable
