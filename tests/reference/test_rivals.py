@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import acclimate
+from acclimate.functional.augmentations import CottaAugmentation, augment
 from acclimate.functional.entropy import conservative_entropy
 from acclimate.methods import METHODS
 from acclimate.methods.config import EntropyConfig
@@ -120,3 +121,52 @@ def test_the_entropy_is_an_option_of_entropy_methods_only():
         acclimate.adapt(sharp_model("vit"), "roid", entropy="come")
     with raises("invalid_options", problems=lambda found: set(found) == {"entropy"}):
         acclimate.adapt(sharp_model("vit"), "tent", entropy="opinion")
+
+
+# CMF ---------------------------------------------------------------------------------------------
+
+
+def drawing(how, seed=5):
+    """Return an augmentation with the package's own draws."""
+    draws = torch.Generator().manual_seed(seed)
+    return lambda x: augment(how, x, None, draws)
+
+
+ROID_VIEW = CottaAugmentation(padding="reflect", blur=False, noise=0.0)
+
+
+@each_case
+@each_model
+@pytest.mark.parametrize("drift", [0.005, 10.0, 300.0])
+def test_cmf(name, dtype, n, tolerance, drift):
+    model, xs, log = sharp_model(name, dtype), stream(dtype, 2 * n if n > 1 else 1), []
+    shares = {"alpha": 0.9, "gamma": 0.8}  # far from 1, so that they matter
+    expected = list(
+        oracles.cmf(model, xs, drawing(ROID_VIEW), is_norm, drift=drift, **shares, log=log)
+    )
+    options = {"drift": drift, "source_share": 0.1, "hidden_share": 0.2, "seed": 5}
+    adapted = acclimate.adapt(model, "cmf", **options)
+    assert close(run(adapted, xs), expected, tolerance)
+    variance, kept = log[-1]
+    assert adapted.variance == pytest.approx(variance, rel=1e-9)
+    if n > 1:  # every branch is taken: all is kept, some is, and as little as is allowed
+        assert {0.005: kept == 1, 10.0: 0.89 < kept < 1, 300.0: kept == 0.89}[drift]
+
+
+def test_cmf_reset_forgets_variance_and_hidden_weights():
+    xs = stream()
+    adapted = acclimate.adapt(sharp_model("batch_norm"), "cmf", drift=40.0)
+    first = {name: values.clone() for name, values in adapted.hidden.items()}
+    run(adapted, xs)
+    assert adapted.variance > 0
+    assert any(not torch.equal(adapted.hidden[name], values) for name, values in first.items())
+    adapted.reset()
+    assert adapted.variance == 0
+    assert all(torch.equal(adapted.hidden[name], values) for name, values in first.items())
+
+
+def test_cmf_without_drift_and_with_the_source_only_is_roid():
+    xs = stream()
+    left = acclimate.adapt(sharp_model("vit"), "cmf", drift=0.0, seed=5)
+    right = acclimate.adapt(sharp_model("vit"), "roid", seed=5)
+    assert close(run(left, xs), run(right, xs), 1e-12)

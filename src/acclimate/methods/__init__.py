@@ -5,6 +5,7 @@ from __future__ import annotations
 from acclimate.errors import UnknownMethod, did_you_mean
 from acclimate.methods.alpha_bn import AlphaBn
 from acclimate.methods.bn_ema import BnEma
+from acclimate.methods.cmf import Cmf
 from acclimate.methods.core import Core
 from acclimate.methods.cotta import Cotta
 from acclimate.methods.deyo import Deyo
@@ -64,6 +65,7 @@ METHODS: Registry[Method] = Registry(
         Cotta,
         Rotta,
         Roid,
+        Cmf,
         Note,
         Lame,
         Memo,
