@@ -22,8 +22,8 @@ from acclimate.testing.models import tiny_batches, tiny_model
 from tests.codes import raises
 
 XS = [x for x, _ in tiny_batches(4, dtype=torch.float64)]
-#: Trained by a head of their own, or on a source model of their own.
-ELSEWHERE = {"tfa", "ttt_pp", "note", "supervised"}
+#: Trained by a head of their own, or on a source model of their own, or with BatchNorm only.
+ELSEWHERE = {"tfa", "ttt_pp", "note", "supervised", "tribe"}
 LEARNERS = [
     name
     for name in acclimate.list_methods()

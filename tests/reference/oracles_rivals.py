@@ -6,6 +6,9 @@ BatchNorm are lists that a loop fills, filters are numbers and lists. Augmentati
 
 from __future__ import annotations
 
+import copy
+import math
+
 import torch
 
 from tests.reference.oracles import PlainAdam, batch_mode, plain_entropy
@@ -88,3 +91,109 @@ def cmf(model, xs, augment, is_norm, drift=0.005, alpha=0.99, gamma=0.99, log=No
             p.data = gamma * p.data + (1 - gamma) * hidden[i]
         if log is not None:
             log.append((variance, beta))
+
+
+# TRIBE -------------------------------------------------------------------------------------------
+
+
+class PlainBalancedNorm(torch.nn.Module):
+    """BatchNorm with a list of statistics for each class, moved by a loop over classes."""
+
+    def __init__(self, layer, n_classes, rate, sharing):
+        super().__init__()
+        self.weight, self.bias, self.eps = layer.weight, layer.bias, layer.eps
+        self.rate, self.sharing = rate, sharing
+        self.means = [layer.running_mean.clone() for _ in range(n_classes)]
+        self.variances = [layer.running_var.clone() for _ in range(n_classes)]
+        self.labels = None
+
+    def forward(self, x):
+        means, variances = self.means, self.variances
+        if self.labels is not None:
+            means, variances = self.moved(x)
+            self.means = [mean.detach() for mean in means]
+            self.variances = [variance.detach() for variance in variances]
+        k = len(means)
+        mean = sum(means) / k
+        variance = sum(variances) / k + sum((own - mean) ** 2 for own in means) / (k - 1)
+        out = (x - mean.view(1, -1, 1, 1)) / (variance.view(1, -1, 1, 1) + self.eps).sqrt()
+        return out * self.weight.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)
+
+    def moved(self, x):
+        """Return the statistics of all classes after the batch: own steps, then the shared one."""
+        means, variances = list(self.means), list(self.variances)
+        shifts, gains, lost = [], [], []
+        for k in sorted(set(self.labels.tolist())):
+            members = [image for image, label in zip(x, self.labels, strict=True) if label == k]
+            n = len(members)
+            m = 1 / n if n > 1 / self.rate else self.rate
+            old = means[k].view(-1, 1, 1)
+            shift = m * sum((image - old).mean(dim=(1, 2)) for image in members)
+            squares = sum(((image - old) ** 2).mean(dim=(1, 2)) for image in members)
+            means[k] = means[k] + (1 - self.sharing) * shift
+            variances[k] = variances[k] + (1 - self.sharing) * (
+                m * (squares - n * variances[k]) - shift**2
+            )
+            shifts.append(shift)
+            gains.append(m * squares - shift**2)
+            lost.append(m * n)
+        shift, gain, loss = (sum(each) / len(each) for each in (shifts, gains, lost))
+        means = [mean + self.sharing * shift for mean in means]
+        return means, [own + self.sharing * (gain - loss * own) for own in variances]
+
+
+def with_balanced_norms(model, n_classes, rate, sharing):
+    model = copy.deepcopy(model).eval()
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            parent, _, own = name.rpartition(".")
+            balanced = PlainBalancedNorm(layer, n_classes, rate, sharing)
+            setattr(model.get_submodule(parent), own, balanced)
+    return model
+
+
+def set_labels(model, labels):
+    for layer in model.modules():
+        if isinstance(layer, PlainBalancedNorm):
+            layer.labels = labels
+
+
+def tribe(
+    model, xs, augment, is_norm, rate=0.01, sharing=0.0, max_entropy=0.05, n_classes=4, log=None
+):
+    """Yields the teacher's logits before each update; logs how many predictions were sure.
+
+    Student and teacher are two networks whose scales and shifts are set equal after each step.
+    """
+    nets = [with_balanced_norms(model, n_classes, rate, sharing) for _ in range(3)]
+    student, teacher, anchor = nets
+    own, other = (
+        [p for name, p in net.named_parameters() if is_norm(name)] for net in (student, teacher)
+    )
+    adam = PlainAdam(own)
+    for x in xs:
+        set_labels(teacher, None)
+        logits = teacher(x).detach()
+        yield logits
+        for net in nets:
+            set_labels(net, logits.argmax(dim=1))
+        t, s, a = teacher(x), student(augment(x)), anchor(x).detach()
+        chosen = [
+            i
+            for i, p in enumerate(t.detach().softmax(dim=1))
+            if float(-(p * p.log()).sum()) < max_entropy * math.log(n_classes)
+        ]
+        if log is not None:
+            log.append(len(chosen))
+        if not chosen:
+            continue
+        loss = 0.0
+        for i in chosen:
+            label = int(t[i].argmax())
+            loss = loss - s[i].log_softmax(dim=0)[label] / len(chosen)
+            loss = loss + 0.5 * ((t[i] - a[i]) ** 2).mean() / len(chosen)
+        gradients = torch.autograd.grad(loss, [*own, *other])
+        both = zip(gradients[: len(own)], gradients[len(own) :], strict=True)
+        adam.step([left + right for left, right in both])
+        for p, twin in zip(own, other, strict=True):
+            twin.data = p.data.clone()

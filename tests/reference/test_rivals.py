@@ -9,9 +9,16 @@ import torch
 
 import acclimate
 from acclimate.functional.augmentations import CottaAugmentation, augment
+from acclimate.functional.balanced_norm import (
+    mix_classes,
+    move_moments,
+    start_moments,
+    use_balanced,
+)
 from acclimate.functional.entropy import conservative_entropy
 from acclimate.methods import METHODS
 from acclimate.methods.config import EntropyConfig
+from acclimate.testing.models import tiny_model
 from tests.codes import raises
 from tests.reference import oracles_rivals as oracles
 from tests.reference import oracles_selective
@@ -22,8 +29,10 @@ from tests.reference.selective_models import (
     is_norm,
     prepared,
     run,
+    same,
     sharp_model,
     stream,
+    weights,
 )
 
 each_case = pytest.mark.parametrize(("dtype", "n", "tolerance"), EXACT)
@@ -170,3 +179,113 @@ def test_cmf_without_drift_and_with_the_source_only_is_roid():
     left = acclimate.adapt(sharp_model("vit"), "cmf", drift=0.0, seed=5)
     right = acclimate.adapt(sharp_model("vit"), "roid", seed=5)
     assert close(run(left, xs), run(right, xs), 1e-12)
+
+
+# TRIBE -------------------------------------------------------------------------------------------
+
+
+def kept_model(dtype="float64", name="batch_norm"):
+    """Return a model that predicts all classes with the statistics it has, some of them surely."""
+    model = tiny_model(name).to(getattr(torch, dtype)).eval()
+    with torch.no_grad():
+        model.head.weight.mul_(40)
+        model.head.bias.sub_(model(torch.cat(stream(dtype))).mean(dim=0))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("rate", "sharing", "max_entropy"), [(0.01, 0.0, 0.5), (0.2, 0.4, 0.6), (0.5, 1.0, 0.3)]
+)
+@each_case
+def test_tribe(dtype, n, tolerance, rate, sharing, max_entropy):
+    model, xs, log = kept_model(dtype), stream(dtype, n), []
+    view = drawing(CottaAugmentation())
+    found = oracles.tribe(model, xs, view, is_norm, rate, sharing, max_entropy, log=log)
+    expected = list(found)
+    options = {"class_rate": rate, "class_sharing": sharing, "max_entropy": max_entropy}
+    adapted = acclimate.adapt(model, "tribe", **options, seed=5)
+    assert close(run(adapted, xs), expected, tolerance)
+    assert 0 < sum(log) < 16 * len(xs)
+    assert len(set(expected[0].argmax(dim=1).tolist())) > 2
+    assert adapted.counts.forwards == 4 * len(xs)
+    assert adapted.counts.updates == sum(number > 0 for number in log)
+
+
+def test_tribe_without_a_sure_prediction_moves_statistics_only():
+    model, xs, log = kept_model(), stream(), []
+    before = weights(model)
+    view = drawing(CottaAugmentation())
+    expected = list(oracles.tribe(model, xs, view, is_norm, 0.2, 0.1, 0.0, log=log))
+    options = {"class_rate": 0.2, "class_sharing": 0.1, "max_entropy": 0.0}
+    adapted = acclimate.adapt(model, "tribe", **options, seed=5)
+    assert close(run(adapted, xs), expected, 1e-9)
+    assert not close(expected, run(acclimate.adapt(kept_model(), "source"), xs), 1e-3)
+    assert adapted.counts.skipped == {"nothing_selected": len(xs)}
+    assert same(before, weights(adapted.model))
+
+
+def test_tribe_s_statistics_are_reset_and_belong_to_three_networks():
+    xs = stream()
+    adapted = acclimate.adapt(kept_model(), "tribe", class_rate=0.2, max_entropy=0.5)
+    run(adapted, xs)
+    teacher, student, anchor = (adapted.moments[k] for k in ("teacher", "student", "anchor"))
+    assert (
+        teacher.keys() == student.keys() == anchor.keys() == {"norm", "block.norm1", "block.norm2"}
+    )
+    assert all(moments.shape == (2, 4, 8) for moments in teacher.values())
+    assert all(not torch.equal(teacher[k], student[k]) for k in teacher)
+    # The scale of the first layer does not change its own input, but that of the others.
+    assert torch.equal(teacher["norm"], anchor["norm"])
+    assert not torch.equal(teacher["block.norm2"], anchor["block.norm2"])
+    adapted.reset()
+    assert adapted.moments == {"teacher": {}, "student": {}, "anchor": {}}
+
+
+@pytest.mark.parametrize("name", ["group_norm", "vit", "mlp"])
+def test_tribe_refuses_models_without_batch_norm(name):
+    with raises("method_refused", methods=("tribe",)):
+        acclimate.adapt(tiny_model(name), "tribe")
+
+
+@pytest.mark.parametrize("option", [{"micro_batch": 4}, {"checkpoint": True}])
+def test_tribe_refuses_passes_in_parts(option):
+    with raises("conflicting_options", options=(*option, "statistics")):
+        acclimate.adapt(kept_model(), "tribe", speed=acclimate.Speed(**option))
+    acclimate.adapt(kept_model(), "tribe", statistics="batch", speed=acclimate.Speed(**option))
+
+
+def test_balanced_moments_of_full_steps_are_those_of_the_batch():
+    """At a high rate a class takes on the moments of its samples; others stay."""
+    x = torch.randn(12, 3, 5, 4, generator=torch.Generator().manual_seed(0)).double()
+    labels = torch.tensor([0] * 5 + [2] * 7)
+    start = start_moments(torch.zeros(3).double(), torch.ones(3).double(), 3)
+    means, variances = move_moments(start, x, labels, rate=1.0, sharing=0.0)
+    for k, members in ((0, x[:5]), (2, x[5:])):
+        assert (means[k] - members.mean(dim=(0, 2, 3))).abs().max() < 1e-12
+        expected = members.var(dim=(0, 2, 3), correction=0)
+        assert (variances[k] - expected).abs().max() < 1e-12
+    assert torch.equal(torch.stack([means[1], variances[1]]), start[:, 1])
+
+
+def test_balanced_moments_share_steps_with_absent_classes():
+    x = 3 + torch.randn(6, 2, 4, generator=torch.Generator().manual_seed(0)).double()
+    start = start_moments(torch.zeros(2).double(), torch.ones(2).double(), 5)
+    means, variances = move_moments(start, x, torch.full((6,), 3), rate=0.01, sharing=0.5)
+    assert (means > 0).all()
+    assert (means[3] > means[0]).all()
+    assert (variances > 0).all()
+    mean, variance = mix_classes(torch.stack([means, variances]))
+    assert (mean - means.mean(dim=0)).abs().max() < 1e-12
+    assert (variance > variances.mean(dim=0)).all()
+
+
+def test_balanced_statistics_leave_the_layers_as_they_were():
+    model = kept_model()
+    before, x = weights(model), stream(n=1)[0]
+    with use_balanced(model.eval(), {}, torch.zeros(16, dtype=torch.long), 4, 0.1) as moved:
+        model(x)
+    assert set(moved) == {"norm", "block.norm1", "block.norm2"}
+    assert same(before, weights(model))
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    with use_balanced(model, {}):  # no labels and no moments: the source's
+        assert torch.equal(model(x), acclimate.adapt(model, "source")(x))

@@ -33,6 +33,7 @@ from acclimate.methods.swr_nsp import SwrNsp
 from acclimate.methods.t3a import T3a
 from acclimate.methods.tent import Tent
 from acclimate.methods.tfa import Tfa
+from acclimate.methods.tribe import Tribe
 from acclimate.methods.ttt_pp import TttPp
 from acclimate.options import Registry
 
@@ -64,6 +65,7 @@ METHODS: Registry[Method] = Registry(
         Rdumb,
         Cotta,
         Rotta,
+        Tribe,
         Roid,
         Cmf,
         Note,

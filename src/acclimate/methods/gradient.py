@@ -278,17 +278,25 @@ class GradientMethod(Method):
         found = self.run(x, moves=False)
         return self._answer(found.logits, found)
 
+    @property
+    def moving_statistics(self) -> str:
+        """The BatchNorm statistics in use; empty if the model has no BatchNorm."""
+        return self.statistics if self._has_batch_norm else ""
+
     def _check_speed(self) -> None:
         """Refuse speed options that would change the result in an unintended way."""
-        moving = self.statistics if self._has_batch_norm else ""
-        excluded = {"micro_batch": ("running", "robust"), "checkpoint": ("robust",)}
+        moving = self.moving_statistics
+        excluded = {
+            "micro_batch": ("running", "robust", "balanced"),
+            "checkpoint": ("robust", "balanced"),
+        }
         for option, statistics in excluded.items():
             if getattr(self.speed, option) and moving in statistics:
                 raise InvalidConfig(
                     "conflicting_options",
-                    f'The options {option} and statistics="{moving}" exclude each other, because '
-                    "the statistics would change between two passes of one batch. Use "
-                    'statistics="batch" or "source".',
+                    f"The option {option} cannot be used with {moving} BatchNorm statistics, "
+                    "because these would change between two passes of one batch. Use "
+                    'statistics="batch" or "mixed".',
                     options=(option, "statistics"),
                 )
         if self.speed.checkpoint and not find_blocks(self.model):

@@ -36,6 +36,7 @@ METHOD_OPTIONS: dict[str, dict[str, Any]] = {
     "tfa": {"lr": 1e-5},
     "ttt_pp": {"lr": 1e-5, "views": "crop+flip"},
     "deyo": {"max_entropy": 1.5, "min_drop": -1.0},
+    "tribe": {"max_entropy": 1.5},
     "note": {"update_every": 8, "memory_size": 16},
     "rotta": {"update_every": 8, "memory_size": 16},
 }

@@ -1,0 +1,126 @@
+"""BatchNorm statistics that count every class alike, whatever the mixture of a stream (TRIBE).
+
+Each layer keeps mean and variance of each channel for each predicted class. It normalises with the
+moments of the mixture in which all classes have the same weight. A stream that shows one class for
+a while therefore moves the moments of that class, and those of the layer by 1/K of it.
+
+Moments are tensors (2, K, C): means and biased variances of K classes and C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from acclimate.functional.norm import batch_norm_layers
+
+
+def start_moments(mean: Tensor, variance: Tensor, n_classes: int) -> Tensor:
+    """Return moments in which every class has the given mean and variance, each (C)."""
+    return torch.stack([mean, variance]).detach().unsqueeze(1).repeat(1, n_classes, 1)
+
+
+def move_moments(moments: Tensor, x: Tensor, labels: Tensor, rate: float, sharing: float) -> Tensor:
+    """Return the moments after a batch. Gradients flow through the batch.
+
+    A class with n samples moves by the share min(rate · n, 1) towards their moments.
+
+    Args:
+        moments: (2, K, C) means and variances.
+        x: (B, C, ...) input of the layer.
+        labels: (B) predicted classes.
+        rate: Step for each sample (η).
+        sharing: Share of the mean step over the classes in the batch, which all classes take, also
+            those that are not in the batch (γ); the others take the rest by themselves.
+    """
+    means, variances = moments.unbind()
+    flat = x.to(means.dtype).reshape(len(x), x.shape[1], -1)
+    spread, centre = torch.var_mean(flat, dim=2, correction=0)
+    offset = centre - means[labels]
+    n = torch.bincount(labels, minlength=len(means)).to(means.dtype).unsqueeze(1)
+    step = (1 / n.clamp_min(1)).clamp_max(rate)
+    n_seen = (n > 0).sum()
+
+    def sum_by_class(values: Tensor) -> Tensor:
+        return torch.zeros_like(means).index_add(0, labels, values)
+
+    # All of these are zero for a class that is not in the batch.
+    shift = step * sum_by_class(offset)
+    gained = step * sum_by_class(spread + offset**2) - shift**2
+    lost = step * n
+    means = means + (1 - sharing) * shift + sharing * shift.sum(dim=0) / n_seen
+    variances = variances + (1 - sharing) * (gained - lost * variances)
+    shared = gained.sum(dim=0) - lost.sum() * variances
+    return torch.stack([means, variances + sharing * shared / n_seen])
+
+
+def mix_classes(moments: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and variance (C) of the mixture of all classes with equal weights.
+
+    The variance of the class means is the unbiased one, as in the authors' code.
+    """
+    means, variances = moments.unbind()
+    between = means.var(dim=0, correction=min(1, len(means) - 1))
+    return means.mean(dim=0), variances.mean(dim=0) + between
+
+
+@contextmanager
+def use_balanced(
+    model: nn.Module,
+    moments: Mapping[str, Tensor],
+    labels: Tensor | None = None,
+    n_classes: int = 0,
+    rate: float = 0.0,
+    sharing: float = 0.0,
+) -> Iterator[dict[str, Tensor]]:
+    """Normalise with balanced statistics in every BatchNorm layer that has running statistics.
+
+    Run the model in evaluation mode inside: each layer normalises with its running statistics, and
+    its input is shifted and scaled to compensate. The running statistics do not change.
+
+    Args:
+        model: Any module.
+        moments: Moments by the name of the layer. A layer without moments starts with its running
+            statistics.
+        labels: Predicted classes of the batch; None to use the moments as they are.
+        n_classes: Number of classes, to start moments with.
+        rate: See `move_moments`.
+        sharing: See `move_moments`.
+
+    Yields:
+        A dict that takes the moments of each layer after the batch, if there are labels and the
+        moments are finite. A layer whose input has another number of rows is left out.
+    """
+    moved: dict[str, Tensor] = {}
+
+    def balance(name: str, layer: _BatchNorm, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        x, mean, variance = inputs[0], layer.running_mean, layer.running_var
+        if mean is None or variance is None:
+            return inputs
+        own = moved.get(name, moments.get(name))
+        if labels is not None and len(labels) == len(x):
+            own = start_moments(mean, variance, n_classes) if own is None else own
+            own = move_moments(own, x, labels, rate, sharing)
+            if bool(own.isfinite().all()):
+                moved[name] = own.detach()
+        if own is None:
+            return inputs
+        new_mean, new_variance = mix_classes(own)
+        factor = ((variance.detach() + layer.eps) / (new_variance + layer.eps)).sqrt()
+        shape = [1, -1, *[1] * (x.dim() - 2)]
+        shifted = (x - new_mean.to(x.dtype).view(shape)) * factor.to(x.dtype).view(shape)
+        return (shifted + mean.detach().to(x.dtype).view(shape), *inputs[1:])
+
+    def hook(name: str, layer: _BatchNorm) -> torch.utils.hooks.RemovableHandle:
+        return layer.register_forward_pre_hook(lambda _, inputs: balance(name, layer, inputs))
+
+    hooks = [hook(name, layer) for name, layer in batch_norm_layers(model).items()]
+    try:
+        yield moved
+    finally:
+        for handle in hooks:
+            handle.remove()
