@@ -192,7 +192,7 @@ def test_micro_batches_put_outputs_together():
 @pytest.mark.parametrize("method", LEARNERS)
 def test_forgetting_activations_changes_nothing(method, name):
     assert find_blocks(tiny_model(name))
-    if method == "rotta" and name == "batch_norm":
+    if method in ("rotta", "petta") and name == "batch_norm":
         # It has statistics of its own.
         with raises("conflicting_options", options=("checkpoint", "statistics")):
             adapt(method, name, speed=Speed(checkpoint=True))

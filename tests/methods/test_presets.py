@@ -19,7 +19,7 @@ FEWER = {
     **dict.fromkeys(["core", "shot", "tfa", "ttt_pp"], ("cifar10", "cifar100")),
     **dict.fromkeys(["eta", "eata", "sar", "deyo", "rpl", "rdumb", "cotta", "rotta"], IMAGES),
     **dict.fromkeys(
-        ["roid", "cmf", "tribe", "note", "memo", "lame", "t3a", "swr_fixmatch"], IMAGES
+        ["roid", "cmf", "petta", "tribe", "note", "memo", "lame", "t3a", "swr_fixmatch"], IMAGES
     ),
 }
 
@@ -64,6 +64,7 @@ def test_adapt_refuses_too() -> None:
         ("roid", "sgd", 2.5e-4, True),
         ("cmf", "sgd", 2.5e-4, True),
         ("rotta", "adam", 1e-3, False),
+        ("petta", "adam", 1e-3, False),
         ("tribe", "adam", 5e-4, False),
         ("note", "adam", 1e-4, False),
         ("eta", "sgd", 2.5e-4, False),

@@ -12,7 +12,13 @@ import math
 import torch
 
 from tests.reference.oracles import PlainAdam, batch_mode, plain_entropy
-from tests.reference.oracles_teachers import cross_entropy
+from tests.reference.oracles_teachers import (
+    ListMemory,
+    average_into,
+    cross_entropy,
+    set_mode,
+    with_plain_norms,
+)
 
 # COME --------------------------------------------------------------------------------------------
 
@@ -197,3 +203,79 @@ def tribe(
         adam.step([left + right for left, right in both])
         for p, twin in zip(own, other, strict=True):
             twin.data = p.data.clone()
+
+
+# PeTTA -------------------------------------------------------------------------------------------
+
+
+def class_moments(features, labels, n_classes):
+    """Means and unbiased variances of the features of each class, by loops."""
+    means, variances = [], []
+    for k in range(n_classes):
+        rows = [row for row, label in zip(features, labels, strict=True) if label == k]
+        mean = sum(rows) / len(rows)
+        means.append(mean)
+        variances.append(sum((row - mean) ** 2 for row in rows) / (len(rows) - 1))
+    return means, variances
+
+
+def petta(
+    model,
+    xs,
+    augment,
+    is_norm,
+    moments,
+    encode,
+    capacity=64,
+    symmetric=True,
+    share=0.05,
+    lr=1e-3,
+    rate=0.001,
+    log=None,
+):
+    """Yields the teacher's logits with kept statistics; logs the drift of each batch.
+
+    Args:
+        moments: Lists of class means and class variances of the source's features.
+        encode: (model, x) -> features.
+    """
+    student, teacher, source = (with_plain_norms(model, share) for _ in range(3))
+    chosen = [(name, p) for name, p in student.named_parameters() if is_norm(name)]
+    origin = {name: p.detach().clone() for name, p in chosen}
+    (means, variances), n_classes = moments, len(moments[0])
+    moving = [mean.clone() for mean in means]
+    adam, memory = PlainAdam([p for _, p in chosen], lr), ListMemory(capacity, n_classes)
+    for x in xs:
+        set_mode(teacher, "kept")
+        with torch.no_grad():
+            logits, features = teacher(x), encode(teacher, x)
+        yield logits
+        p = logits.softmax(dim=1)
+        labels = p.argmax(dim=1).tolist()
+        terms = []
+        for k in sorted(set(labels)):
+            terms += ((moving[k] - means[k]) ** 2 / (variances[k] + 1e-6)).tolist()
+            own = [row for row, label in zip(features, labels, strict=True) if label == k]
+            moving[k] = 0.95 * moving[k] + 0.05 * sum(own) / len(own)
+        drift = 1 - math.exp(-sum(terms) / len(terms))
+        for image, label, uncertainty in zip(x, labels, plain_entropy(p), strict=True):
+            memory.add(image, label, float(uncertainty))
+        images = torch.stack([item[0] for item in memory.items()])
+        for net in (student, teacher, source):
+            set_mode(net, "robust")
+        with torch.no_grad():
+            t, a = teacher(images), source(images)
+        s = student(images)
+        v = student(augment(images))
+        loss = cross_entropy(t, v).mean()
+        if symmetric:
+            pairs = ((t, s), (s, t), (t, v), (v, t))
+            loss = sum(0.25 * cross_entropy(*pair) for pair in pairs).mean()
+        loss = loss + cross_entropy(a, v).mean()
+        for name, own in chosen:
+            cosine = (own * origin[name]).sum() / (own.norm() * origin[name].norm())
+            loss = loss - 10 * drift * cosine / len(chosen)
+        adam.step(torch.autograd.grad(loss, [p for _, p in chosen]))
+        average_into(teacher, student, 1 - rate * (1 - drift))
+        if log is not None:
+            log.append(drift)

@@ -18,7 +18,7 @@ from acclimate.functional.balanced_norm import (
 from acclimate.functional.entropy import conservative_entropy
 from acclimate.methods import METHODS
 from acclimate.methods.config import EntropyConfig
-from acclimate.testing.models import tiny_model
+from acclimate.testing.models import tiny_batches, tiny_model
 from tests.codes import raises
 from tests.reference import oracles_rivals as oracles
 from tests.reference import oracles_selective
@@ -289,3 +289,105 @@ def test_balanced_statistics_leave_the_layers_as_they_were():
     assert not any(module._forward_pre_hooks for module in model.modules())
     with use_balanced(model, {}):  # no labels and no moments: the source's
         assert torch.equal(model(x), acclimate.adapt(model, "source")(x))
+
+
+# PeTTA -------------------------------------------------------------------------------------------
+
+
+def encode(model, x):
+    """Return the inputs of the head."""
+    taken = []
+    hook = model.head.register_forward_pre_hook(lambda _, inputs: taken.append(inputs[0]))
+    model(x)
+    hook.remove()
+    return taken[0].detach()
+
+
+def petta_source(dtype):
+    return tiny_batches(6, 16, seed=1, dtype=getattr(torch, dtype))
+
+
+def drifting_model(name, dtype="float64"):
+    """Return a model whose scales and shifts have a direction to leave."""
+    model, draws = kept_model(dtype, name), torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if is_norm(key):
+                noise = torch.randn(parameter.shape, generator=draws)
+                parameter.add_(0.2 * noise.to(parameter))
+    return model
+
+
+QUICK = {"lr": 1e-2, "teacher_decay": 0.5}
+
+
+@pytest.mark.parametrize("self_training", ["symmetric", "teacher"])
+@each_case
+@pytest.mark.parametrize("name", ["batch_norm", "vit"])
+def test_petta(name, dtype, n, tolerance, self_training):
+    model, log = drifting_model(name, dtype), []
+    # In single precision two batches: the first has no drift yet.
+    xs = stream(dtype, n if n > 1 else 2)
+    source = petta_source(dtype)
+    artifact = acclimate.prepare(model, source, parts=["features"])
+    x, y = (torch.cat(column) for column in zip(*source, strict=True))
+    moments = oracles.class_moments(encode(model, x), y, 4)
+    symmetric, view = self_training == "symmetric", drawing(CottaAugmentation())
+    given = (model, xs, view, is_norm, moments, encode)
+    quick = {"lr": 1e-2, "rate": 0.5}  # a slow teacher would hide most of what the student learns
+    expected = list(oracles.petta(*given, **quick, capacity=12, symmetric=symmetric, log=log))
+    options = {"memory_size": 12, "self_training": self_training, "seed": 5, **QUICK}
+    adapted = acclimate.adapt(model, "petta", artifact, **options)
+    # The artifact holds the moments in single precision.
+    tolerance = max(tolerance, 1e-5)
+    assert close(run(adapted, xs), expected, tolerance)
+    assert log[0] == 0
+    assert 0.001 < log[-1] < 0.999
+    assert adapted._drift == pytest.approx(log[-1], rel=1e-4)
+    assert adapted.counts.forwards == 5 * len(xs)
+    assert adapted.counts.updates == len(xs)
+
+
+def petta_with(**options):
+    model = drifting_model("batch_norm")
+    artifact = acclimate.prepare(model, petta_source("float64"), parts=["features"])
+    return acclimate.adapt(
+        model, "petta", artifact, **{"seed": 5, "memory_size": 12, **QUICK, **options}
+    )
+
+
+def test_petta_s_drift_weight_and_source_weight_matter():
+    usual = run(petta_with(), stream())
+    for option in ({"drift_weight": 0.0}, {"source_weight": 0.0}, {"means_rate": 1.0}):
+        assert not close(run(petta_with(**option), stream()), usual, 1e-3)
+
+
+def test_petta_resets_its_class_means():
+    adapted = petta_with()
+    first = adapted.class_means.clone()
+    run(adapted, stream())
+    assert not torch.equal(adapted.class_means, first)
+    assert torch.equal(adapted.reset().class_means, first)
+
+
+def test_petta_ignores_classes_that_the_source_does_not_have():
+    """Their variance is zero, and any feature would be a drift of 1."""
+    model = drifting_model("batch_norm")
+    source = [(x, y.clamp_max(2)) for x, y in petta_source("float64")]
+    artifact = acclimate.prepare(model, source, parts=["features"])
+    adapted = acclimate.adapt(model, "petta", artifact, means_rate=1.0, memory_size=12)
+    run(adapted, stream())
+    assert adapted._measure_drift(torch.tensor([3])) == 0
+    assert adapted._measure_drift(torch.tensor([0, 1, 2])) > 0
+
+
+def test_petta_needs_moments_of_the_source():
+    with raises("artifact_needed", methods=("petta",)):
+        acclimate.adapt(tiny_model("batch_norm"), "petta")
+
+
+def test_petta_learns_from_single_images():
+    adapted = petta_with()
+    for image in torch.cat(stream(n=1)).split(1):
+        assert adapted(image).isfinite().all()
+    assert adapted.counts.updates == 16

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 def copy_frozen(model: nn.Module) -> nn.Module:
@@ -25,3 +27,18 @@ def share_buffers(teacher: nn.Module, model: nn.Module) -> None:
     """Copy the model's buffers, its running statistics, to the teacher."""
     for own, other in zip(teacher.buffers(), model.buffers(), strict=True):
         own.copy_(other)
+
+
+@contextmanager
+def copy_saved_buffers(model: nn.Module) -> Iterator[None]:
+    """Let autograd save copies of the model's buffers inside.
+
+    A later pass may then change the buffers before the backward pass of this one.
+    """
+    own = {buffer.data_ptr() for buffer in model.buffers()}
+
+    def pack(tensor: Tensor) -> Tensor:
+        return tensor.clone() if tensor.data_ptr() in own else tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield

@@ -19,6 +19,7 @@ from acclimate.methods.method import Method
 from acclimate.methods.norm import Norm
 from acclimate.methods.note import Note
 from acclimate.methods.nsp import NspMethod
+from acclimate.methods.petta import Petta
 from acclimate.methods.rdumb import Rdumb
 from acclimate.methods.roid import Roid
 from acclimate.methods.rotta import Rotta
@@ -65,6 +66,7 @@ METHODS: Registry[Method] = Registry(
         Rdumb,
         Cotta,
         Rotta,
+        Petta,
         Tribe,
         Roid,
         Cmf,

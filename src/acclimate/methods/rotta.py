@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 from acclimate.functional.augmentations import CottaAugmentation, augment
 from acclimate.functional.entropy import cross_entropy_between, entropy
 from acclimate.functional.inputs import check_images
-from acclimate.functional.reservoir import BalancedMemory
+from acclimate.functional.reservoir import BalancedMemory, Item
 from acclimate.functional.teacher import copy_frozen, follow
 from acclimate.methods.config import GradientConfig, changed, hp, options, published
 from acclimate.methods.gradient import NormLayersMethod
@@ -17,23 +18,80 @@ from acclimate.snapshot import Tree
 
 
 @options
-class RottaConfig(GradientConfig):
-    """Options of `rotta`; the defaults are published for CIFAR-10 and CIFAR-100."""
-
-    # On ImageNet the benchmark of ROID runs it with the same values; its authors do not run it.
-    presets = published("cifar10", "cifar100", "imagenet")
+class MemoryTeacherConfig(GradientConfig):
+    """Options of methods with a teacher and a memory that is balanced over classes."""
 
     statistics: str = changed(GradientConfig, "statistics", "robust")
     statistics_momentum: float = changed(GradientConfig, "statistics_momentum", 0.05)
     memory_size: int = hp(64, low=1, help="images in the memory (N)")
-    update_every: int = hp(64, low=1, help="samples between two updates")
     age_weight: float = hp(1.0, low=0.0, help="of age, in what the memory lets go (λ_t)")
     uncertainty_weight: float = hp(1.0, low=0.0, help="of uncertainty, in the same (λ_u)")
     teacher_decay: float = hp(0.999, low=0.0, high=1.0, help="share the teacher keeps (1 − ν)")
     draws_per_image: bool = hp(False, help="augment every image by itself, not the batch as one")
 
 
-class Rotta(NormLayersMethod):
+class MemoryTeacher(NormLayersMethod):
+    """A method that predicts with a teacher and learns from a memory balanced over classes."""
+
+    config_class = MemoryTeacherConfig
+    config: MemoryTeacherConfig
+    card = MethodCard(
+        moves="scale and shift of normalisation layers, BatchNorm statistics",
+        forwards=3,
+        backwards=1,
+        replays=True,
+    )
+
+    teacher: nn.Module
+    memory: Tree
+
+    def setup(self) -> None:
+        """Copy the source model as teacher; the memory is empty."""
+        super().setup()
+        self.teacher = copy_frozen(self.model)
+        self.add_state("memory", None)
+        self._augmentation = CottaAugmentation(per_image=self.config.draws_per_image)
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Predict one batch with the teacher and the statistics it has kept."""
+        return self.run(x, moves=False, model=self.teacher).logits
+
+    def remember(self, x: Tensor, logits: Tensor) -> Iterator[BalancedMemory]:
+        """Put the samples into the memory one by one; yield it after each."""
+        config, items = self.config, BalancedMemory.read_tree(self.memory)
+        weights = config.age_weight, config.uncertainty_weight
+        memory = BalancedMemory(config.memory_size, logits.shape[1], *weights, items)
+        labels, uncertainties = logits.argmax(dim=1).tolist(), entropy(logits).tolist()
+        for image, label, uncertainty in zip(x, labels, uncertainties, strict=True):
+            if math.isfinite(uncertainty):  # what overflowed in the model teaches nothing
+                memory.add(image, label, uncertainty)
+            yield memory
+        self.memory = memory.to_tree()
+
+    def learn(self, items: Sequence[Item]) -> None:
+        """Take one update on items of the memory."""
+        if not items:
+            self.counts.skip("nothing_selected")
+            return
+        images = torch.stack([item.image for item in items])
+        if self.is_single(images):
+            self.counts.skip("single")
+            return
+        self.weights_changed()  # which holds the weights from before the last update
+        super().step(images)
+
+
+@options
+class RottaConfig(MemoryTeacherConfig):
+    """Options of `rotta`; the defaults are published for CIFAR-10 and CIFAR-100."""
+
+    # On ImageNet the benchmark of ROID runs it with the same values; its authors do not run it.
+    presets = published("cifar10", "cifar100", "imagenet")
+
+    update_every: int = hp(64, low=1, help="samples between two updates")
+
+
+class Rotta(MemoryTeacher):
     """Learns from a memory balanced over classes, by a slow teacher with slow BatchNorm statistics.
 
     After every 64 samples the student learns to predict on the augmented memory what the teacher
@@ -46,49 +104,33 @@ class Rotta(NormLayersMethod):
     name = "rotta"
     config_class = RottaConfig
     config: RottaConfig
-    card = MethodCard(
+    card = MemoryTeacher.card.variant(
         authors="Yuan et al.",
         year=2023,
         paper="https://arxiv.org/abs/2303.13899",
         code="https://github.com/BIT-DA/RoTTA",
-        moves="scale and shift of normalisation layers, BatchNorm statistics",
-        forwards=3,
-        backwards=1,
         replays=True,
     )
 
-    teacher: nn.Module
-    memory: Tree
     n_waiting: int
 
     def setup(self) -> None:
-        """Copy the source model as teacher; the memory is empty."""
+        """Start to count samples."""
         super().setup()
-        self.teacher = copy_frozen(self.model)
-        self.add_state("memory", None)
         self.add_state("n_waiting", 0)  # samples since the last update was due
-        self._augmentation = CottaAugmentation(per_image=self.config.draws_per_image)
         self._weights = torch.ones(())
-
-    def predict(self, x: Tensor) -> Tensor:
-        """Predict one batch with the teacher and the statistics it has kept."""
-        return self.run(x, moves=False, model=self.teacher).logits
 
     def step(self, x: Tensor) -> Tensor:
         """Predict, put the samples into the memory one by one, and learn whenever it is time."""
         check_images(x, self.normalization)
         logits = self.predict(x)
-        config, items = self.config, BalancedMemory.read_tree(self.memory)
-        weights = config.age_weight, config.uncertainty_weight
-        memory = BalancedMemory(config.memory_size, logits.shape[1], *weights, items)
-        labels, uncertainties = logits.argmax(dim=1).tolist(), entropy(logits).tolist()
-        for image, label, uncertainty in zip(x, labels, uncertainties, strict=True):
-            if math.isfinite(uncertainty):  # what overflowed in the model teaches nothing
-                memory.add(image, label, uncertainty)
+        for memory in self.remember(x, logits):
             self.n_waiting = (self.n_waiting + 1) % self.config.update_every
             if self.n_waiting == 0:
-                self._learn(memory)
-        self.memory = memory.to_tree()
+                items = memory.ordered()
+                ages = torch.tensor([item.age for item in items], dtype=torch.float64)
+                self._weights = torch.sigmoid(-ages / self.config.memory_size)
+                self.learn(items)
         return logits
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,18 +145,3 @@ class Rotta(NormLayersMethod):
     def after_update(self, x: Tensor) -> None:
         """Move the teacher."""
         follow(self.teacher, self.model, self.config.teacher_decay)
-
-    def _learn(self, memory: BalancedMemory) -> None:
-        """Take one update on the memory."""
-        items = memory.ordered()
-        if not items:
-            self.counts.skip("nothing_selected")
-            return
-        images = torch.stack([item.image for item in items])
-        if self.is_single(images):
-            self.counts.skip("single")
-            return
-        ages = torch.tensor([item.age for item in items], dtype=torch.float64)
-        self._weights = torch.sigmoid(-ages / self.config.memory_size)
-        self.weights_changed()  # which holds the weights from before the last update
-        super().step(images)

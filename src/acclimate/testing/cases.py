@@ -39,6 +39,7 @@ METHOD_OPTIONS: dict[str, dict[str, Any]] = {
     "tribe": {"max_entropy": 1.5},
     "note": {"update_every": 8, "memory_size": 16},
     "rotta": {"update_every": 8, "memory_size": 16},
+    "petta": {"memory_size": 16},
 }
 
 
