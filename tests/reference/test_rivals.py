@@ -181,6 +181,16 @@ def test_cmf_without_drift_and_with_the_source_only_is_roid():
     assert close(run(left, xs), run(right, xs), 1e-12)
 
 
+@pytest.mark.parametrize(("n_scalars", "kept"), [(38400, 0.940), (53120, 0.928), (17952, 0.961)])
+def test_cmf_keeps_what_the_authors_settings_keep(n_scalars, kept):
+    """ViT-B, ResNet-50 and WRN-28-10, after many updates."""
+    adapted = acclimate.adapt(tiny_model("batch_norm"), "cmf")
+    adapted.hidden = {"all": torch.zeros(n_scalars)}
+    shares = [adapted._filter_variance() for _ in range(1000)]
+    assert shares[0] == pytest.approx(1 - 0.005 * n_scalars / 38400)
+    assert shares[-1] == pytest.approx(kept, abs=1e-3)
+
+
 # TRIBE -------------------------------------------------------------------------------------------
 
 

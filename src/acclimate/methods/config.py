@@ -109,7 +109,9 @@ class EntropyConfig(GradientConfig):
     """Options of every method that minimises the entropy of single predictions.
 
     Such a method computes it with `config.entropy_of(logits)`. Thresholds and weights of samples
-    use the same entropy; thresholds remain shares of log K, as in the code of COME.
+    use the same entropy; thresholds remain shares of log K, as in the code of COME, whose authors
+    use it in TENT, EATA and SAR. They run ImageNet, at batches of 64: SGD at 2.5e-4 for a
+    ResNet-50, and at 1e-3 for a ViT-B.
     """
 
     entropy: str = hp(
