@@ -23,6 +23,7 @@ from typing import Any
 
 from acclimate import get_method
 from acclimate.bench import Entry, Event, JobSpec, Outcome, Store, Suite, run_suite
+from acclimate.corruptions import BENCHMARK
 from gather_reproduction import shorten_paths
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -166,6 +167,8 @@ def _spec(model: dict[str, Any], case: StreamCase, method: str, guard: bool) -> 
         corruptions = None
     if corruptions == ():
         data, corruptions = CLEAN[data], None
+    elif corruptions is None and data == "builtin":
+        corruptions = BENCHMARK  # without names, the built-in images are clean
     options = {}
     if case.rate != 1 and method != "source":
         options["lr"] = case.rate * get_method(method).config_class().lr

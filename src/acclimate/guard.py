@@ -15,8 +15,9 @@ With each batch the guard
 * stops learning for a while if that happens again, and for longer each time.
 
 Nothing here depends on the method. Costs, in forward passes per batch besides the method's own: one
-of the source model, and one of each model on mirrored images with every second batch; with
-`Guard(artifact, answers=False)`, which only estimates, these three with every third batch.
+of the source model, and with every second batch one of each model on mirrored images and one of the
+source model with statistics of the batch; with `Guard(artifact, answers=False)`, which only
+estimates, these four with every fourth batch.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from acclimate.artifact import Artifact
 from acclimate.errors import AcclimateWarning, InvalidConfig, warn
 from acclimate.forward import Forward, run
 from acclimate.functional.across import active, everywhere
-from acclimate.functional.norm import use_statistics
+from acclimate.functional.norm import Statistics, batch_norm_layers, use_statistics
 from acclimate.functional.signals import (
     RECORD,
     AccuracyMap,
@@ -97,11 +98,11 @@ class GuardReport:
             f"{self.n_samples} images, {self.n_by_source} answered by the source model; now "
             f"answering: {self.answers}",
             f"estimated accuracy: {self.estimate or 'not yet known'}",
-            f"restored {self.n_restored} times, rested {self.n_rests} times"
+            f"states restored: {self.n_restored}, rests: {self.n_rests}"
             + (", resting now" if self.is_resting else "")
             + f", learning rate × {self.rate:g}",
         ]
-        lines += [f"source model, because {why}: {n} batches" for why, n in self.reasons.items()]
+        lines += [f"batches answered by the source model because {why}: {n}" for why, n in self.reasons.items()]
         return "\n".join(lines)
 
 
@@ -113,7 +114,7 @@ class Guard:
         answers: Whether the guard may answer with the source model, restore states and stop
             learning. If False, it only estimates and warns.
         window: Number of images that an estimate covers at most.
-        every: A mirrored view is predicted with every so many batches; None for 2, or 3 if the
+        every: A mirrored view is predicted with every so many batches; None for 2, or 4 if the
             guard only estimates.
         patience: Number of images for which the adapted model must be estimated worse before a
             state is restored.
@@ -144,7 +145,7 @@ class Guard:
             for size in sizes
         ]
         self._n_classes = artifact.info.known_classes
-        every = (2 if answers else 3) if every is None else every
+        every = (2 if answers else 4) if every is None else every
         values = {"window": window, "every": every, "patience": patience, "rest": rest}
         lowest = {"window": _ENOUGH, "every": 1, "patience": 1, "rest": 1}
         problems = {
@@ -163,12 +164,14 @@ class Guard:
         self.answers, self.window, self.every = answers, window, every
         self.patience, self.rest = patience, rest
         self._source: nn.Module | None = None
+        self._has_batch_norm = False
         self._state: Tree = _fresh()
         self._has_warned = False
 
     def bind(self, model: nn.Module) -> None:
         """Copy the source model and start anew. A guard is used for one adapted model at a time."""
         self._source = copy.deepcopy(model).requires_grad_(False)
+        self._has_batch_norm = bool(batch_norm_layers(model))
         self._state = _fresh()
         self._has_warned = False
 
@@ -207,13 +210,18 @@ class Guard:
             return adapted
         source = self._run_source(method, x)
         state["n_forwards"] += 1
-        views: tuple[Tensor, Tensor] | None = None
+        views: tuple[Tensor, Tensor, Tensor] | None = None
         if is_probed:
             mirrored = x.flip(-1)
             seen = self._run_source(method, mirrored), method.predict_view(mirrored)
+            plain_norm = source
+            if self._has_batch_norm and _count(x) > 1:
+                plain_norm = self._run_source(method, x, "batch")
+                state["n_forwards"] += 1
             views = (
                 mirror_back(seen[0].logits, source.grid),
                 mirror_back(seen[1].logits, source.grid),
+                plain_norm.logits,
             )
             state["n_forwards"] += 2
         if everywhere(adapted.logits.isfinite().all()):
@@ -242,11 +250,11 @@ class Guard:
         is_source = self.answers and self._state["by_source"]
         return self._run_source(method, x) if is_source else adapted
 
-    def _run_source(self, method: Method, x: Tensor) -> Forward:
+    def _run_source(self, method: Method, x: Tensor, statistics: Statistics = "source") -> Forward:
         if self._source is None:
             self.bind(method.model)
         source: Any = self._source
-        with torch.no_grad(), use_statistics(source, "source"):
+        with torch.no_grad(), use_statistics(source, statistics):
             return run(source, x, None, method.logits_at, method.call)
 
     def _record(
@@ -254,10 +262,10 @@ class Guard:
         state: Tree,
         source: Forward,
         adapted: Forward,
-        views: tuple[Tensor, Tensor] | None,
+        views: tuple[Tensor, Tensor, Tensor] | None,
         plain: Tensor | None,
     ) -> None:
-        """Add the batch to the records of the window, (images, rows, 6).
+        """Add the batch to the records of the window, (images, rows, 7).
 
         If the newest images differ from those before, the window starts anew with them.
         """
@@ -267,6 +275,12 @@ class Guard:
             view = None if views is None else pick_rows(views[number].detach(), model.grid)
             own = pick_rows(plain, model.grid) if number == 1 and plain is not None else None
             described.append(describe_predictions(logits, view, own))
+        adapted_class = described[1][:, :1]
+        if views is None:
+            described.append(torch.full_like(adapted_class, torch.nan))
+        else:
+            by_norm = pick_rows(views[2], source.grid).argmax(dim=1, keepdim=True).cpu()
+            described.append((by_norm == adapted_class).float())
         n_images = len(described[0]) if source.grid is None else source.grid.n_images
         new = torch.cat(described, dim=1).reshape(n_images, -1, len(RECORD))
         new = _gather(new, source.logits.device)

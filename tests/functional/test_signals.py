@@ -351,7 +351,12 @@ def halves(made, row, n_samples):
     whole = np.concatenate([[1.0], (row - made.centre.numpy()) / made.scale.numpy()])
     leverage = whole @ made.inverse.numpy() @ whole
     noise = max(0.0, 1 / n_samples - 1 / made.size) / 4
-    return 1.959964 * np.sqrt(made.spread.numpy() ** 2 * (1 + leverage) + noise), leverage
+    share = made.estimate(torch.from_numpy(row), n_samples).correlation
+    first, second = made.variance.numpy()
+    constant, factor = (first + share * (second - first)).T
+    disagreement = 1 - row[SIGNALS.index("agreement")]
+    variance = constant + factor * disagreement**2
+    return 1.959964 * np.sqrt(variance * (1 + leverage) + noise), leverage
 
 
 @pytest.mark.parametrize("n_samples", [32, 100, 128, 1000])

@@ -11,7 +11,11 @@ are:
   classes, and about 0 if all are equal;
 * repetition: the share of predictions that equal the one before;
 
-each of the source and of the adapted model, and the agreement of both.
+each of the source and of the adapted model, the agreement of both, and
+
+* norm agreement: the share of the adapted model's predictions that are those of the source model
+  with statistics of the batch. It tells what was learned from what statistics alone do: a model
+  that collapses slowly is confident, consistent and spread over classes, but moves away from it.
 
 None of them is an accuracy: the confidence of a collapsed model is perfect, batch statistics of one
 class make predictions spread over all classes. An `AccuracyMap` is a regression from signals to
@@ -32,16 +36,18 @@ from acclimate.functional.entropy import log_probs
 from acclimate.functional.pixels import Grid
 
 #: The columns of a record; `steady` is 1 if the prediction for the mirrored image is the same, 0 if
-#: not, NaN if it is not known.
+#: not, NaN if it is not known. `is_as_norm` is 1 if the adapted model predicts what the source
+#: model with statistics of the batch does, 0 if not, NaN if it is not known.
 RECORD = (
     *("source_class", "source_confidence", "source_steady"),
     *("adapted_class", "adapted_confidence", "adapted_steady"),
+    "is_as_norm",
 )
 
 SIGNALS = (
     *("source_confidence", "source_consistency", "source_concentration", "source_repetition"),
     *("adapted_confidence", "adapted_consistency", "adapted_concentration", "adapted_repetition"),
-    "agreement",
+    *("agreement", "norm_agreement"),
 )
 
 #: What a map estimates: two accuracies, and how much higher the adapted one is.
@@ -98,16 +104,16 @@ def describe_predictions(
 
 
 def measure_signals(records: Tensor, n_classes: int) -> Tensor:
-    """Return the signals of a window of records (rows, 6), in double precision.
+    """Return the signals of a window of records (rows, 7), in double precision.
 
     Signals that cannot be measured are NaN: consistency if no mirrored image was predicted,
-    concentration and repetition of a single record.
+    concentration and repetition of a single record, norm agreement if that model was not run.
     """
     records = records.double()
-    source, adapted = records[:, :3], records[:, 3:]
+    source, adapted, is_as_norm = records[:, :3], records[:, 3:6], records[:, 6]
     agreement = (source[:, 0] == adapted[:, 0]).double().mean()
     each = [_signals_of(model, n_classes) for model in (source, adapted)]
-    return torch.stack([*each[0], *each[1], agreement])
+    return torch.stack([*each[0], *each[1], agreement, is_as_norm.nanmean()])
 
 
 def _signals_of(model: Tensor, n_classes: int) -> list[Tensor]:
@@ -191,6 +197,9 @@ class AccuracyMap:
         weights: (2, targets, 1 + signals): for mixed and for correlated streams, intercept and
             weights of the standardised signals.
         spread: Standard deviation of the error of each target for shifts that were left out.
+        variance: (2, targets, 2): for mixed and for correlated streams, the variance of that error
+            as a constant and a factor of the squared share of images on which the models disagree:
+            where they agree, one is as accurate as the other.
         inverse: Inverse of the regularised Gram matrix, by which extrapolation is recognised.
         reach: Largest leverage of a calibrated window.
     """
@@ -201,6 +210,7 @@ class AccuracyMap:
     gate: Tensor
     weights: Tensor
     spread: Tensor
+    variance: Tensor
     inverse: Tensor
     reach: Tensor
 
@@ -241,9 +251,14 @@ class AccuracyMap:
             left_out = torch.tensor([other == shift for other in shifts])
             if not left_out.all():
                 errors[left_out] = _blend(rows[left_out], *fit(~left_out))[0] - targets[left_out]
+        everything = torch.ones(len(rows), dtype=torch.bool)
+        gate, weights = fit(everything)
+        disagreement = 1 - signals[:, SIGNALS.index("agreement")].double()
+        kinds = (~is_correlated, is_correlated)
+        kinds = tuple(kind if bool(kind.any()) else everything for kind in kinds)
+        variance = torch.stack([_fit_variance(errors[kind], disagreement[kind]) for kind in kinds])
         spread = errors.square().mean(dim=0).sqrt()
-        gate, weights = fit(torch.ones(len(rows), dtype=torch.bool))
-        return cls(size, centre, scale, gate, weights, spread, inverse, reach)
+        return cls(size, centre, scale, gate, weights, spread, variance, inverse, reach)
 
     def estimate(self, signals: Tensor, n_samples: int) -> Estimate:
         """Estimate accuracies from the signals of a window of `n_samples` images."""
@@ -252,12 +267,15 @@ class AccuracyMap:
         leverage = float((row @ self.inverse @ row.T)[0, 0])
         # A window of fewer images than calibrated has more noise of sampling.
         noise = max(0.0, 1 / max(n_samples, 1) - 1 / self.size) / 4
+        disagreement = 1 - float(signals[SIGNALS.index("agreement")])
+        constant, factor = torch.lerp(*self.variance, share[0]).T
+        variances = constant + factor * disagreement**2
         found = []
-        for target, value, spread in zip(
-            TARGETS, values[0].tolist(), self.spread.tolist(), strict=True
+        for target, value, variance in zip(
+            TARGETS, values[0].tolist(), variances.tolist(), strict=True
         ):
             lowest = -1.0 if target == "gain" else 0.0
-            half = _NORMAL_95 * (spread**2 * (1 + leverage) + noise) ** 0.5
+            half = _NORMAL_95 * (variance * (1 + leverage) + noise) ** 0.5
             ends = (min(max(end, lowest), 1.0) for end in (value, value - half, value + half))
             found.append(Interval(*ends))
         source, adapted, gain = found
@@ -266,13 +284,26 @@ class AccuracyMap:
 
     def to_tensors(self) -> dict[str, Tensor]:
         """Return the map as tensors, for an artifact."""
-        names = ("centre", "scale", "gate", "weights", "spread", "inverse", "reach")
+        names = ("centre", "scale", "gate", "weights", "spread", "variance", "inverse", "reach")
         return {name: getattr(self, name) for name in names}
 
     @classmethod
     def from_tensors(cls, size: int, tensors: Mapping[str, Tensor]) -> Self:
         """Return the map that `to_tensors` described."""
         return cls(size, **{name: tensor.double() for name, tensor in tensors.items()})
+
+
+def _fit_variance(errors: Tensor, disagreement: Tensor) -> Tensor:
+    """Return c and d of the variance c + d · disagreement², neither negative, for each target."""
+    squares = errors.square()
+    x = disagreement.square()
+    centred = x - x.mean()
+    factor = (centred @ squares / centred.square().sum().clamp_min(1e-12)).clamp_min(0)
+    constant = squares.mean(dim=0) - factor * x.mean()
+    # Without a constant, the line through zero.
+    through_zero = x @ squares / x.square().sum().clamp_min(1e-12)
+    factor = torch.where(constant < 0, through_zero, factor)
+    return torch.stack([constant.clamp_min(0), factor], dim=1)
 
 
 def _with_one(rows: Tensor) -> Tensor:

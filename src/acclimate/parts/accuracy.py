@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from acclimate import corruptions
 from acclimate.errors import BadInput, UnsuitableModel
 from acclimate.forward import Forward, run
-from acclimate.functional.entropy import entropy
+from acclimate.functional.entropy import information_maximization
 from acclimate.functional.inputs import Normalization
 from acclimate.functional.norm import Statistics, batch_norm_layers, use_statistics
 from acclimate.functional.pixels import Grid, resize_masks
@@ -50,13 +50,19 @@ class Run:
         order: `"shuffled"`, `"sorted"` by class, or `"few"`: images of two classes, repeated.
         batch_size: Batch size.
         statistics: BatchNorm statistics.
+        momentum: Share of the batch in mixed and robust statistics.
         rate: Learning rate of entropy minimisation over all parameters; 0 for no learning.
+        diversity: Weight of the entropy of the mean prediction, which is then maximised.
+        passes: Number of times that the images are predicted; the last time counts.
     """
 
     order: str
     batch_size: int
     statistics: Statistics = "batch"
+    momentum: float = 0.5
     rate: float = 0.0
+    diversity: float = 0.0
+    passes: int = 1
 
 
 class Window(NamedTuple):
@@ -74,17 +80,23 @@ _STATISTICS_RUNS = (
     Run("sorted", 32),
     Run("few", 32),
     Run("shuffled", 4),
+    Run("shuffled", 64, "mixed"),
     Run("shuffled", 16),
+    Run("sorted", 32, "mixed"),
+    Run("shuffled", 64, "robust", momentum=0.1, passes=2),
 )
 _N_FIXED = 3
+# Careful learning, which helps, and several ways to collapse, of which some take many steps.
 _LEARNING_RUNS = (
-    Run("shuffled", 64, "batch", 1e-3),
-    Run("shuffled", 64, "source", 1e-2),
-    Run("sorted", 32, "batch", 1e-2),
-    Run("shuffled", 64, "batch", 1e-2),
-    Run("sorted", 32, "source", 1e-3),
-    Run("few", 32, "source", 1e-2),
-    Run("shuffled", 64, "source", 1e-3),
+    Run("shuffled", 64, "source", rate=3e-4, diversity=1.0, passes=4),
+    Run("shuffled", 64, "batch", rate=3e-3, passes=2),
+    Run("sorted", 32, "source", rate=1e-3),
+    Run("shuffled", 64, "batch", rate=3e-4, diversity=1.0, passes=4),
+    Run("shuffled", 64, "source", rate=1e-2),
+    Run("sorted", 32, "batch", rate=1e-2),
+    Run("shuffled", 64, "batch", rate=1e-3, passes=4),
+    Run("few", 32, "source", rate=1e-2),
+    Run("shuffled", 64, "batch", rate=1e-2, diversity=1.0),
 )
 
 
@@ -114,7 +126,7 @@ class Accuracy(Part):
         corruptions.HELD_OUT, help="corruptions by which source images are shifted"
     )
     severities: tuple[int, ...] = hp((1, 3, 5), help="severities of each shift")
-    n_runs: int = hp(6, low=4, help="number of adapting models per shift and severity")
+    n_runs: int = hp(7, low=4, help="number of adapting models per shift and severity")
 
     @staticmethod
     def find_obstacle(x: Tensor) -> str:
@@ -151,8 +163,9 @@ class Accuracy(Part):
                 clean = clean[~targets.isnan()]  # (rows, 2)
             for each in self._choose_runs(number, has_batch_norm):
                 order = _order(each, labels, generator)
-                adapted = _adapt(context, x[order], each)
-                records = torch.cat([source[order], adapted], dim=-1)
+                described = _adapt(context, x[order], each)
+                adapted = described[..., :3]
+                records = torch.cat([source[order], described], dim=-1)
                 for size, window in _windows(len(order)):
                     signals = measure_signals(
                         records[window].flatten(0, 1), context.info.known_classes
@@ -288,27 +301,43 @@ def _windows(n: int) -> Iterator[tuple[int, slice]]:
 
 
 def _adapt(context: Context, x: Tensor, each: Run) -> Tensor:
-    """Return descriptions of the predictions of a model that adapts while it predicts."""
+    """Return descriptions of the predictions of a model that adapts while it predicts.
+
+    The last of the four columns says which are those of the source model with batch statistics.
+    """
     model = context.model
+    is_norm = not each.rate and each.statistics == "batch"
     optimizer = None
+    if each.rate or each.statistics == "robust":
+        model = copy.deepcopy(model)
     if each.rate:
-        model = copy.deepcopy(model).requires_grad_(True)
-        parameters = [p for p in model.parameters() if p.is_floating_point()]
+        parameters = [p for p in model.requires_grad_(True).parameters() if p.is_floating_point()]
         optimizer = torch.optim.Adam(parameters, lr=each.rate)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    batches = torch.split(x, each.batch_size)
+    n_unseen = len(batches) * (each.passes - 1)
     found = []
-    for batch in torch.split(x, each.batch_size):
+    for number, batch in enumerate(batches * each.passes):
         batch = batch.to(device)
         alone = len(batch) == 1 and each.statistics == "batch"
-        with use_statistics(model, "source" if alone else each.statistics):
-            with torch.set_grad_enabled(optimizer is not None):
-                result = _forward(model, batch, context)
-            mirrored = _forward(model, batch.flip(-1), context)
-            found.append(_describe(result, mirrored))
+        statistics: Statistics = "source" if alone else each.statistics
+        learns = torch.set_grad_enabled(optimizer is not None)
+        with use_statistics(model, statistics, each.momentum), learns:
+            result = _forward(model, batch, context)
+        if number >= n_unseen:
+            with use_statistics(model, statistics, each.momentum, moves=False):
+                described = _describe(result, _forward(model, batch.flip(-1), context))
+            plain = result
+            if not is_norm:
+                with use_statistics(context.model, "source" if len(batch) == 1 else "batch"):
+                    plain = _forward(context.model, batch, context)
+            same = pick_rows(plain.logits, plain.grid).argmax(dim=1).reshape(len(batch), -1, 1)
+            is_same = (same.cpu() == described[..., :1]).float()
+            found.append(torch.cat([described, is_same], dim=-1))
         if optimizer is not None:
             optimizer.zero_grad()
             with torch.enable_grad():
-                loss = entropy(result.logits).mean()
+                loss = information_maximization(result.logits, 1.0, each.diversity)
             if loss.requires_grad and bool(loss.isfinite()):
                 torch.autograd.backward(loss)
                 optimizer.step()
