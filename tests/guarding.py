@@ -11,6 +11,7 @@ from acclimate.functional.signals import SIGNALS, TARGETS, AccuracyMap
 
 #: Windows of the only map. An estimate needs about as many images.
 SIZE = 32
+_SPREAD = 1e-3
 
 
 def script_map(gain: float, by: Mapping[str, float] | None = None) -> AccuracyMap:
@@ -28,13 +29,16 @@ def script_map(gain: float, by: Mapping[str, float] | None = None) -> AccuracyMa
         weights[:, 2, 1 + SIGNALS.index(name)] = weight
     gate = torch.zeros(1 + n + n * (n + 1) // 2).double()
     gate[0] = -50.0  # the stream is never taken for a correlated one
+    variance = torch.zeros(2, len(TARGETS), 2).double()
+    variance[..., 0] = _SPREAD**2  # however much the models disagree
     return AccuracyMap(
         size=SIZE,
         centre=torch.zeros(n).double(),
         scale=torch.ones(n).double(),
         gate=gate,
         weights=weights,
-        spread=torch.full((len(TARGETS),), 1e-3).double(),
+        spread=torch.full((len(TARGETS),), _SPREAD).double(),
+        variance=variance,
         inverse=torch.zeros(1 + n, 1 + n).double(),
         reach=torch.tensor(1.0).double(),
     )

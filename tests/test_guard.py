@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import acclimate
 from acclimate import Guard
+from acclimate.functional.signals import RECORD, SIGNALS, measure_signals
 from acclimate.methods import METHODS
 from acclimate.snapshot import flatten_tree
 from acclimate.testing.cases import METHOD_OPTIONS, Case, tiny_artifact
@@ -119,6 +120,107 @@ def test_a_state_is_resumed_reset_and_given_back(method, tmp_path):
     given = uncut.unwrap().state_dict()
     for key, tensor in tiny_model(model_of(method)).state_dict().items():
         assert torch.equal(given[key], tensor)
+
+
+# What is measured ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "batch_size", "answers", "n_forwards"),
+    [
+        ("batch_norm", 16, True, 9 + 5 * 3),
+        ("batch_norm", 16, False, 3 * 4),
+        ("group_norm", 16, True, 9 + 5 * 2),  # no statistics of batches
+        ("group_norm", 16, False, 3 * 3),
+        ("batch_norm", 1, True, 9 + 5 * 2),  # nor of single images
+        ("batch_norm", 1, False, 3 * 3),
+    ],
+)
+def test_forwards_are_counted(model, batch_size, answers, n_forwards, monkeypatch):
+    adapted = build("source", model=model, answers=answers)
+    calls = []
+    adapted.guard._source.register_forward_hook(lambda *_: calls.append("source"))
+    view = adapted.predict_view
+    monkeypatch.setattr(adapted, "predict_view", lambda x: (calls.append("adapted"), view(x))[1])
+    run(adapted, tiny_batches(9, batch_size, seed=6))
+    assert adapted.guard.every == (2 if answers else 4)
+    assert adapted.report().n_forwards == len(calls) == n_forwards
+    assert calls.count("adapted") == (5 if answers else 3)
+
+
+@torch.no_grad()
+def predict_by_batch(x):
+    """Predict by the source model with statistics of the batch."""
+    model = tiny_model("batch_norm")
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.train()
+    return model(x)
+
+
+def watch(method, every, monkeypatch, **options):
+    """Return the records of the guard, and whether its predictions are those of `norm`, by hand."""
+    guard = Guard(script_gain(tiny_artifact("batch_norm")), answers=False, every=every)
+    adapted = acclimate.adapt(tiny_model("batch_norm"), method, guard=guard, **options)
+    by_batch = []
+    review = Guard.review
+
+    def look(self, method, x, made):
+        by_batch.append([])
+        for own, norm in zip(made.logits.tolist(), predict_by_batch(x).tolist(), strict=True):
+            by_batch[-1].append(float(own.index(max(own)) == norm.index(max(norm))))
+        return review(self, method, x, made)
+
+    monkeypatch.setattr(Guard, "review", look)
+    run(adapted, BATCHES)
+    # A guard that only watches records what it probes.
+    return guard.tree()["records"][:, 0], [value for each in by_batch[::every] for value in each]
+
+
+def norm_agreement(records):
+    return float(measure_signals(records, N_CLASSES)[SIGNALS.index("norm_agreement")])
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_norm_agrees_with_itself(every, monkeypatch):
+    records, expected = watch("norm", every, monkeypatch)
+    assert records[:, 6].tolist() == expected
+    assert norm_agreement(records) == 1
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize(
+    ("method", "options"), [("tent", {"lr": 0.3}), ("entropy", {"lr": 0.1}), ("source", {})]
+)
+def test_models_that_moved_agree_less_with_norm(method, options, every, monkeypatch):
+    """Their weights moved, or their statistics are not those of the batch."""
+    records, expected = watch(method, every, monkeypatch, **options)
+    assert records[:, 6].tolist() == expected
+    assert norm_agreement(records) == pytest.approx(sum(expected) / len(expected), abs=1e-12)
+    assert 0 < norm_agreement(records) < 1
+
+
+def test_batches_without_a_probe_are_recorded_without_what_it_tells():
+    adapted = build("tent", gain=0.5)
+    run(adapted, BATCHES)
+    records = adapted.guard.tree()["records"]
+    assert records.shape == (96, 1, len(RECORD))
+    is_probed = torch.arange(96) // 16 % 2 == 0
+    for column in ("source_steady", "adapted_steady", "is_as_norm"):
+        known = ~records[:, 0, RECORD.index(column)].isnan()
+        assert torch.equal(known, is_probed), column
+
+
+@pytest.mark.parametrize(("model", "batch_size"), [("group_norm", 16), ("batch_norm", 1)])
+def test_without_statistics_of_batches_norm_is_the_source_model(model, batch_size):
+    guard = Guard(script_gain(tiny_artifact(model), 0.5), every=1)
+    adapted = acclimate.adapt(tiny_model(model), "infomax", guard=guard, lr=0.1)
+    run(adapted, tiny_batches(6, batch_size, seed=6))
+    records = guard.tree()["records"][:, 0]
+    assert len(records) == 6 * batch_size
+    assert torch.equal(records[:, 6], (records[:, 0] == records[:, 3]).float())
+    # Single images are not learned from.
+    assert set(records[:, 6].tolist()) == ({1.0} if batch_size == 1 else {0.0, 1.0})
 
 
 # Scripted methods ---------------------------------------------------------------------------------
@@ -337,7 +439,7 @@ def test_a_review_that_fails_leaves_everything_as_before(method, where, monkeypa
 def test_it_warns_once_if_adaptation_hurts(answers):
     adapted = build("tent", gain=-0.5, answers=answers)
     with warns("adaptation_hurts") as notes:
-        run(adapted, tiny_batches(24, 16, seed=6))
+        run(adapted, tiny_batches(40, 16, seed=6))
     assert len(notes) == 1
     assert ("guard=True" in str(notes[0])) != answers
 
@@ -395,4 +497,10 @@ def test_reports_are_readable():
     assert "not yet known" in str(adapted.report())
     run(adapted, tiny_batches(3, 16))
     assert adapted.estimate() == adapted.report().estimate
-    assert "answered by the source model" in str(adapted.report())
+    lines = str(adapted.report()).splitlines()
+    assert lines[0] == "48 images, 48 answered by the source model; now answering: source"
+    assert lines[2:] == [
+        "states restored: 1, rests: 0, learning rate × 0.5",
+        "batches answered by the source model because too few images were seen: 1",
+        "batches answered by the source model because adaptation is estimated to hurt: 2",
+    ]

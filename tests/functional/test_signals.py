@@ -16,7 +16,9 @@ from acclimate.functional.signals import (
     PIXELS_PER_IMAGE,
     RECORD,
     SIGNALS,
+    TARGETS,
     AccuracyMap,
+    _fit_variance,
     describe_predictions,
     find_places,
     is_correlated,
@@ -78,13 +80,29 @@ def by_hand(records, n_classes):
             n_repeated / (n - 1) if n > 1 else math.nan,
         ]
     found.append(sum(record[0] == record[3] for record in records) / len(records))
+    n_known = n_as_norm = 0
+    for record in records:
+        if not math.isnan(record[6]):
+            n_known += 1
+            n_as_norm += record[6] == 1
+    found.append(n_as_norm / n_known if n_known else math.nan)
     return found
+
+
+def random_fact(random, p_unknown):
+    """Return 1 or 0, or NaN if it is not known."""
+    return math.nan if random.random() < p_unknown else float(random.integers(2))
 
 
 def random_half(random, n_classes, p_unknown):
     """Return class, confidence and steadiness, as one model predicts."""
-    steady = math.nan if random.random() < p_unknown else float(random.integers(2))
+    steady = random_fact(random, p_unknown)
     return [float(random.integers(n_classes)), float(np.float32(random.random())), steady]
+
+
+def random_record(random, n_classes, p_unknown):
+    halves = [random_half(random, n_classes, p_unknown) for _ in range(2)]
+    return [*halves[0], *halves[1], random_fact(random, p_unknown)]
 
 
 @settings(deadline=None, max_examples=50)
@@ -93,9 +111,7 @@ def random_half(random, n_classes, p_unknown):
 )
 def test_signals_are_those_of_loops(n, n_classes, seed, p):
     random = draws(seed)
-    records = [
-        random_half(random, n_classes, p) + random_half(random, n_classes, p) for _ in range(n)
-    ]
+    records = [random_record(random, n_classes, p) for _ in range(n)]
     found = measure_signals(torch.tensor(records), n_classes)
     assert found.dtype == torch.float64
     assert len(found) == len(SIGNALS)
@@ -108,9 +124,9 @@ def test_concentration_of_equal_and_of_spread_predictions():
     """About 0 if all predictions are equal, −1 if they spread evenly; the size has no bias."""
     place = SIGNALS.index("source_concentration")
     for n in (20, 400):
-        equal = torch.zeros(n, 6)
+        equal = torch.zeros(n, len(RECORD))
         assert measure_signals(equal, 10)[place] == pytest.approx(math.log(1.1, 10), abs=1e-12)
-    different = torch.zeros(10, 6)
+    different = torch.zeros(10, len(RECORD))
     different[:, 0] = torch.arange(10)
     assert measure_signals(different, 10)[place] == pytest.approx(-1.0, abs=1e-12)
     random = torch.Generator().manual_seed(0)
@@ -118,7 +134,7 @@ def test_concentration_of_equal_and_of_spread_predictions():
     for n in (8, 200):
         pairs = []
         for _ in range(800):
-            records = torch.zeros(n, 6)
+            records = torch.zeros(n, len(RECORD))
             records[:, 0] = torch.randint(4, (n,), generator=random)
             share = measure_signals(records, 4)[place] * math.log(4)
             pairs.append(math.exp(share) - 1 / 4)
@@ -186,13 +202,21 @@ def windows(n=120, seed=0, noise=0.02):
     random = draws(seed)
     signals = random.normal(size=(n, len(SIGNALS))) * random.uniform(0.05, 0.3, len(SIGNALS))
     signals += random.uniform(-0.5, 0.8, len(SIGNALS))
-    correlated = signals[:, 3] + 0.1 * random.normal(size=n) > np.quantile(signals[:, 3], 0.6)
+    # One signal tells the kinds, with noise that is a share of its scale: how well they can be told
+    # does not depend on the number of signals, which changes all draws.
+    telling = signals[:, 3]
+    blur = 0.73 * telling.std() * random.normal(size=n)
+    correlated = telling + blur > np.quantile(telling, 0.6)
     first, second = random.normal(size=(2, 2, len(SIGNALS))) * 0.3
     weights = np.where(correlated[:, None, None], first, second)
     accuracies = 0.5 + np.einsum("nts,ns->nt", weights, signals - signals.mean(0))
     accuracies += noise * random.normal(size=accuracies.shape)
     shifts = [f"shift {number}" for number in random.integers(6, size=n)]
     return signals, accuracies.clip(0, 1), correlated, shifts
+
+
+def targets_of(accuracies):
+    return np.concatenate([accuracies, accuracies[:, 1:] - accuracies[:, :1]], axis=1)
 
 
 def ridge(rows, targets):
@@ -232,7 +256,7 @@ class Plain:
     def __init__(self, signals, accuracies, correlated):
         self.centre, self.scale = signals.mean(0), signals.std(0) + 1e-3
         rows = self.standardise(signals)
-        targets = np.concatenate([accuracies, accuracies[:, 1:] - accuracies[:, :1]], axis=1)
+        targets = targets_of(accuracies)
         self.fit(rows, targets, correlated)
         gram = rows.T @ rows + np.diag([1e-6] + [1.0] * (rows.shape[1] - 1))
         self.inverse = np.linalg.inv(gram)
@@ -255,6 +279,39 @@ class Plain:
         share = np.interp(share, [UNLIKELY, 1 - UNLIKELY], [0.0, 1.0])
         found = {name: (rows @ weights.T).clip(-1, 1) for name, weights in self.weights.items()}
         return (1 - share) * found["mixed"] + share * found["correlated"]
+
+
+def left_out_errors(signals, accuracies, correlated, shifts):
+    """Return the errors for each shift of a map that was fitted without it."""
+    plain, targets = Plain(signals, accuracies, correlated), targets_of(accuracies)
+    rows, errors = plain.standardise(signals), np.full_like(targets, np.nan)
+    for shift in sorted(set(shifts)):
+        inside = np.array([other == shift for other in shifts])
+        plain.fit(rows[~inside], targets[~inside], correlated[~inside])
+        errors[inside] = plain.predict(rows[inside]) - targets[inside]
+    return errors
+
+
+def plain_variance(errors, disagreement):
+    """Return constant and factor of the variance, and how they were found, for each target.
+
+    Of a straight line through squared errors over squared disagreements, by least squares. A line
+    that falls is replaced by the mean, one that begins below zero by the one that begins at zero.
+    """
+    found, ways = [], []
+    x = np.array([value**2 for value in disagreement])
+    for column in np.asarray(errors).T:
+        y = np.array([error**2 for error in column])
+        factor, constant = np.polyfit(x, y, 1)
+        way = "line"
+        if factor < 0:
+            constant, factor, way = y.mean(), 0.0, "mean"
+        elif constant < 0:
+            (factor,) = np.linalg.lstsq(x[:, None], y, rcond=None)[0]
+            constant, way = 0.0, "zero"
+        found.append([constant, factor])
+        ways.append(way)
+    return np.array(found), ways
 
 
 def fit(signals, accuracies, correlated, shifts, size=128):
@@ -289,20 +346,64 @@ def test_a_map_is_that_of_a_second_implementation():
         )
 
 
-def test_the_spread_is_the_error_on_shifts_that_were_left_out():
+def test_spread_and_variance_are_of_the_errors_on_shifts_that_were_left_out():
     signals, accuracies, correlated, shifts = windows()
     made = fit(signals, accuracies, correlated, shifts)
-    plain = Plain(signals, accuracies, correlated)
-    rows = plain.standardise(signals)
-    targets = np.concatenate([accuracies, accuracies[:, 1:] - accuracies[:, :1]], axis=1)
-    squares = []
-    for shift in sorted(set(shifts)):
-        inside = np.array([other == shift for other in shifts])
-        plain.fit(rows[~inside], targets[~inside], correlated[~inside])
-        squares.append((plain.predict(rows[inside]) - targets[inside]) ** 2)
-    expected = np.sqrt(np.concatenate(squares).mean(0))
+    errors = left_out_errors(signals, accuracies, correlated, shifts)
+    expected = np.sqrt((errors**2).mean(0))
     assert made.spread.tolist() == pytest.approx(list(expected), abs=1e-8)
     assert made.spread.min() > 0.005
+    disagreement = 1 - signals[:, SIGNALS.index("agreement")]
+    assert made.variance.shape == (len(KINDS), len(TARGETS), 2)
+    for found, kind in zip(made.variance.numpy(), (~correlated, correlated), strict=True):
+        expected, _ = plain_variance(errors[kind], disagreement[kind])
+        assert np.allclose(found, expected, rtol=0, atol=1e-8)
+
+
+@settings(deadline=None, max_examples=50)
+@given(n=st.integers(3, 60), seed=st.integers(0, 999), share=st.floats(0, 1))
+def test_a_variance_is_that_of_a_second_implementation(n, seed, share):
+    random = draws(seed)
+    disagreement = random.random(n)
+    size = np.sqrt(share * 0.04 + (1 - share) * 0.2 * disagreement**2)
+    errors = size[:, None] * random.normal(size=(n, len(TARGETS)))
+    found = _fit_variance(torch.from_numpy(errors), torch.from_numpy(disagreement))
+    expected, _ = plain_variance(errors, disagreement)
+    assert found.shape == (len(TARGETS), 2)
+    assert np.allclose(found.numpy(), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_variance_is_a_line_a_mean_or_a_line_through_zero():
+    """Neither constant nor factor is negative; each target has its own case."""
+    disagreement = np.array([0.1, 0.2, 0.4, 0.6, 0.8])
+    x = disagreement**2
+    squares = {"line": 0.01 + 0.3 * x, "mean": 0.5 - 0.4 * x, "zero": 0.7 * x**2}
+    errors = np.stack([np.sqrt(column) for column in squares.values()], axis=1)
+    errors *= np.array([[1], [-1], [1], [-1], [-1]])  # signs do not matter
+    expected, ways = plain_variance(errors, disagreement)
+    assert ways == list(squares)
+    found = _fit_variance(torch.from_numpy(errors), torch.from_numpy(disagreement)).numpy()
+    assert np.allclose(found, expected, rtol=0, atol=1e-12)
+    assert np.allclose(found[0], [0.01, 0.3], rtol=0, atol=1e-12)
+    assert np.allclose(found[1], [squares["mean"].mean(), 0.0], rtol=0, atol=1e-12)
+    through_zero = (x * squares["zero"]).sum() / (x**2).sum()
+    assert np.allclose(found[2], [0.0, through_zero], rtol=0, atol=1e-12)
+    assert through_zero > 0
+
+
+@pytest.mark.parametrize("disagreement", [0.0, 0.3])
+def test_a_variance_without_a_slope_is_a_constant(disagreement):
+    """All windows disagree as much, so that nothing tells a slope."""
+    errors = torch.from_numpy(draws(2).normal(size=(20, 3)))
+    found = _fit_variance(errors, torch.full((20,), disagreement).double())
+    assert torch.allclose(found[:, 0], errors.square().mean(dim=0), rtol=0, atol=1e-9)
+    assert torch.allclose(found[:, 1], torch.zeros(3).double(), rtol=0, atol=1e-9)
+
+
+def test_streams_of_one_kind_have_one_variance():
+    signals, accuracies, correlated, shifts = windows()
+    made = fit(signals, accuracies, np.zeros_like(correlated), shifts)
+    assert torch.equal(made.variance[0], made.variance[1])
 
 
 def test_too_few_windows_of_a_kind_share_one_regression():
@@ -311,15 +412,25 @@ def test_too_few_windows_of_a_kind_share_one_regression():
     few[np.flatnonzero(correlated)[: len(SIGNALS) + 1]] = True  # one fewer than needed
     made, plain = fit(signals, accuracies, few, shifts), Plain(signals, accuracies, few)
     rows = plain.standardise(signals)
-    targets = np.concatenate([accuracies, accuracies[:, 1:] - accuracies[:, :1]], axis=1)
+    targets = targets_of(accuracies)
     assert np.allclose(made.weights[1].numpy(), ridge(rows, targets), rtol=0, atol=1e-9)
     assert np.allclose(made.weights[0].numpy(), ridge(rows[~few], targets[~few]), rtol=0, atol=1e-9)
 
 
-def test_one_shift_only_gives_no_spread():
+def test_the_errors_of_one_shift_only_are_those_of_the_fit():
     signals, accuracies, correlated, _ = windows(40)
     made = fit(signals, accuracies, correlated, ["clean"] * 40)
-    assert made.spread.tolist() == [0.0, 0.0, 0.0]
+    plain = Plain(signals, accuracies, correlated)
+    errors = plain.predict(plain.standardise(signals)) - targets_of(accuracies)
+    assert made.spread.tolist() == pytest.approx(list(np.sqrt((errors**2).mean(0))), abs=1e-8)
+    assert made.spread.min() > 0
+    disagreement = 1 - signals[:, SIGNALS.index("agreement")]
+    for found, kind in zip(made.variance.numpy(), (~correlated, correlated), strict=True):
+        expected, _ = plain_variance(errors[kind], disagreement[kind])
+        assert np.allclose(found, expected, rtol=0, atol=1e-8)
+    assert made.variance.sum(dim=-1).min() > 0
+    found = made.estimate(made.centre, 128)
+    assert found.gain.low < found.gain.value < found.gain.high
 
 
 def test_a_linear_relation_is_recovered():

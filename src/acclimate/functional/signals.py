@@ -196,7 +196,8 @@ class AccuracyMap:
         gate: Weights of the logistic regression.
         weights: (2, targets, 1 + signals): for mixed and for correlated streams, intercept and
             weights of the standardised signals.
-        spread: Standard deviation of the error of each target for shifts that were left out.
+        spread: Standard deviation of the error of each target for shifts that were left out; of the
+            fit itself if there is one shift only.
         variance: (2, targets, 2): for mixed and for correlated streams, the variance of that error
             as a constant and a factor of the squared share of images on which the models disagree:
             where they agree, one is as accurate as the other.
@@ -230,7 +231,8 @@ class AccuracyMap:
             signals: (windows, signals), all finite.
             accuracies: (windows, 2): of the source and of the adapted model.
             is_correlated: (windows,): whether the stream showed few classes at a time.
-            shifts: The shift of each window. The spread is measured by leaving out one at a time.
+            shifts: The shift of each window. Errors are measured by leaving out one at a time; if
+                there is only one, they are those of the fit itself, which are too small.
         """
         accuracies = accuracies.double()
         targets = torch.cat([accuracies, accuracies[:, 1:] - accuracies[:, :1]], dim=1)
@@ -249,13 +251,14 @@ class AccuracyMap:
         errors = torch.zeros_like(targets)
         for shift in dict.fromkeys(shifts):
             left_out = torch.tensor([other == shift for other in shifts])
-            if not left_out.all():
-                errors[left_out] = _blend(rows[left_out], *fit(~left_out))[0] - targets[left_out]
+            # A single shift cannot be left out: its errors are those of the fit itself.
+            fitted = left_out if bool(left_out.all()) else ~left_out
+            errors[left_out] = _blend(rows[left_out], *fit(fitted))[0] - targets[left_out]
         everything = torch.ones(len(rows), dtype=torch.bool)
         gate, weights = fit(everything)
         disagreement = 1 - signals[:, SIGNALS.index("agreement")].double()
-        kinds = (~is_correlated, is_correlated)
-        kinds = tuple(kind if bool(kind.any()) else everything for kind in kinds)
+        kinds = [~is_correlated, is_correlated]
+        kinds = [kind if bool(kind.any()) else everything for kind in kinds]
         variance = torch.stack([_fit_variance(errors[kind], disagreement[kind]) for kind in kinds])
         spread = errors.square().mean(dim=0).sqrt()
         return cls(size, centre, scale, gate, weights, spread, variance, inverse, reach)
@@ -268,7 +271,8 @@ class AccuracyMap:
         # A window of fewer images than calibrated has more noise of sampling.
         noise = max(0.0, 1 / max(n_samples, 1) - 1 / self.size) / 4
         disagreement = 1 - float(signals[SIGNALS.index("agreement")])
-        constant, factor = torch.lerp(*self.variance, share[0]).T
+        mixed, correlated = self.variance
+        constant, factor = torch.lerp(mixed, correlated, share[0]).T
         variances = constant + factor * disagreement**2
         found = []
         for target, value, variance in zip(
