@@ -102,7 +102,10 @@ class GuardReport:
             + (", resting now" if self.is_resting else "")
             + f", learning rate × {self.rate:g}",
         ]
-        lines += [f"batches answered by the source model because {why}: {n}" for why, n in self.reasons.items()]
+        lines += [
+            f"batches answered by the source model because {why}: {n}"
+            for why, n in self.reasons.items()
+        ]
         return "\n".join(lines)
 
 

@@ -38,6 +38,7 @@ from acclimate.parts import (
     Contrast,
     Features,
     FisherInformation,
+    Mirror,
     Part,
     Penalty,
     Prototypes,
@@ -53,7 +54,7 @@ from acclimate.storage import versions
 from acclimate.terms import TERMS
 
 #: The parts that are prepared by default.
-DEFAULT_PARTS: tuple[type[Part], ...] = (Penalty, Prototypes, Features, Accuracy)
+DEFAULT_PARTS: tuple[type[Part], ...] = (Penalty, Prototypes, Features, Accuracy, Mirror)
 
 
 def prepare(

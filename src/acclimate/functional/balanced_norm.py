@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from acclimate.functional.norm import batch_norm_layers
+from acclimate.functional.norm import batch_norm_layers, renormalise
 
 
 def start_moments(mean: Tensor, variance: Tensor, n_classes: int) -> Tensor:
@@ -109,11 +109,7 @@ def use_balanced(
                 moved[name] = own.detach()
         if own is None:
             return inputs
-        new_mean, new_variance = mix_classes(own)
-        factor = ((variance.detach() + layer.eps) / (new_variance + layer.eps)).sqrt()
-        shape = [1, -1, *[1] * (x.dim() - 2)]
-        shifted = (x - new_mean.to(x.dtype).view(shape)) * factor.to(x.dtype).view(shape)
-        return (shifted + mean.detach().to(x.dtype).view(shape), *inputs[1:])
+        return (renormalise(layer, x, *mix_classes(own)), *inputs[1:])
 
     def hook(name: str, layer: _BatchNorm) -> torch.utils.hooks.RemovableHandle:
         return layer.register_forward_pre_hook(lambda _, inputs: balance(name, layer, inputs))

@@ -21,7 +21,7 @@ from acclimate.errors import UnsuitableModel, name_some
 from acclimate.functional.across import active
 from acclimate.functional.sync_norm import share_statistics, shared_moments
 
-Statistics = Literal["batch", "running", "source", "mixed", "robust"]
+Statistics = Literal["batch", "running", "source", "mixed", "robust", "auto"]
 STATISTICS: tuple[str, ...] = get_args(Statistics)
 
 NORM_LAYERS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
@@ -83,14 +83,15 @@ def _move_running_statistics(layer: _BatchNorm, inputs: tuple[Tensor, ...], shar
     mean, variance = layer.running_mean, layer.running_var
     if mean is None or variance is None:
         return
-    batch_mean, batch_variance = _batch_moments(inputs[0].detach(), mean.dtype, correction=1)
+    batch_mean, batch_variance = batch_moments(inputs[0].detach(), mean.dtype, correction=1)
     # A batch that overflowed inside the model must not affect the next batch.
     if bool(torch.isfinite(batch_mean).all() & torch.isfinite(batch_variance).all()):
         mean.lerp_(batch_mean, share)
         variance.lerp_(batch_variance, share)
 
 
-def _batch_moments(x: Tensor, dtype: torch.dtype, correction: int) -> tuple[Tensor, Tensor]:
+def batch_moments(x: Tensor, dtype: torch.dtype, correction: int) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of each channel, over all processes that share the batch."""
     if (shard := active()) is not None:
         mean, variance, _ = shared_moments(x.to(dtype), correction, shard)
         return mean, variance
@@ -114,16 +115,32 @@ def _mix_statistics(
     if mean is None or variance is None:
         return inputs
     x = inputs[0]
-    batch_mean, batch_variance = _batch_moments(x, mean.dtype, correction)
+    batch_mean, batch_variance = batch_moments(x, mean.dtype, correction)
     mixed_mean = torch.lerp(mean.detach().clone(), batch_mean, share)
     mixed_variance = torch.lerp(variance.detach().clone(), batch_variance, share)
     if keep and bool(torch.isfinite(mixed_mean).all() & torch.isfinite(mixed_variance).all()):
         mean.copy_(mixed_mean.detach())
         variance.copy_(mixed_variance.detach())
+    return (renormalise(layer, x, mixed_mean, mixed_variance), *inputs[1:])
+
+
+def renormalise(layer: _BatchNorm, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """Return an input that the layer's running statistics normalise as others would the given one.
+
+    Args:
+        layer: A BatchNorm layer with running statistics, in evaluation mode.
+        x: Its input.
+        mean: The mean to normalise with, by channel.
+        variance: The variance to normalise with.
+    """
+    own_mean, own_variance = layer.running_mean, layer.running_var
+    if own_mean is None or own_variance is None:
+        return x
     shape = [1, -1, *[1] * (x.dim() - 2)]
-    factor = ((variance.detach() + layer.eps) / (mixed_variance + layer.eps)).sqrt()
-    shifted = (x - mixed_mean.to(x.dtype).view(shape)) * factor.to(x.dtype).view(shape)
-    return (shifted + mean.detach().to(x.dtype).view(shape), *inputs[1:])
+    # A copy, because the buffers may move before the backward pass.
+    factor = ((own_variance.detach().clone() + layer.eps) / (variance + layer.eps)).sqrt()
+    shifted = (x - mean.to(x.dtype).view(shape)) * factor.to(x.dtype).view(shape)
+    return shifted + own_mean.detach().to(x.dtype).view(shape)
 
 
 def _plain_layout(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -153,7 +170,8 @@ def use_statistics(
             flows through them. `"source"`: the running statistics as trained. `"mixed"`: a mixture
             of the running statistics and those of the batch (share `momentum`, unbiased variance);
             nothing is stored, and gradients flow through the statistics of the batch. `"robust"`:
-            such a mixture (biased variance) that is stored as running statistics.
+            such a mixture (biased variance) that is stored as running statistics. `"auto"`: those
+            of the source here; `acclimate.functional.stream_norm` replaces them.
         momentum: The share of the batch for `"running"`, `"mixed"` and `"robust"`.
         moves: Whether running statistics are updated; False for a second view of a batch and
             without learning. `"running"` and `"robust"` are then like `"source"`.

@@ -27,6 +27,7 @@ from acclimate.methods.rpl import Rpl
 from acclimate.methods.sar import Sar
 from acclimate.methods.shot import Shot
 from acclimate.methods.source import Source
+from acclimate.methods.steady import Steady
 from acclimate.methods.supervised import Supervised
 from acclimate.methods.swr import SwrMethod
 from acclimate.methods.swr_fixmatch import SwrFixmatch
@@ -57,6 +58,7 @@ METHODS: Registry[Method] = Registry(
         SwrMethod,
         NspMethod,
         SwrNsp,
+        Steady,
         SwrFixmatch,
         Eta,
         Eata,

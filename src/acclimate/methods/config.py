@@ -44,7 +44,8 @@ class Config(Values):
         "batch",
         choices=STATISTICS,
         help="BatchNorm statistics: of the batch, running (move, then used), the source's, "
-        "mixed (source and batch), or robust (mixed and kept)",
+        "mixed (source and batch), robust (mixed and kept), or auto (source and stream, "
+        "for batches of any size and streams of any order)",
     )
     statistics_momentum: float = hp(
         0.1, low=0.0, high=1.0, help="share of the batch in running, mixed and robust statistics"

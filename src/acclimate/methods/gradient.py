@@ -287,8 +287,8 @@ class GradientMethod(Method):
         """Refuse speed options that would change the result in an unintended way."""
         moving = self.moving_statistics
         excluded = {
-            "micro_batch": ("running", "robust", "balanced"),
-            "checkpoint": ("robust", "balanced"),
+            "micro_batch": ("running", "robust", "balanced", "auto"),
+            "checkpoint": ("robust", "balanced", "auto"),
         }
         for option, statistics in excluded.items():
             if getattr(self.speed, option) and moving in statistics:
@@ -488,9 +488,9 @@ class NormLayersMethod(GradientMethod):
 
 
 def build_optimizer(
-    parameters: Sequence[nn.Parameter], config: GradientConfig
+    parameters: Sequence[nn.Parameter] | Sequence[dict[str, Any]], config: GradientConfig
 ) -> torch.optim.Optimizer:
-    """Build the optimiser that a configuration names."""
+    """Build the optimiser that a configuration names, for parameters or groups of them."""
     shared: Any = {"lr": config.lr, "weight_decay": config.weight_decay}
     if config.optimizer == "sgd":
         momentum, nesterov = config.sgd_momentum, config.nesterov

@@ -16,6 +16,7 @@ import copy
 import dataclasses
 import inspect
 import json
+import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -37,8 +38,9 @@ from acclimate.errors import (
     warn,
 )
 from acclimate.forward import Call, Forward, LogitsAt, get_logits, replace_logits, run, run_eagerly
-from acclimate.functional.across import Processes, batch_size
+from acclimate.functional.across import Processes, batch_mean, batch_size
 from acclimate.functional.checkpointing import forget_activations
+from acclimate.functional.entropy import log_probs
 from acclimate.functional.inputs import (
     Normalization,
     check_batch,
@@ -50,6 +52,15 @@ from acclimate.functional.norm import Statistics, batch_norm_layers, use_statist
 from acclimate.functional.pixels import Grid, to_maps
 from acclimate.functional.precision import fast_autocast
 from acclimate.functional.signals import Estimate, is_correlated
+from acclimate.functional.stream_norm import (
+    PROBE,
+    stream_share,
+    trust,
+    use_stream,
+    weigh_batch,
+    with_benefit,
+)
+from acclimate.functional.views import spread
 from acclimate.guard import Guard, GuardReport
 from acclimate.introspect import ModelInfo, check_logits, suits_channels_last, takes, try_forward
 from acclimate.methods.compute import Speed
@@ -220,6 +231,8 @@ class Method(nn.Module):
 
     model: nn.Module
     config: Config
+    #: State of `statistics="auto"`; see `acclimate.functional.stream_norm`.
+    stream: dict[str, Any] | None
     input_shape: list[int] | None
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -287,6 +300,8 @@ class Method(nn.Module):
         self.add_state(
             "input_shape", list(artifact.card["input_shape"]) if artifact is not None else None
         )
+        if config.statistics == "auto":
+            self.add_state("stream", None)
         self.setup()
         self._initial = self.snapshot()
         _borrowers[model] = weakref.ref(self)
@@ -566,6 +581,8 @@ class Method(nn.Module):
             if self.is_learning:
                 self.counts.skip("single")
             return self.run(x, statistics="source").logits
+        if self.is_learning and self.statistics == "auto" and self._has_batch_norm:
+            self._probe_stream(x)
         if self.is_learning and (self.guard is None or self.guard.lets_learn):
             return self.step(x)
         if self.is_learning:
@@ -588,7 +605,7 @@ class Method(nn.Module):
             return
         remedy = (
             "Use larger batches, guard=True, which answers with the source model where adaptation "
-            'hurts, or statistics="mixed" or "source".'
+            'hurts, or statistics="auto" or "source".'
         )
         n = batch_size(x)
         if n < SMALL_BATCH and "small_batch" not in self._warned:
@@ -633,11 +650,39 @@ class Method(nn.Module):
         if self._channels_last and x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         with use_statistics(model, chosen, share, moves), ExitStack() as stack:
+            if chosen == "auto":
+                stack.enter_context(self._use_stream(model, batch_size(x), moves))
             if self.speed.checkpoint:
                 # Recomputation must not change running statistics a second time.
                 again = partial(use_statistics, model, chosen, share, moves=False)
                 stack.enter_context(forget_activations(model, again))
             return run(model, x, head, self.logits_at, self._call)
+
+    @contextmanager
+    def _use_stream(self, model: nn.Module, n: int, moves: bool) -> Iterator[None]:
+        """Normalise a pass over n samples with the statistics of the stream; remember them."""
+        own, n_effective = weigh_batch(self.stream, n)
+        share = stream_share(n_effective) * trust(self.stream)
+        with use_stream(model, self.stream, own, share) as moved:
+            yield
+        is_finite = all(bool(moments.isfinite().all()) for moments in moved.values())
+        if moves and self.is_learning and moved and is_finite:
+            benefit = None if self.stream is None else self.stream["benefit"]
+            self.stream = {"n": n_effective, "moments": moved, "benefit": benefit}
+
+    def _probe_stream(self, x: Tensor) -> None:
+        """Compare the confidence with the source's statistics and with those of the stream."""
+        images = x[spread(x, PROBE)]
+        own, n_effective = weigh_batch(self.stream, batch_size(x))
+        with use_statistics(self.model, "source"):
+            source = run(self.model, images, None, self.logits_at, self._call).logits
+            with use_stream(self.model, self.stream, own, stream_share(n_effective)):
+                here = run(self.model, images, None, self.logits_at, self._call).logits
+        self.counts.forwards += 2
+        values = [log_probs(logits).exp().amax(dim=1) for logits in (here, source)]
+        difference = float(batch_mean(values[0] - values[1]))
+        if math.isfinite(difference):
+            self.stream = with_benefit(self.stream, difference, batch_size(images))
 
     def _expected_shape(self, x: object) -> tuple[int, ...] | None:
         """Return the shape that samples must have; None if it is not known yet."""

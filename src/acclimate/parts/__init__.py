@@ -4,6 +4,7 @@ from acclimate.parts.accuracy import Accuracy
 from acclimate.parts.contrast import Contrast
 from acclimate.parts.features import Features
 from acclimate.parts.fisher import FisherInformation
+from acclimate.parts.mirror import Mirror
 from acclimate.parts.part import PARTS, Context, Part, get_part, register_part
 from acclimate.parts.penalty import Penalty
 from acclimate.parts.prototypes import Prototypes
@@ -15,6 +16,7 @@ __all__ = [
     "Contrast",
     "Features",
     "FisherInformation",
+    "Mirror",
     "Part",
     "Penalty",
     "Prototypes",

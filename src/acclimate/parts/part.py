@@ -97,7 +97,15 @@ class Part(Values):
 
 #: The order of preparation, and the offsets of the random seeds. Do not change the numbers:
 #: artifacts must stay reproducible.
-_NUMBERS = {"penalty": 0, "prototypes": 1, "features": 2, "fisher": 3, "contrast": 4, "accuracy": 5}
+_NUMBERS = {
+    "penalty": 0,
+    "prototypes": 1,
+    "features": 2,
+    "fisher": 3,
+    "contrast": 4,
+    "accuracy": 5,
+    "mirror": 6,
+}
 
 
 def get_place(part: Part) -> int:

@@ -1,0 +1,175 @@
+"""BatchNorm statistics of a stream, for batches of any size and streams of any order (`"auto"`).
+
+Statistics of one batch are noisy if it is small, and wrong if it shows few classes. Here every
+layer keeps the moments of the stream, in which a batch of n samples has the weight
+n / (n + `MEMORY`), and normalises with a mixture of them and the source's statistics. The source counts as `PRIOR` samples,
+the stream as its *effective number* of samples, so that single images start near the source.
+
+Whether the stream's statistics can be trusted shows in the predictions. With the statistics of few
+classes they become less confident than with the source's; under a shift they become as confident or
+more. So a few images of each batch are predicted with both; the mean difference of the confidences
+is the *benefit*. If it is less than −`TOLERANCE`, the share of the stream shrinks with its square.
+
+The state of a stream is a dictionary: `n`, the effective number of samples; `moments`, by the name
+of the layer (2, C); `benefit`, None before the first batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from acclimate.functional.across import active
+from acclimate.functional.norm import batch_moments, batch_norm_layers, renormalise
+
+Stream = Mapping[str, Any] | None
+
+#: Samples after which a stream is half forgotten.
+MEMORY = 100.0
+#: Samples that the source counts as.
+PRIOR = 100.0
+#: Largest share of the stream in the mixture.
+LARGEST = 0.6
+#: Confidence that the stream's statistics may cost.
+TOLERANCE = 0.04
+#: Images of a batch that are predicted with both statistics, at most.
+PROBE = 64
+#: Images after which a measured benefit is half forgotten.
+_PROBE_MEMORY = 32.0
+
+
+def weigh_batch(stream: Stream, n: int) -> tuple[float, float]:
+    """Return the weight of a batch of n samples in the stream, and the effective number then."""
+    if stream is None or not stream["moments"]:
+        return 1.0, float(n)
+    own = n / (n + MEMORY)
+    return own, 1 / ((1 - own) ** 2 / stream["n"] + own**2 / n)
+
+
+def trust(stream: Stream) -> float:
+    """Return how much of the stream's share is left, from 0 to 1, after the measured benefit."""
+    benefit = None if stream is None else stream["benefit"]
+    return 1.0 if benefit is None or benefit >= -TOLERANCE else (TOLERANCE / -benefit) ** 2
+
+
+def stream_share(n_effective: float) -> float:
+    """Return the share of the stream in the mixture, if it can be trusted."""
+    return LARGEST * n_effective / (n_effective + PRIOR)
+
+
+def with_benefit(stream: Stream, difference: float, n: int) -> dict[str, Any]:
+    """Return the state after the confidences of n images were compared."""
+    state: Mapping[str, Any] = stream or {"n": 0.0, "moments": {}, "benefit": None}
+    before = state["benefit"]
+    own = 1.0 if before is None else n / (n + _PROBE_MEMORY)
+    return {
+        **state,
+        "benefit": difference if before is None else before + own * (difference - before),
+    }
+
+
+@contextmanager
+def use_stream(
+    model: nn.Module, stream: Stream, own: float, share: float
+) -> Iterator[dict[str, Tensor]]:
+    """Normalise with a mixture of the source's statistics and the stream's, this batch included.
+
+    Run the model in evaluation mode inside. Gradients flow through the moments of the batch.
+
+    Args:
+        model: Any module. Layers without running statistics are left alone.
+        stream: State of the stream; None at its start.
+        own: Weight of the batch in the stream.
+        share: Share of the stream in the mixture.
+
+    Yields:
+        A dict that takes the moments of the stream after the batch, by the name of the layer.
+    """
+    moved: dict[str, Tensor] = {}
+    known = {} if stream is None else stream["moments"]
+
+    def mix(name: str, layer: _BatchNorm, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of the mixture."""
+        source_mean, source_variance = layer.running_mean, layer.running_var
+        mean, variance = _moments(x, source_mean.dtype)
+        if name in known:
+            old_mean, old_variance = known[name].to(source_mean)
+            between = own * (1 - own) * (mean - old_mean) ** 2
+            mean = torch.lerp(old_mean, mean, own)
+            variance = torch.lerp(old_variance, variance, own) + between
+        moved[name] = torch.stack([mean.detach(), variance.detach()])
+        mean = torch.lerp(source_mean.detach(), mean, share)
+        return mean, torch.lerp(source_variance.detach(), variance, share)
+
+    def normalise(name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
+        """Return what a plain layer returns, by its own statistics with other scale and shift."""
+        mean, variance = mix(name, layer, x)
+        scale = (variance + layer.eps).rsqrt()
+        scale = scale if layer.weight is None else layer.weight * scale
+        shift = scale * (layer.running_mean.detach() - mean)
+        shift = shift if layer.bias is None else shift + layer.bias
+        scale = scale * (layer.running_var.detach() + layer.eps).sqrt()
+        return F.batch_norm(x, layer.running_mean, layer.running_var, scale, shift, eps=layer.eps)
+
+    def shifted(name: str, layer: _BatchNorm, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (renormalise(layer, inputs[0], *mix(name, layer, inputs[0])), *inputs[1:])
+
+    plain, hooks = [], []
+    try:
+        for name, layer in batch_norm_layers(model).items():
+            if layer.running_mean is None or layer.running_var is None:
+                continue
+            if type(layer).forward is _BatchNorm.forward and "forward" not in vars(layer):
+                layer.forward = partial(normalise, name, layer)  # type: ignore[method-assign]
+                plain.append(layer)
+            else:  # a layer that does more, such as an activation
+                hook = partial(_call_with_inputs, partial(shifted, name, layer))
+                hooks.append(layer.register_forward_pre_hook(hook))
+        yield moved
+    finally:
+        for layer in plain:
+            del layer.forward
+        for handle in hooks:
+            handle.remove()
+
+
+def _call_with_inputs(
+    function: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]],
+    layer: nn.Module,
+    inputs: tuple[Tensor, ...],
+) -> tuple[Tensor, ...]:
+    return function(inputs)
+
+
+class _BatchMoments(torch.autograd.Function):
+    """Mean and biased variance by channel, by the fast kernel of BatchNorm."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        _, mean, inverse = torch.native_batch_norm(x, None, None, None, None, True, 0.0, 0.0)
+        ctx.save_for_backward(x, mean)
+        return mean, inverse.square().reciprocal()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        x, mean = ctx.saved_tensors
+        of_mean, of_variance = gradients
+        n = x.numel() // x.shape[1]
+        slope = 2 * of_variance / n
+        shape = [1, -1, *[1] * (x.dim() - 2)]
+        start = (of_mean / n - slope * mean).to(x.dtype).view(shape)
+        return torch.addcmul(start, x, slope.to(x.dtype).view(shape))
+
+
+def _moments(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    if active() is not None:
+        return batch_moments(x, dtype, correction=0)
+    mean, variance = _BatchMoments.apply(x)
+    return mean.to(dtype), variance.to(dtype)
