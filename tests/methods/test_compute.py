@@ -35,7 +35,7 @@ LEARNERS = [
 def artifact_of(name):
     model = tiny_model(name).double()
     prototypes = Prototypes(depth=2, width=6, hidden=8, epochs=1)
-    parts = [Penalty(n_samples=16), prototypes, "features"]
+    parts = [Penalty(n_samples=16), prototypes, "features", "mirror"]
     return acclimate.prepare(
         model,
         tiny_batches(4, dtype=torch.float64),
@@ -192,7 +192,7 @@ def test_micro_batches_put_outputs_together():
 @pytest.mark.parametrize("method", LEARNERS)
 def test_forgetting_activations_changes_nothing(method, name):
     assert find_blocks(tiny_model(name))
-    if method in ("rotta", "petta") and name == "batch_norm":
+    if method in ("rotta", "petta", "steady") and name == "batch_norm":
         # It has statistics of its own.
         with raises("conflicting_options", options=("checkpoint", "statistics")):
             adapt(method, name, speed=Speed(checkpoint=True))

@@ -2,8 +2,9 @@
 
 Statistics of one batch are noisy if it is small, and wrong if it shows few classes. Here every
 layer keeps the moments of the stream, in which a batch of n samples has the weight
-n / (n + `MEMORY`), and normalises with a mixture of them and the source's statistics. The source counts as `PRIOR` samples,
-the stream as its *effective number* of samples, so that single images start near the source.
+n / (n + `MEMORY`), and normalises with a mixture of them and the source's statistics. The source
+counts as `PRIOR` samples, the stream as its *effective number* of samples, so that single images
+start near the source.
 
 Whether the stream's statistics can be trusted shows in the predictions. With the statistics of few
 classes they become less confident than with the source's; under a shift they become as confident or
