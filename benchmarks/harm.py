@@ -28,7 +28,10 @@ from gather_reproduction import shorten_paths
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("ACCLIMATE_SHARED", ROOT.parent / "shared"))
-METHODS = ("norm", "tent", "eata", "roid", "rotta", "entropy", "infomax", "swr_nsp")
+METHODS = (
+    *("norm", "tent", "eata", "roid", "rotta", "entropy", "infomax", "swr_nsp"),
+    "steady",
+)
 SHIFTS = ("gaussian_noise", "contrast", "pixelate", "jpeg_compression")
 #: More points than this above the source model's error are harm; and what the guard may cost.
 MOST_HARM, MOST_COST = 2.0, 0.3

@@ -3,7 +3,7 @@
 A deployed model adapts online, from the unlabelled stream that it serves:
 
     artifact = acclimate.prepare(model, source_loader)      # once, where the source data is
-    adapted = acclimate.adapt(model, "swr_nsp", artifact)   # anywhere, still an nn.Module
+    adapted = acclimate.adapt(model, artifact=artifact)   # anywhere, still an nn.Module
     logits = adapted(x)                                     # predicts, then learns from x
 
 Names are imported when they are first used, so that the command line can print its help without

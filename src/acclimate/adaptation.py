@@ -22,7 +22,7 @@ from acclimate.terms import Term, get_terms
 
 def adapt(
     model: nn.Module,
-    method: str = "swr_nsp",
+    method: str = "steady",
     artifact: Artifact | None = None,
     *,
     config: Config | None = None,

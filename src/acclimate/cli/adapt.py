@@ -69,7 +69,7 @@ def adapt(
     artifact: Annotated[
         Path | None, typer.Option(metavar="FILE", help="What acclimate prepare wrote.")
     ] = None,
-    method: Annotated[str, typer.Option(help="See acclimate methods.")] = "swr_nsp",
+    method: Annotated[str, typer.Option(help="See acclimate methods.")] = "steady",
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter; may be repeated."),

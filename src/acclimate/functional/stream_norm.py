@@ -29,6 +29,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from acclimate.functional.across import active
 from acclimate.functional.norm import batch_moments, batch_norm_layers, renormalise
+from acclimate.functional.precision import at_least_float32
 
 Stream = Mapping[str, Any] | None
 
@@ -150,11 +151,15 @@ def _call_with_inputs(
 
 
 class _BatchMoments(torch.autograd.Function):
-    """Mean and biased variance by channel, by the fast kernel of BatchNorm."""
+    """Mean and biased variance by channel, by the fast kernel of BatchNorm, in float32 or more."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        _, mean, inverse = torch.native_batch_norm(x, None, None, None, None, True, 0.0, 0.0)
+        # The kernel returns moments in the precision of the scale, which changes nothing else.
+        scale = at_least_float32(x.new_ones(x.shape[1]))
+        # Without an eps, the kernel returns the inverse 0 also for a constant channel.
+        eps = torch.finfo(scale.dtype).tiny
+        _, mean, inverse = torch.native_batch_norm(x, scale, None, None, None, True, 0.0, eps)
         ctx.save_for_backward(x, mean)
         return mean, inverse.square().reciprocal()
 
@@ -165,8 +170,8 @@ class _BatchMoments(torch.autograd.Function):
         n = x.numel() // x.shape[1]
         slope = 2 * of_variance / n
         shape = [1, -1, *[1] * (x.dim() - 2)]
-        start = (of_mean / n - slope * mean).to(x.dtype).view(shape)
-        return torch.addcmul(start, x, slope.to(x.dtype).view(shape))
+        start = (of_mean / n - slope * mean).view(shape)
+        return torch.addcmul(start, x.to(start.dtype), slope.view(shape)).to(x.dtype)
 
 
 def _moments(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,8 @@ from acclimate.forward import Forward
 from acclimate.functional.across import batch_size
 from acclimate.functional.entropy import cross_entropy_between, entropy, log_probs
 from acclimate.functional.label_filter import filter_labels
-from acclimate.functional.stream_norm import trust
+from acclimate.functional.stream_norm import PROBE, trust
+from acclimate.functional.views import spread
 from acclimate.methods.config import (
     GradientConfig,
     changed,
@@ -21,7 +22,7 @@ from acclimate.methods.config import (
     published,
     uniform,
 )
-from acclimate.methods.gradient import GradientMethod, build_optimizer
+from acclimate.methods.gradient import GradientMethod, build_optimizer, copy_values
 from acclimate.parts.mirror import Mirror, keeps_class
 from acclimate.parts.penalty import Penalty
 from acclimate.parts.prototypes import Prototypes
@@ -29,6 +30,16 @@ from acclimate.terms.nsp import Nsp
 
 #: Samples of a batch from which it is learned from at the full rate.
 FULL_BATCH = 64
+#: Samples of a stream before its correlation is known.
+_FIRST = 128
+#: Probability of a repeated label from which nothing is learned.
+_CORRELATED = 0.3
+#: Predictions may change by so many times the share that the source's weights are unsure of.
+_DRIFT = 3.0
+_SMALLEST_DRIFT = 0.02
+#: Rise of the pace with each batch that has not drifted.
+_RECOVERY = 1.05
+_SLOWEST = 1e-3
 #: A tensor is taken for at least this share of the median size of all.
 _SMALLEST_SIZE = 0.1
 
@@ -88,6 +99,9 @@ class Steady(GradientMethod):
       weights. A tensor never moves farther from the source's than `reach`.
     - The entropy of the mean prediction covers the images before a small batch. Batches of fewer
       than 64 images are learned from at a rate in proportion.
+    - Before a batch, some of its images are also predicted with the source's weights. If the
+      predictions differ more than those are unsure of, what was learned shrinks, and so does the
+      pace of learning, until they do not.
     - On a correlated stream, predictions are corrected by their neighbours (see
       `acclimate.functional.label_filter`), and the rate goes to zero: classes that come one after
       another cannot be learned from.
@@ -102,6 +116,7 @@ class Steady(GradientMethod):
 
     labels_before: dict[str, Any] | None
     means: dict[str, Tensor]
+    pace: float
 
     def setup(self) -> None:
         """Declare state, and set the rate of each parameter tensor."""
@@ -114,6 +129,7 @@ class Steady(GradientMethod):
         self._share = 1.0
         self.add_state("labels_before", None)
         self.add_state("means", {})
+        self.add_state("pace", 1.0)
         penalty = artifact.part("penalty")
         moved = self.parameters_moved
         sizes = {name: float(p.detach().square().mean().sqrt()) for name, p in moved.items()}
@@ -152,10 +168,18 @@ class Steady(GradientMethod):
         """Predict one batch in the same way, and learn nothing."""
         return self._correct(_average([view.logits for view in self._run_views(x, moves=False)]))
 
+    def step(self, x: Tensor) -> Tensor:
+        """Undo what was learned too fast, then predict and learn."""
+        if self.counts.updates > 0:
+            self._hold_back(x[spread(x, PROBE)])
+        return super().step(x)
+
     def update(self, loss: Tensor, gradients: Sequence[Tensor | None]) -> bool:
         """Step at a rate that fits the batch and the stream."""
-        stay = 0.0 if self.labels_before is None else self.labels_before["stay"]
-        rate = self.config.lr * self._share * min(1.0, self._n / FULL_BATCH) * (1 - stay) ** 2
+        rate = self.config.lr * self._share * self.pace * min(1.0, self._n / FULL_BATCH)
+        rate *= min(1.0, (self.counts.samples + self._n) / _FIRST)
+        if self.labels_before is not None:
+            rate *= max(0.0, 1 - self.labels_before["stay"] / _CORRELATED) ** 2
         if self.statistics == "auto":
             rate *= trust(self.stream)
         for group in self.optimizer.param_groups:
@@ -175,6 +199,28 @@ class Steady(GradientMethod):
                 )
             )
 
+    def _hold_back(self, x: Tensor) -> None:
+        """Shrink what was learned if predictions differ too much from those of the source."""
+        source = self.initial()["modules"]
+        moved = list(self.parameters_moved.values())
+        start = [source[f"model.{name}"].to(p) for name, p in self.parameters_moved.items()]
+        learned = [parameter.detach().clone() for parameter in moved]
+        here = self.run(x, moves=False).logits
+        try:
+            copy_values(start, moved)
+            reference = log_probs(self.run(x, moves=False).logits).exp()
+        finally:
+            copy_values(learned, moved)
+        confidence, classes = reference.max(dim=1)
+        drift = float((here.argmax(dim=1) != classes).float().mean())
+        allowed = max(_DRIFT * (1 - float(confidence.mean())), _SMALLEST_DRIFT)
+        if drift <= allowed:
+            self.pace = min(1.0, _RECOVERY * self.pace)
+            return
+        share = allowed / drift
+        copy_values([torch.lerp(a, b, share) for a, b in zip(start, learned, strict=True)], moved)
+        self.pace = max(_SLOWEST, share * self.pace)
+
     def _run_views(self, x: Tensor, moves: bool = True) -> list[Forward]:
         first = self.run(x, moves=moves)
         is_mirrored = self._has_mirror and x.dim() == 4
@@ -185,7 +231,8 @@ class Steady(GradientMethod):
         mean = log_p.exp().mean(dim=0)
         if name in self.means:
             own = self._n / (self._n + FULL_BATCH)
-            mean = torch.lerp(self.means[name].to(mean), mean, own)
+            # The gradient is that of the batch: it must not shrink with the batch.
+            mean = mean + (torch.lerp(self.means[name].to(mean), mean, own) - mean).detach()
         if bool(mean.isfinite().all()):
             self.means = {**self.means, name: mean.detach()}
         return confidence * entropy(log_p).mean() - diversity * entropy(mean.log())

@@ -1,0 +1,163 @@
+"""The method `steady` on ordinary and on hard streams, beside its rivals, and what it is made of.
+
+    python benchmarks/steady.py run --out runs/steady                     # run, or resume
+    python benchmarks/steady.py run --out runs/steady --tables ordinary   # one table only
+    python benchmarks/steady.py report --out runs/steady                  # write the results
+
+The report writes results/steady.json and the tables in docs/steady.md. Data and weights that are
+not in the repository are found by ACCLIMATE_DATA and ACCLIMATE_SHARED.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from acclimate.bench import Entry, JobSpec, Outcome, Store, Suite, run_suite
+from gather_reproduction import shorten_paths
+from harm import MODELS, ROOT, SHIFTS, _show
+
+#: What is left out of `steady`, by name; `nothing` is the whole method.
+WITHOUT: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "statistics of the stream (of the batch instead)": {"statistics": "batch"},
+    "trust and memory (mixed statistics instead)": {
+        "statistics": "mixed",
+        "statistics_momentum": 0.5,
+    },
+    "mirror image": {"mirror": False},
+    "label filter": {"filter_labels": False},
+    "learning": {"lr": 0.0},
+    "damping by penalties": {"damping": 0.0},
+    "prototypes": {"aux_confidence": 0.0, "aux_diversity": 0.0, "consistency": 0.0},
+}
+RIVALS = ("source", "norm", "tent", "eata", "roid", "cmf", "rotta", "core", "nsp", "swr_nsp")
+
+
+def _jobs(
+    model: str, methods: tuple[str, ...], protocol: dict[str, Any], **others: Any
+) -> dict[str, dict[str, Any]]:
+    shared = {"prepare": {"images": 2048}, **MODELS[model], "protocol": protocol, **others}
+    return {method: {**shared, "method": method} for method in methods}
+
+
+def _ablation(protocol: dict[str, Any], images: int) -> dict[str, dict[str, Any]]:
+    whole = _jobs("resnet20", ("steady",), protocol, images=images, corruptions=list(SHIFTS))
+    return {name: {**whole["steady"], "options": options} for name, options in WITHOUT.items()}
+
+
+_STREAM = {"order": "shuffled", "batch_size": 200}
+#: Tables by name: rows by name. All corruptions of CIFAR-10-C at severity 5, unless it says four.
+TABLES: dict[str, dict[str, dict[str, Any]]] = {
+    "ordinary": _jobs("resnet20", ("steady",), {"batch_size": 200}),
+    "dirichlet": _jobs(
+        "resnet20",
+        ("source", "rotta", "petta", "tribe", "roid", "swr_nsp", "steady"),
+        {"stream": "dirichlet", "delta": 0.1, "batch_size": 64},
+        images=500,
+    ),
+    "sorted, GroupNorm": _jobs(
+        "resnet26-gn",
+        ("source", "lame", "roid", "steady"),
+        {"stream": "label_sorted", "batch_size": 200},
+        images=1000,
+    ),
+    "ablation: batches of 200, four corruptions": _ablation(_STREAM, 2000),
+    "ablation: sorted by label, four corruptions": _ablation(
+        {"stream": "label_sorted", "batch_size": 64}, 500
+    ),
+    "ablation: batches of 4, four corruptions": _ablation({**_STREAM, "batch_size": 4}, 250),
+    "continual": _jobs(
+        "resnet20", (*RIVALS, "steady"), {**_STREAM, "stream": "continual"}, images=500
+    ),
+    "mixed": _jobs("resnet20", (*RIVALS, "steady"), {**_STREAM, "stream": "mixed"}, images=500),
+    "recurring": _jobs(
+        "resnet20",
+        (*RIVALS, "steady"),
+        {**_STREAM, "stream": "recurring", "times": 5},
+        images=200,
+        corruptions=list(SHIFTS),
+    ),
+    "single images": _jobs(
+        "resnet20",
+        ("source", "memo", "steady"),
+        {"order": "shuffled", "batch_size": 1},
+        images=125,
+        corruptions=list(SHIFTS),
+    ),
+}
+
+
+def make_suite(tables: list[str]) -> Suite:
+    """Return the jobs of some tables."""
+    entries = [
+        Entry(JobSpec.from_dict(spec), row, table)
+        for table in tables
+        for row, spec in TABLES[table].items()
+    ]
+    return Suite(title="steady on ordinary and on hard streams", entries=tuple(entries))
+
+
+def write_report(out: Path) -> None:
+    """Write results/steady.json and the tables in docs/steady.md."""
+    found: dict[str, list[Outcome]] = {}
+    for outcome in Store(out, make_suite(list(TABLES))).outcomes():
+        found.setdefault(outcome.entry.group, []).append(outcome)
+    rows = [
+        {
+            "table": table,
+            "row": outcome.entry.label,
+            "error": round(outcome.error, 2),
+            "n": outcome.result.n,
+            "seconds": round(outcome.result.n / outcome.result.images_per_second, 1),
+            "provenance": outcome.provenance,
+        }
+        for table, outcomes in found.items()
+        for outcome in outcomes
+    ]
+    text = shorten_paths(json.dumps(rows, indent=1, ensure_ascii=False, default=str))
+    (ROOT / "results/steady.json").write_text(text + "\n", encoding="utf-8")
+    page = ROOT / "docs/steady.md"
+    before, rest = page.read_text(encoding="utf-8").split("<!-- tables -->")
+    after = rest.split("<!-- /tables -->")[1]
+    made = f"{before}<!-- tables -->\n{_markdown(found)}<!-- /tables -->{after}"
+    page.write_text(made, encoding="utf-8")
+
+
+def _markdown(found: dict[str, list[Outcome]]) -> str:
+    lines = []
+    for table, outcomes in found.items():
+        first = outcomes[0]
+        head = "left out" if table.startswith("ablation") else "method"
+        protocol = first.provenance.get("protocol_line")
+        lines += [
+            f"\n**{table}** ({protocol}; {first.result.n} predictions)\n",
+            f"| {head} | error in % |",
+            "|---|--:|",
+        ]
+        best = min(outcome.error for outcome in outcomes)
+        for outcome in sorted(outcomes, key=lambda outcome: outcome.error):
+            error = f"{outcome.error:.1f}"
+            mark = f"**{error}**" if outcome.error == best else error
+            lines.append(f"| {outcome.entry.label} | {mark} |")
+    return "\n".join(lines) + "\n\n"
+
+
+def main() -> None:
+    """Parse the command and run it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=("run", "report"))
+    parser.add_argument("--out", type=Path, required=True, help="folder of the suite")
+    parser.add_argument("--tables", nargs="+", choices=list(TABLES), default=list(TABLES))
+    parser.add_argument("--workers", type=int, default=2)
+    asked = parser.parse_args()
+    if asked.command == "report":
+        write_report(asked.out)
+        return
+    run_suite(make_suite(asked.tables), asked.out, n_workers=asked.workers, on_event=_show)
+
+
+if __name__ == "__main__":
+    main()
