@@ -72,7 +72,9 @@ TABLES: dict[str, dict[str, dict[str, Any]]] = {
     "continual": _jobs(
         "resnet20", (*RIVALS, "steady"), {**_STREAM, "stream": "continual"}, images=500
     ),
-    "mixed": _jobs("resnet20", (*RIVALS, "steady"), {**_STREAM, "stream": "mixed"}, images=500),
+    "mixed": _jobs(
+        "resnet20", (*RIVALS, "steady"), {"stream": "mixed", "batch_size": 200}, images=500
+    ),
     "recurring": _jobs(
         "resnet20",
         (*RIVALS, "steady"),
