@@ -99,7 +99,7 @@ def use_stream(
 
     def mix(name: str, layer: _BatchNorm, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance of the mixture."""
-        source_mean, source_variance = layer.running_mean, layer.running_var
+        source_mean, source_variance = _source_moments(layer)
         mean, variance = _moments(x, source_mean.dtype)
         if name in known:
             old_mean, old_variance = known[name].to(source_mean)
@@ -107,18 +107,19 @@ def use_stream(
             mean = torch.lerp(old_mean, mean, own)
             variance = torch.lerp(old_variance, variance, own) + between
         moved[name] = torch.stack([mean.detach(), variance.detach()])
-        mean = torch.lerp(source_mean.detach(), mean, share)
-        return mean, torch.lerp(source_variance.detach(), variance, share)
+        mean = torch.lerp(source_mean, mean, share)
+        return mean, torch.lerp(source_variance, variance, share)
 
     def normalise(name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
         """Return what a plain layer returns, by its own statistics with other scale and shift."""
         mean, variance = mix(name, layer, x)
+        source_mean, source_variance = _source_moments(layer)
         scale = (variance + layer.eps).rsqrt()
         scale = scale if layer.weight is None else layer.weight * scale
-        shift = scale * (layer.running_mean.detach() - mean)
+        shift = scale * (source_mean - mean)
         shift = shift if layer.bias is None else shift + layer.bias
-        scale = scale * (layer.running_var.detach() + layer.eps).sqrt()
-        return F.batch_norm(x, layer.running_mean, layer.running_var, scale, shift, eps=layer.eps)
+        scale = scale * (source_variance + layer.eps).sqrt()
+        return F.batch_norm(x, source_mean, source_variance, scale, shift, eps=layer.eps)
 
     def shifted(name: str, layer: _BatchNorm, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (renormalise(layer, inputs[0], *mix(name, layer, inputs[0])), *inputs[1:])
@@ -150,6 +151,13 @@ def _call_with_inputs(
     return function(inputs)
 
 
+def _source_moments(layer: _BatchNorm) -> tuple[Tensor, Tensor]:
+    mean, variance = layer.running_mean, layer.running_var
+    if mean is None or variance is None:
+        raise TypeError("a layer without running statistics has no mixture")
+    return mean.detach(), variance.detach()
+
+
 class _BatchMoments(torch.autograd.Function):
     """Mean and biased variance by channel, by the fast kernel of BatchNorm, in float32 or more."""
 
@@ -177,5 +185,5 @@ class _BatchMoments(torch.autograd.Function):
 def _moments(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     if active() is not None:
         return batch_moments(x, dtype, correction=0)
-    mean, variance = _BatchMoments.apply(x)
+    mean, variance = _BatchMoments.apply(x)  # type: ignore[no-untyped-call]
     return mean.to(dtype), variance.to(dtype)
