@@ -103,3 +103,49 @@ def test_steady(name, case):
         float((p.detach() - first[key]).abs().max()) for key, p in adapted.model.named_parameters()
     ]
     assert max(moved) > 1e-4  # a thousand times what is tolerated
+
+
+def test_a_class_that_nobody_predicts_does_not_stop_learning():
+    model, artifact = material("batch_norm", 1.0)
+    model = copy.deepcopy(model).float()
+    with torch.no_grad():
+        model.head.bias[2] = -1e4
+    parts = [Penalty(n_samples=16), Prototypes(depth=0, epochs=1), "mirror"]
+    artifact = acclimate.prepare(model, tiny_batches(4), parts=parts)
+    adapted = acclimate.adapt(model, "steady", artifact)
+    for x in stream(SMALL, torch.float32):
+        adapted(x)
+    assert adapted.counts.updates == len(SMALL)
+    assert not adapted.counts.skipped
+
+
+def test_a_term_may_train_parameters_of_its_own():
+    terms = [acclimate.Nsp(train_projector=True)]
+    adapted = adapt("batch_norm", 1.0, terms=terms, lr=1.0)
+    before = adapted.terms["nsp"].projector[0].weight.detach().clone()
+    for x in stream(SMALL):
+        adapted(x)
+    assert not torch.equal(adapted.terms["nsp"].projector[0].weight, before)
+
+
+class Both(torch.nn.Module):
+    """A model that also returns what it was given."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        return {"logits": self.model(x), "images": x}
+
+
+def test_the_output_is_that_of_the_whole_batch():
+    model = Both(tiny_model("batch_norm"))
+    parts = [Penalty(n_samples=16), Prototypes(depth=0, epochs=1), "mirror"]
+    artifact = acclimate.prepare(model, tiny_batches(4), parts=parts)
+    adapted = acclimate.adapt(model, "steady", artifact)
+    for x in stream((PROBE + 6, PROBE + 6), torch.float32):
+        found = adapted(x)
+        assert torch.equal(found["images"], x)
+        assert len(found["logits"]) == len(x)
+    assert adapted.counts.updates == 2

@@ -131,7 +131,7 @@ class Steady(GradientMethod):
         self.add_state("means", {})
         self.add_state("pace", 1.0)
         penalty = artifact.part("penalty")
-        moved = self.parameters_moved
+        moved, own = self.parameters_moved, self.trained()
         sizes = {name: float(p.detach().square().mean().sqrt()) for name, p in moved.items()}
         smallest = _SMALLEST_SIZE * float(torch.tensor(list(sizes.values())).median())
         groups: list[dict[str, Any]] = []
@@ -140,7 +140,8 @@ class Steady(GradientMethod):
             size = max(sizes[name], smallest)
             weight = float(penalty[name].mean()) if name in penalty else 0.0
             groups.append({"params": [parameter], "scale": size / (1 + config.damping * weight)})
-            self._reach[name] = config.reach * size * math.sqrt(parameter.numel())
+            if name in own:  # a term may train parameters that the source does not have
+                self._reach[name] = config.reach * size * math.sqrt(parameter.numel())
         self.optimizer = build_optimizer(groups, config)
 
     def scale_rate(self, share: float) -> None:
@@ -202,15 +203,17 @@ class Steady(GradientMethod):
     def _hold_back(self, x: Tensor) -> None:
         """Shrink what was learned if predictions differ too much from those of the source."""
         source = self.initial()["modules"]
-        moved = list(self.parameters_moved.values())
-        start = [source[f"model.{name}"].to(p) for name, p in self.parameters_moved.items()]
+        moved = [self.parameters_moved[name] for name in self._reach]
+        start = [source[f"model.{name}"].to(p) for name, p in zip(self._reach, moved, strict=True)]
         learned = [parameter.detach().clone() for parameter in moved]
-        here = self.run(x, moves=False).logits
+        # Not run(): the call must return the output for the whole batch.
+        here = self._pass(x, False, None, None).logits
         try:
             copy_values(start, moved)
-            reference = log_probs(self.run(x, moves=False).logits).exp()
+            reference = log_probs(self._pass(x, False, None, None).logits).exp()
         finally:
             copy_values(learned, moved)
+        self.counts.forwards += 2
         confidence, classes = reference.max(dim=1)
         drift = float((here.argmax(dim=1) != classes).float().mean())
         allowed = max(_DRIFT * (1 - float(confidence.mean())), _SMALLEST_DRIFT)
@@ -235,7 +238,9 @@ class Steady(GradientMethod):
             mean = mean + (torch.lerp(self.means[name].to(mean), mean, own) - mean).detach()
         if bool(mean.isfinite().all()):
             self.means = {**self.means, name: mean.detach()}
-        return confidence * entropy(log_p).mean() - diversity * entropy(mean.log())
+        # A class that nobody predicts must not make the gradient infinite.
+        log_mean = mean.clamp_min(torch.finfo(mean.dtype).tiny).log()
+        return confidence * entropy(log_p).mean() - diversity * entropy(log_mean)
 
     def _correct(self, log_p: Tensor) -> Tensor:
         """Return predictions that are corrected by their neighbours in the stream."""
