@@ -12,7 +12,7 @@ Of every window of a stream, a cell has the accuracies of the source and of the 
 what each estimator says of both:
 
 * ours: `adapt(..., guard="watch")`, the estimate at the end of the window. It is made of the images
-  of every third batch, so that some may be from before the window;
+  of every fourth batch, so that some may be from before the window;
 * AC, DoC and ATC, from the predictions of all images of the window. DoC and ATC are calibrated on
   the images that the artifact was prepared from, which are training images, and again on clean test
   images that are not in the stream, as their authors do;
