@@ -65,7 +65,8 @@ def prepare(
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Prepare what these methods need, such as eata,sar; default: what steady and swr_nsp need.",
+            help="Prepare what these methods need, such as eata,sar; default: what steady and "
+            "swr_nsp need.",
         ),
     ] = None,
     contrast_head: Annotated[
