@@ -230,18 +230,35 @@ def judge(cell: Cell) -> dict[str, Any]:
 
 
 def write_report(out: Path) -> None:
-    """Write results/harm.json and the table in docs/streams.md."""
+    """Write results/harm.json and the table in docs/streams.md.
+
+    Cells that are not in the folder are kept as they were measured earlier, and marked.
+    """
     cells = read_cells(out)
     rows = [judge(cell) for cell in cells]
     provenance = cells[0].found[True].provenance
+    known = {(row["model"], row["stream"], row["method"]) for row in rows}
+    before = json.loads((ROOT / "results/harm.json").read_text(encoding="utf-8"))["cells"]
+    rows += [
+        {**row, "is_earlier": True}
+        for row in before
+        if (row["model"], row["stream"], row["method"]) not in known
+    ]
+    places = [list(MODELS), list(STREAMS), list(METHODS)]
+    rows.sort(
+        key=lambda row: [
+            order.index(row[key])
+            for order, key in zip(places, ("model", "stream", "method"), strict=True)
+        ]
+    )
     kept = sum(row["kept"] for row in rows)
     content = {"n_cells": len(rows), "n_kept": kept, "provenance": provenance, "cells": rows}
     text = shorten_paths(json.dumps(content, indent=1, ensure_ascii=False, default=str))
     (ROOT / "results/harm.json").write_text(text + "\n", encoding="utf-8")
     page = ROOT / "docs/streams.md"
-    before, rest = page.read_text(encoding="utf-8").split("<!-- harm -->")
+    start, rest = page.read_text(encoding="utf-8").split("<!-- harm -->")
     after = rest.split("<!-- /harm -->")[1]
-    made = f"{before}<!-- harm -->\n{_markdown(rows)}<!-- /harm -->{after}"
+    made = f"{start}<!-- harm -->\n{_markdown(rows)}<!-- /harm -->{after}"
     page.write_text(made, encoding="utf-8")
     print(f"{kept} of {len(rows)} cells keep the promise.")
     for row in sorted(rows, key=lambda row: -row["harm"])[:15]:
@@ -255,11 +272,13 @@ def _markdown(rows: list[dict[str, Any]]) -> str:
     lines = []
     for model in dict.fromkeys(row["model"] for row in rows):
         own = [row for row in rows if row["model"] == model]
-        methods = list(dict.fromkeys(row["method"] for row in own))
+        methods = [name for name in METHODS if any(row["method"] == name for row in own)]
         kept = sum(row["kept"] for row in own)
+        n_earlier = sum("is_earlier" in row for row in own)
+        earlier = f" {n_earlier} were measured with an earlier version of the guard (*)."
         lines += [
             f"\n**{model}**: {kept} of {len(own)} cells keep the promise. Error in %, without → "
-            "with the guard; a cell that does not keep it is bold.\n",
+            f"with the guard; a cell that does not keep it is bold.{earlier * bool(n_earlier)}\n",
             "| stream | source | " + " | ".join(f"`{name}`" for name in methods) + " |",
             "|---|--:|" + "--:|" * len(methods),
         ]
@@ -276,6 +295,7 @@ def _cell(row: dict[str, Any] | None) -> str:
         return "–"
     off = "refused" if row["off"] is None else f"{row['off']:.1f}"
     text = f"{off} → {row['on']:.1f}"
+    text = f"{text} (*)" if "is_earlier" in row else text
     return text if row["kept"] else f"**{text}**"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from acclimate.forward import Forward
 from acclimate.functional.across import batch_size
@@ -171,9 +171,16 @@ class Steady(GradientMethod):
 
     def step(self, x: Tensor) -> Tensor:
         """Undo what was learned too fast, then predict and learn."""
-        if self.counts.updates > 0:
-            self._hold_back(x[spread(x, PROBE)])
-        return super().step(x)
+        if self.counts.updates == 0:
+            return super().step(x)
+        moved = [self.parameters_moved[name] for name in self._reach]
+        learned = [parameter.detach().clone() for parameter in moved]
+        try:
+            self._hold_back(x[spread(x, PROBE)], moved, learned)
+            return super().step(x)
+        except BaseException:
+            copy_values(learned, moved)
+            raise
 
     def update(self, loss: Tensor, gradients: Sequence[Tensor | None]) -> bool:
         """Step at a rate that fits the batch and the stream."""
@@ -181,6 +188,9 @@ class Steady(GradientMethod):
         rate *= min(1.0, (self.counts.samples + self._n) / _FIRST)
         if self.labels_before is not None:
             rate *= max(0.0, 1 - self.labels_before["stay"] / _CORRELATED) ** 2
+            if self.labels_before["stay"] >= _CORRELATED:
+                self.counts.skip("correlated")
+                return False
         if self.statistics == "auto":
             rate *= trust(self.stream)
         for group in self.optimizer.param_groups:
@@ -200,12 +210,12 @@ class Steady(GradientMethod):
                 )
             )
 
-    def _hold_back(self, x: Tensor) -> None:
+    def _hold_back(
+        self, x: Tensor, moved: Sequence[nn.Parameter], learned: Sequence[Tensor]
+    ) -> None:
         """Shrink what was learned if predictions differ too much from those of the source."""
         source = self.initial()["modules"]
-        moved = [self.parameters_moved[name] for name in self._reach]
         start = [source[f"model.{name}"].to(p) for name, p in zip(self._reach, moved, strict=True)]
-        learned = [parameter.detach().clone() for parameter in moved]
         # Not run(): the call must return the output for the whole batch.
         here = self._pass(x, False, None, None).logits
         try:
