@@ -131,7 +131,7 @@ def test_prepare_gives_what_the_library_gives(labelled_images: Path, artifact: P
     from acclimate.streams.folder import FolderSource
 
     data = FolderSource(labelled_images, batch_size=10)
-    parts = [acclimate.Penalty(n_samples=16), "prototypes", "features", "accuracy"]
+    parts = [acclimate.Penalty(n_samples=16), "prototypes", "features", "accuracy", "mirror"]
     expected = acclimate.prepare(tiny_cnn(), data, parts=parts)
     found = Artifact.load(artifact)
     assert found.tensors.keys() == expected.tensors.keys()
@@ -151,7 +151,8 @@ def test_prepare_records_the_speed_asked_for(
     assert f"s in {used}" in result.stdout
     found = Artifact.load(out)
     precisions = {name: (part["speed"], part["precision"]) for name, part in found.parts.items()}
-    assert precisions.pop("accuracy") == ("fast", "float32")  # always exact
+    for name in ("accuracy", "mirror"):  # always exact
+        assert precisions.pop(name) == ("fast", "float32")
     assert set(precisions.values()) == {("fast", used)}
     if used == "float32":
         for name, tensor in Artifact.load(artifact).tensors.items():
@@ -200,7 +201,7 @@ def test_adapt_writes_predictions_and_sums_up(photos: Path, artifact: Path, tmp_
     out, state = tmp_path / "out.csv", tmp_path / "learned.state"
     arguments = ["adapt", photos, *MODEL, "--artifact", artifact, "--out", out]
     options = ["--batch-size", "10", "--guard", "--state", state]
-    result = run(*arguments, *options, "--set", "lr=0.01", "--set", "anchor=source")
+    result = run(*arguments, *options, "--set", "lr=0.02", "--set", "damping=10")
     rows = [line.split(",") for line in out.read_text().splitlines()]
     assert len(rows) == 27
     assert rows[1][0] == "monday/000.png"
@@ -208,7 +209,7 @@ def test_adapt_writes_predictions_and_sums_up(photos: Path, artifact: Path, tmp_
     assert {row[1] for row in rows[1:]} <= set(CLASSES)
     assert "26 in 3 batches" in result.stdout
     adapted = acclimate.adapt(
-        tiny_cnn(), artifact=Artifact.load(artifact), guard=True, lr=0.01, anchor="source"
+        tiny_cnn(), artifact=Artifact.load(artifact), guard=True, lr=0.02, damping=10.0
     )
     adapted.load(state)  # refused if anything were different
     assert adapted.counts.batches == 3

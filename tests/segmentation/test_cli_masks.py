@@ -66,7 +66,7 @@ def test_prepare_takes_masks_where_there_are_some(pairs: Path, tmp_path: Path) -
     expected = acclimate.prepare(
         tiny_net(),
         source,
-        parts=[acclimate.Penalty(n_samples=5), "features", "accuracy"],
+        parts=[acclimate.Penalty(n_samples=5), "features", "accuracy", "mirror"],
         classes=FOUR.split(),
         seed=3,
     )
