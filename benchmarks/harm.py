@@ -229,6 +229,13 @@ def judge(cell: Cell) -> dict[str, Any]:
     }
 
 
+def write_section(page: Path, mark: str, text: str) -> None:
+    """Replace what stands between <!-- mark --> and <!-- /mark --> on a page."""
+    before, rest = page.read_text(encoding="utf-8").split(f"<!-- {mark} -->")
+    after = rest.split(f"<!-- /{mark} -->")[1]
+    page.write_text(f"{before}<!-- {mark} -->\n{text}<!-- /{mark} -->{after}", encoding="utf-8")
+
+
 def write_report(out: Path) -> None:
     """Write results/harm.json and the table in docs/streams.md.
 
@@ -255,11 +262,7 @@ def write_report(out: Path) -> None:
     content = {"n_cells": len(rows), "n_kept": kept, "provenance": provenance, "cells": rows}
     text = shorten_paths(json.dumps(content, indent=1, ensure_ascii=False, default=str))
     (ROOT / "results/harm.json").write_text(text + "\n", encoding="utf-8")
-    page = ROOT / "docs/streams.md"
-    start, rest = page.read_text(encoding="utf-8").split("<!-- harm -->")
-    after = rest.split("<!-- /harm -->")[1]
-    made = f"{start}<!-- harm -->\n{_markdown(rows)}<!-- /harm -->{after}"
-    page.write_text(made, encoding="utf-8")
+    write_section(ROOT / "docs/streams.md", "harm", _markdown(rows))
     print(f"{kept} of {len(rows)} cells keep the promise.")
     for row in sorted(rows, key=lambda row: -row["harm"])[:15]:
         print(

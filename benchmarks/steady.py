@@ -17,7 +17,7 @@ from typing import Any
 
 from acclimate.bench import Entry, JobSpec, Outcome, Store, Suite, run_suite
 from gather_reproduction import shorten_paths
-from harm import MODELS, ROOT, SHIFTS, _show
+from harm import MODELS, ROOT, SHIFTS, _show, write_section
 
 #: What is left out of `steady`, by name; `nothing` is the whole method.
 WITHOUT: dict[str, dict[str, Any]] = {
@@ -107,25 +107,25 @@ def write_report(out: Path) -> None:
     found: dict[str, list[Outcome]] = {}
     for outcome in Store(out, make_suite(list(TABLES))).outcomes():
         found.setdefault(outcome.entry.group, []).append(outcome)
-    rows = [
-        {
-            "table": table,
-            "row": outcome.entry.label,
-            "error": round(outcome.error, 2),
-            "n": outcome.result.n,
-            "seconds": round(outcome.result.n / outcome.result.images_per_second, 1),
-            "provenance": outcome.provenance,
+    tables = {
+        table: {
+            "rows": {
+                outcome.entry.label: {
+                    "error": round(outcome.error, 2),
+                    "n": outcome.result.n,
+                    "images_per_second": round(outcome.result.images_per_second, 1),
+                    "method": outcome.entry.spec.method,
+                    "options": outcome.entry.spec.options,
+                }
+                for outcome in outcomes
+            },
+            "provenance": outcomes[0].provenance,
         }
         for table, outcomes in found.items()
-        for outcome in outcomes
-    ]
-    text = shorten_paths(json.dumps(rows, indent=1, ensure_ascii=False, default=str))
+    }
+    text = shorten_paths(json.dumps(tables, indent=1, ensure_ascii=False, default=str))
     (ROOT / "results/steady.json").write_text(text + "\n", encoding="utf-8")
-    page = ROOT / "docs/steady.md"
-    before, rest = page.read_text(encoding="utf-8").split("<!-- tables -->")
-    after = rest.split("<!-- /tables -->")[1]
-    made = f"{before}<!-- tables -->\n{_markdown(found)}<!-- /tables -->{after}"
-    page.write_text(made, encoding="utf-8")
+    write_section(ROOT / "docs/steady.md", "tables", _markdown(found))
 
 
 def _markdown(found: dict[str, list[Outcome]]) -> str:

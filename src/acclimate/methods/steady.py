@@ -86,9 +86,9 @@ class SteadyConfig(GradientConfig):
 
 
 class Steady(GradientMethod):
-    """SWR and NSP for any stream: robust statistics, two views, steps that fit, filtered labels.
+    """SWR and NSP for any stream: robust statistics, two views, bounded steps, filtered labels.
 
-    Ours; it is built from the paper's penalties and prototypes. What differs from `swr_nsp`:
+    Our own method, built from the paper's penalties and prototypes. What differs from `swr_nsp`:
 
     - BatchNorm mixes the source's statistics with those of the stream (`statistics="auto"`; see
       `acclimate.functional.stream_norm`).
@@ -105,7 +105,6 @@ class Steady(GradientMethod):
     - On a correlated stream, predictions are corrected by their neighbours (see
       `acclimate.functional.label_filter`), and the rate goes to zero: classes that come one after
       another cannot be learned from.
-
     """
 
     name = "steady"
@@ -187,10 +186,10 @@ class Steady(GradientMethod):
         rate = self.config.lr * self._share * self.pace * min(1.0, self._n / FULL_BATCH)
         rate *= min(1.0, (self.counts.samples + self._n) / _FIRST)
         if self.labels_before is not None:
-            rate *= max(0.0, 1 - self.labels_before["stay"] / _CORRELATED) ** 2
             if self.labels_before["stay"] >= _CORRELATED:
                 self.counts.skip("correlated")
                 return False
+            rate *= (1 - self.labels_before["stay"] / _CORRELATED) ** 2
         if self.statistics == "auto":
             rate *= trust(self.stream)
         for group in self.optimizer.param_groups:
