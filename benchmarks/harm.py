@@ -140,8 +140,10 @@ class Cell:
     found: dict[bool, Outcome] = field(default_factory=dict)
 
 
-def make_suite(models: list[str], methods: list[str]) -> Suite:
-    """Return the jobs of all cells of some models and methods."""
+def make_suite(
+    models: list[str], methods: list[str], guards: tuple[bool, ...] = (False, True)
+) -> Suite:
+    """Return the jobs of all cells of some models and methods, without and with the guard."""
     entries = []
     for model in models:
         for stream, case in STREAMS.items():
@@ -156,7 +158,7 @@ def make_suite(models: list[str], methods: list[str]) -> Suite:
                 has_rate = hasattr(get_method(method).config_class(), "lr")
                 if case.rate != 1 and method != "source" and not has_rate:
                     continue
-                for guard in (False,) if method == "source" else (False, True):
+                for guard in (False,) if method == "source" else guards:
                     spec = _spec(MODELS[model], case, method, guard)
                     label = f"{stream} | {method}" + (" | guard" if guard else "")
                     entries.append(Entry(spec, label, model))
@@ -315,6 +317,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the suite")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--guard", choices=("off", "on", "both"), default="both")
     parser.add_argument("--workers", type=int, default=2)
     asked = parser.parse_args()
     if asked.command == "report":
@@ -325,7 +328,9 @@ def main() -> None:
         for name in asked.models
         if Path(MODELS[name].get("weights", MODELS[name].get("classes", ROOT))).exists()
     ]
-    run_suite(make_suite(usable, asked.methods), asked.out, n_workers=asked.workers, on_event=_show)
+    guards = {"off": (False,), "on": (True,), "both": (False, True)}[asked.guard]
+    suite = make_suite(usable, asked.methods, guards)
+    run_suite(suite, asked.out, n_workers=asked.workers, on_event=_show)
 
 
 if __name__ == "__main__":
