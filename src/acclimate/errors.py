@@ -5,6 +5,7 @@ AcclimateError
 ├── InvalidConfig (ValueError)         a hyper-parameter that is unknown or out of range
 ├── UnsuitableModel (ValueError)       the model cannot be adapted as requested
 ├── BadInput (ValueError)              a batch, a source set or a path that cannot be used
+│   └── UnreadableImage                an image that cannot be decoded, or exceeds a limit
 ├── ArtifactError (ValueError)         an acclimate file that cannot be used
 │   ├── CorruptFile                    truncated, altered, or not an acclimate file
 │   ├── ArtifactMissing                a method needs a part that was not prepared
@@ -241,6 +242,15 @@ class BadInput(AcclimateError, ValueError):
         "unfinished_job": "The job in `path` has not finished.",
         "untried_candidate": "The candidate `name` was not tried.",
         "worker_failed": "A worker process could not be started.",
+    }
+
+
+class UnreadableImage(BadInput):
+    """An image cannot be decoded, or exceeds a limit."""
+
+    codes: ClassVar[Mapping[str, str]] = {
+        "image_too_large": "`path` has `found` bytes or pixels, over the `limit`; see `reason`.",
+        "unreadable_image": "The image `path` cannot be decoded: `reason`.",
     }
 
 

@@ -68,11 +68,13 @@ def jpeg_compression(pixels: Pixels, quality: int, generators: Generators) -> Pi
     """Save as JPEG, and read again."""
     from PIL import Image
 
+    from acclimate.decode import decode_image
+
     out = np.empty_like(pixels)
     for image, target in zip(pixels, out, strict=True):
         file = io.BytesIO()
         Image.fromarray(image).save(file, "JPEG", quality=quality)
-        target[...] = Image.open(file)
+        target[...] = decode_image(file.getvalue())
     return out
 
 

@@ -140,10 +140,9 @@ def _load(folder: Path | None, scale: float, height: int, width: int) -> tuple[P
 
 
 def _read(path: Path) -> Pixels:
-    from PIL import Image
+    from acclimate.decode import decode_image
 
-    with Image.open(path) as image:
-        return np.asarray(image.convert("RGB"))
+    return np.asarray(decode_image(path))
 
 
 def _scale(picture: Pixels, scale: float, height: int, width: int) -> Pixels:

@@ -8,18 +8,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pickletools
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from acclimate.data.archives import iter_files, list_names
 from acclimate.data.arrays import Labels, Pixels, array_sha256
 from acclimate.data.catalog import DataSet
+from acclimate.decode import decode_image
 from acclimate.errors import BadInput, CorruptFile
 
 SIDE = 32
@@ -124,9 +123,7 @@ def _from_planes(rows: Pixels) -> Pixels:
 
 
 def _parse_sheet(content: bytes) -> Pixels:
-    with Image.open(io.BytesIO(content)) as sheet:
-        pixels = np.asarray(sheet, np.uint8)
-    return pixels.reshape(-1, SIDE, SIDE, 3)
+    return np.asarray(decode_image(content), np.uint8).reshape(-1, SIDE, SIDE, 3)
 
 
 def _parse_json(content: bytes) -> Labels:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps
+from PIL import Image
 
-from acclimate.errors import BadInput
+from acclimate.decode import decode_image, read_image_size
+from acclimate.errors import BadInput, UnreadableImage
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"})
 #: Suffixes of images that are not supported.
@@ -32,12 +32,6 @@ Pixels = npt.NDArray[np.uint8]
 
 _N_THREADS = max(2, min(8, os.cpu_count() or 2))
 _LARGEST = 100_000_000  # maximum number of pixels while resizing, to limit the memory of a thread
-_ORIENTATION = 0x0112  # the EXIF tag
-# Errors that Pillow raises for damaged files; its decoders differ.
-_DECODE_ERRORS = (
-    *(OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, ArithmeticError),
-    *(struct.error, Image.DecompressionBombError),
-)
 
 
 def list_images(root: str | Path) -> list[Path]:
@@ -110,20 +104,22 @@ def read_image(path: Path, size: Size, resize: Size | None = None, squash: bool 
         size: Height and width of the result.
         resize: Size that the resized image covers before it is cropped; None for `size`.
         squash: Resize to `size` without keeping the shape, and do not crop, as DomainBed does.
+
+    Raises:
+        UnreadableImage: The image cannot be decoded.
     """
-    with Image.open(path) as file:
-        image = _to_rgb(ImageOps.exif_transpose(file))
+    image = decode_image(path)
     if squash:
         if (image.height, image.width) != size:
             image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
         return np.asarray(image, dtype=np.uint8)
-    image = _resize_to_cover(image, size if resize is None else resize)
+    image = _resize_to_cover(path, image, size if resize is None else resize)
     height, width = size
     left, top = round((image.width - width) / 2), round((image.height - height) / 2)
     return np.asarray(image.crop((left, top, left + width, top + height)), dtype=np.uint8)
 
 
-def _resize_to_cover(image: Image.Image, size: Size) -> Image.Image:
+def _resize_to_cover(path: Path, image: Image.Image, size: Size) -> Image.Image:
     height, width = size
     if (image.height, image.width) == size:
         return image
@@ -132,19 +128,14 @@ def _resize_to_cover(image: Image.Image, size: Size) -> Image.Image:
     else:
         shape = (width, image.height * width // image.width)
     if shape[0] * shape[1] > _LARGEST:
-        raise ValueError(f"{image.width}×{image.height} is too elongated to resize")
+        reason = f"{image.width}×{image.height} is too elongated to resize"
+        raise UnreadableImage(
+            "unreadable_image",
+            f"{path} cannot be used: {reason}. Crop it.",
+            path=path,
+            reason=reason,
+        )
     return image.resize(shape, Image.Resampling.BILINEAR)
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode == "F":
-        raise ValueError("pixels are floating-point numbers of unknown range")
-    if image.mode.startswith("I"):  # 16 bits; Pillow's own conversion would clip at 255
-        values = np.asarray(image).astype(np.int64)
-        if values.min() < 0 or values.max() > 65535:
-            raise ValueError("pixels have more than 16 bits")
-        image = Image.fromarray(np.round(values / 257).astype(np.uint8))
-    return image.convert("RGB")
 
 
 def try_read(
@@ -153,8 +144,8 @@ def try_read(
     """Return the image as `read_image` does, or the reason why it cannot be read."""
     try:
         return read_image(path, size, resize, squash)
-    except _DECODE_ERRORS as error:
-        return f"{type(error).__name__}: {error}"
+    except UnreadableImage as error:
+        return str(error.reason)
 
 
 def read_ahead(
@@ -212,10 +203,8 @@ def common_size(paths: Sequence[Path]) -> Size:
 def read_size(path: Path) -> Size | None:
     """Return the displayed height and width from the header; None if it cannot be read."""
     try:
-        with Image.open(path) as image:
-            turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
-            return (image.width, image.height) if turned else (image.height, image.width)
-    except _DECODE_ERRORS:
+        return read_image_size(path)
+    except UnreadableImage:
         return None  # reported when its pixels are read
 
 

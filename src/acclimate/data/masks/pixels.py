@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +10,13 @@ from PIL import Image
 
 from acclimate.data.masks.specs import UNKNOWN, Table
 from acclimate.data.masks.tree import Pair
+from acclimate.decode import decode_image, read_image_size
+from acclimate.errors import UnreadableImage
 from acclimate.streams.images import Pixels, Size, show_size, try_read
 
 Mask = npt.NDArray[np.int64]
 
 _SHOWN = 8
-_ORIENTATION = 0x0112  # the EXIF tag
-# What Pillow raises on damaged files of one channel.
-_DECODE_ERRORS = (
-    *(OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError),
-    *(struct.error, Image.DecompressionBombError),
-)
 
 
 def read_pair(pair: Pair, table: Table, size: Size) -> tuple[Pixels, Mask] | str:
@@ -44,9 +39,9 @@ def find_size(pair: Pair) -> Size | str:
     sizes = []
     for path in (pair.image, pair.mask):
         try:
-            sizes.append(_read_header(path))
-        except _DECODE_ERRORS as error:
-            return f"{path} cannot be read ({type(error).__name__}: {error})."
+            sizes.append(read_image_size(path))
+        except UnreadableImage as error:
+            return f"{path} cannot be read ({error.reason})."
     image, mask = sizes
     if image != mask:
         return (
@@ -56,35 +51,27 @@ def find_size(pair: Pair) -> Size | str:
     return image
 
 
-def _read_header(path: Path) -> Size:
-    with Image.open(path) as image:
-        # Of a PNG file without orientation, Pillow would decode all pixels to look for one.
-        is_plain = image.format == "PNG" and "exif" not in image.info
-        turned = not is_plain and image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
-        return (image.width, image.height) if turned else (image.height, image.width)
-
-
 def read_mask(path: Path, table: Table, size: Size) -> Mask | str:
     """Return class numbers (height, width) of a mask file, or what is wrong with it."""
     try:
-        with Image.open(path) as file:
-            if file.mode.startswith("I"):
-                return (
-                    f"{path} has 16 bits or more per pixel; expected 8 bits (class indices up to "
-                    "255). Save it with 8 bits: Image.fromarray(np.uint8(mask))."
-                )
-            if file.mode not in ("1", "L", "P"):
-                return (
-                    f"{path} has the image mode {file.mode}; expected one 8-bit class index per "
-                    "pixel. Convert colours to class indices first."
-                )
-            nearest = file.resize((size[1], size[0]), Image.Resampling.NEAREST)
-            if nearest.mode == "1":  # Pillow's own conversion gives 0 and 255
-                values = (np.asarray(nearest.convert("L")) > 0).astype(np.uint8)
-            else:
-                values = np.asarray(nearest, dtype=np.uint8)
-    except _DECODE_ERRORS as error:
-        return f"{path} cannot be read ({type(error).__name__}: {error})."
+        image = decode_image(path, rgb=False)
+    except UnreadableImage as error:
+        return f"{path} cannot be read ({error.reason})."
+    if image.mode.startswith("I"):
+        return (
+            f"{path} has 16 bits or more per pixel; expected 8 bits (class indices up to "
+            "255). Save it with 8 bits: Image.fromarray(np.uint8(mask))."
+        )
+    if image.mode not in ("1", "L", "P"):
+        return (
+            f"{path} has the image mode {image.mode}; expected one 8-bit class index per "
+            "pixel. Convert colours to class indices first."
+        )
+    nearest = image.resize((size[1], size[0]), Image.Resampling.NEAREST)
+    if nearest.mode == "1":  # Pillow's own conversion gives 0 and 255
+        values = (np.asarray(nearest.convert("L")) > 0).astype(np.uint8)
+    else:
+        values = np.asarray(nearest, dtype=np.uint8)
     labels = table[values]
     if (labels == UNKNOWN).any():
         return _describe_unknown(path, values[labels == UNKNOWN], table)
