@@ -43,14 +43,24 @@ class Artifact:
     tensors: dict[str, Tensor]
     card: dict[str, Any]
 
-    def save(self, path: str | Path) -> None:
-        """Write the artifact as one file, atomically."""
-        write_file(path, "artifact", self.tensors, self.card)
+    def save(self, path: str | Path, key: bytes | str | None = None) -> None:
+        """Write the artifact as one file, atomically.
+
+        Args:
+            path: Path of the file.
+            key: Secret to sign the file with (HMAC-SHA256); None for no signature.
+        """
+        write_file(path, "artifact", self.tensors, self.card, key)
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read an artifact; refuse a damaged, foreign or newer file with the reason."""
-        tensors, card = read_file(path, "artifact")
+    def load(cls, path: str | Path, key: bytes | str | None = None) -> Self:
+        """Read an artifact; refuse a damaged, foreign or newer file with the reason.
+
+        Args:
+            path: Path of the file.
+            key: Secret that the file must be signed with; None accepts signed and unsigned files.
+        """
+        tensors, card = read_file(path, "artifact", key)
         if "info" not in card:
             raise ArtifactVersion(
                 "older_format",

@@ -271,6 +271,8 @@ class CorruptFile(ArtifactError):
         "wrong_checksum": "The checksum of `path` is not the expected one.",
         "wrong_content": "`path` does not contain what a file of its kind must contain.",
         "wrong_length": "`path` has `found` entries, not `expected`.",
+        "wrong_signature": "`path` is not signed with the given key.",
+        "wrong_weights": "Tensors of `path` cannot be weights; see `problems`.",
     }
 
 

@@ -3,11 +3,16 @@
 An acclimate file is a plain safetensors file. Its metadata has one string, `acclimate`: a JSON
 card, whose field `sha256` is a digest over the rest of the card and all tensors, so that any
 flipped bit is detected. The same content gives the same bytes. Loading cannot execute code.
+
+A checksum shows damage, not intent: whoever alters a file can compute it again. A file that is
+written with a key also has the field `hmac`, an HMAC-SHA256 over the card and all tensors, which
+needs the key. A reader with that key refuses every other file; a reader without one ignores it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import os
 import platform
@@ -20,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
@@ -88,7 +93,11 @@ def write_atomically(path: str | Path, content: bytes) -> None:
 
 
 def write_file(
-    path: str | Path, kind: str, tensors: Mapping[str, Tensor], card: Mapping[str, Any]
+    path: str | Path,
+    kind: str,
+    tensors: Mapping[str, Tensor],
+    card: Mapping[str, Any],
+    key: bytes | str | None = None,
 ) -> None:
     """Write tensors and a JSON card as one file.
 
@@ -97,17 +106,28 @@ def write_file(
         kind: Kind of the file, `"artifact"` or `"state"`; verified on reading.
         tensors: Any number of tensors of dtypes that safetensors supports.
         card: JSON-serialisable metadata.
+        key: Secret to sign the content with; None for no signature. It is not written.
     """
     text = json.dumps({"kind": kind, "format": list(FORMAT), **card}, allow_nan=False)
     # Tied tensors share memory, which safetensors refuses: each gets its own copy.
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    if key is not None:
+        text = json.dumps({**json.loads(text), "hmac": _sign(key, digest(plain, text))})
     # One key only: safetensors writes several in no fixed order.
     signed = json.dumps({**json.loads(text), "sha256": digest(plain, text)})
     write_atomically(path, save(plain, {"acclimate": signed}))
 
 
-def read_file(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a file written by `write_file`; refuse any other file."""
+def read_file(
+    path: str | Path, kind: str, key: bytes | str | None = None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a file written by `write_file`; refuse any other file.
+
+    Args:
+        path: Path of the file.
+        kind: Kind of the file, as passed to `write_file`.
+        key: Secret that the file must be signed with; None accepts signed and unsigned files.
+    """
     path = Path(path)
     if not path.is_file():
         text = f"Expected a file, but {path} is not one. Pass the path that was passed to save()."
@@ -119,7 +139,7 @@ def read_file(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str,
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
+    except Exception as error:  # a damaged file can make the reader fail in any way
         raise CorruptFile(
             "unreadable_file",
             f"{path} has a safetensors header that does not fit its content ({error}). "
@@ -133,7 +153,9 @@ def read_file(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str,
             path=path,
         )
     card = _open_card(metadata["acclimate"])
-    version = card.get("format", [0, 0])
+    version: Any = card.get("format")
+    is_version = isinstance(version, list) and [type(each) for each in version] == [int, int]
+    version = version if is_version else [0, 0]
     if version[0] > FORMAT[0]:  # checked first: a later format may be signed differently
         raise ArtifactVersion(
             "newer_format",
@@ -148,6 +170,25 @@ def read_file(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str,
             "altered_file",
             f"The SHA-256 of {path} differs from the one in its card. The file was altered or "
             "damaged. Copy or create it again.",
+            path=path,
+        )
+    signature = card.pop("hmac", None)
+    if key is not None:
+        expected = _sign(key, digest(tensors, json.dumps(card)))
+        if not isinstance(signature, str) or not hmac.compare_digest(
+            signature.encode(), expected.encode()
+        ):
+            raise CorruptFile(
+                "wrong_signature",
+                f"Expected a file signed with the given key, but {path} "
+                + ("has no signature." if signature is None else "has another signature.")
+                + " Do not use it, unless you know why; then load it without a key.",
+                path=path,
+            )
+    if not is_version or not isinstance(card.get("kind"), str):
+        raise CorruptFile(
+            "wrong_content",
+            f"The card of {path} has no format version or no kind. Create the file again.",
             path=path,
         )
     if card["kind"] != kind:
@@ -181,11 +222,29 @@ def warn_unknown(path: str | Path, fields: Iterable[str], known: Iterable[str]) 
 def _open_card(text: str) -> dict[str, Any]:
     """Return a card, or an empty one if the text was altered."""
     try:
-        card = json.loads(text)
-    except json.JSONDecodeError:
+        card = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
         return {}
     # Some altered texts have the same meaning (1e5 and 1E5); they count as damaged nevertheless.
     return card if isinstance(card, dict) and json.dumps(card) == text else {}
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _sign(key: bytes | str, content: str) -> str:
+    """Return the HMAC-SHA256 of a digest of the content."""
+    if not isinstance(key, bytes | str) or not key:
+        found = "an empty one" if isinstance(key, bytes | str) else f"a {type(key).__name__}"
+        raise BadInput(
+            "wrong_type",
+            f"Expected a key of bytes or text that is not empty, found {found}.",
+            option="key",
+            found=found,
+        )
+    secret = key.encode() if isinstance(key, str) else key
+    return hmac.new(secret, b"acclimate\0" + content.encode(), hashlib.sha256).hexdigest()
 
 
 def _check_header(path: Path) -> None:

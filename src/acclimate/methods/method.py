@@ -803,22 +803,31 @@ class Method(nn.Module):
         self._load_tree(copy_tree(snapshot.tree))
 
     @final
-    def save(self, path: str | Path) -> None:
-        """Write everything learned to one file, atomically."""
+    def save(self, path: str | Path, key: bytes | str | None = None) -> None:
+        """Write everything learned to one file, atomically.
+
+        Args:
+            path: Path of the file.
+            key: Secret to sign the file with (HMAC-SHA256); None for no signature.
+        """
         self._check_usable()
         tensors, skeleton = flatten_tree(self._tree())
-        write_file(path, "state", tensors, {**self._identity(), "tree": skeleton})
+        write_file(path, "state", tensors, {**self._identity(), "tree": skeleton}, key)
 
     @final
-    def load(self, path: str | Path) -> Self:
+    def load(self, path: str | Path, key: bytes | str | None = None) -> Self:
         """Resume a saved stream: the next logits are those of the uninterrupted stream.
+
+        Args:
+            path: Path of the file.
+            key: Secret that the file must be signed with; None accepts signed and unsigned files.
 
         Raises:
             ArtifactMismatch: The file was saved with another method, configuration, model or
                 artifact.
         """
         self._check_usable()
-        tensors, card = read_file(path, "state")
+        tensors, card = read_file(path, "state", key)
         self._check_identity(str(path), card)
         self._load_tree(unflatten_tree(tensors, card["tree"]))
         return self

@@ -198,7 +198,7 @@ def _read_card(path: Path) -> dict[str, Any]:
     with safe_open(path, framework="pt") as file:
         text = file.metadata()["acclimate"]
     try:
-        card: dict[str, Any] = json.loads(text)
-    except ValueError:
+        card = json.loads(text)
+    except (ValueError, RecursionError):
         return {}  # whoever reads the file says what is wrong with it
-    return card
+    return card if isinstance(card, dict) else {}

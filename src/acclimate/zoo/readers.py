@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -27,6 +26,7 @@ _SHOWN = 12
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "model.")  # what DataParallel and wrappers put before every name
 _NORMALIZATION = ("mean", "std")
+_DEEPEST = 8  # levels of dictionaries around a state dict
 _COUNT = ".num_batches_tracked"
 
 # Training scripts put their options and NumPy figures beside the weights. These types hold plain
@@ -79,8 +79,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         )
     if path.suffix == ".safetensors":
         try:
-            return load_file(path)
-        except SafetensorError as error:
+            return _check_tensors(path, load_file(path))
+        except CorruptFile:
+            raise
+        except Exception as error:  # a damaged file can fail in any way
             raise CorruptFile(
                 "unreadable_file",
                 f"{path} cannot be read as safetensors ({error}). Copy or download it again.",
@@ -100,6 +102,8 @@ def fit(
     Raises:
         ArtifactMismatch: when tensors are missing, too many or of another shape, or the file
             normalises differently; all are listed.
+        CorruptFile: when values are infinite or undefined, variances are negative, or fractions
+            stand in place of integers. The model is not changed.
     """
     own = dict(model.state_dict())
     given = _strip_prefixes(tensors, own)
@@ -127,6 +131,7 @@ def fit(
             + f"{more}\nPass weights of exactly this architecture.",
             differences=tuple(lines),
         )
+    _refuse(origin, _impossible_values(own, state))
     model.load_state_dict(state)
     return sorted(left_out)
 
@@ -158,7 +163,9 @@ def _load(path: Path) -> Any:
 
 def _unwrap(path: Path, loaded: Any) -> dict[str, Tensor]:
     """Return the state dict in what was loaded."""
-    while isinstance(loaded, Mapping):
+    for _ in range(_DEEPEST):  # a dictionary may contain itself
+        if not isinstance(loaded, Mapping):
+            break
         inner = [loaded[key] for key in _WRAPPERS if isinstance(loaded.get(key), Mapping)]
         if not inner:
             break
@@ -183,7 +190,58 @@ def _unwrap(path: Path, loaded: Any) -> dict[str, Tensor]:
             "model.state_dict().",
             path=path,
         )
-    return {str(key): value for key, value in loaded.items()}
+    names = [key for key in loaded if not isinstance(key, str)]
+    if names:
+        raise CorruptFile(
+            "wrong_content",
+            f"Expected tensors by name in {path}, found the key {names[0]!r}. Save "
+            "model.state_dict().",
+            path=path,
+        )
+    return _check_tensors(path, dict(loaded))
+
+
+def _check_tensors(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Refuse tensors without plain values in memory."""
+    problems = []
+    for name, tensor in tensors.items():
+        if tensor.layout is not torch.strided:
+            problems.append(f"{name}: a sparse tensor")
+        elif tensor.device.type == "meta":
+            problems.append(f"{name}: a tensor without values (device meta)")
+        elif tensor.is_quantized or tensor.is_complex():
+            problems.append(f"{name}: {tensor.dtype}")
+    _refuse(path, problems)
+    return tensors
+
+
+def _refuse(origin: str | Path, problems: list[str]) -> None:
+    if problems:
+        more = f"\n  (+ {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
+        raise CorruptFile(
+            "wrong_weights",
+            f"{origin} has {len(problems)} tensor(s) that cannot be weights:\n  "
+            + "\n  ".join(problems[:_SHOWN])
+            + f"{more}\nTrain or download the model again.",
+            path=origin,
+            problems=tuple(problems),
+        )
+
+
+def _impossible_values(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
+    """Return a line for each tensor with another kind of number, or with impossible values."""
+    lines = []
+    for name, tensor in given.items():
+        expected = own[name]
+        if expected.is_floating_point() != tensor.is_floating_point():
+            lines.append(f"{name}: {tensor.dtype} in the file, {expected.dtype} in the model")
+        elif not bool(tensor.isfinite().all()) and bool(expected.isfinite().all()):
+            lines.append(f"{name}: infinite or undefined values")
+        elif name.endswith((".running_var", _COUNT)) and bool((tensor < 0).any()):
+            lines.append(f"{name}: negative values")
+        elif not bool(tensor.to(expected.dtype).isfinite().all() | ~expected.isfinite().all()):
+            lines.append(f"{name}: values too large for {expected.dtype}")
+    return lines
 
 
 def _strip_prefixes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
