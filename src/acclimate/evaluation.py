@@ -18,6 +18,7 @@ from acclimate.functional.pixels import IGNORE_LABEL, check_masks, resize_maps, 
 from acclimate.introspect import try_forward
 from acclimate.methods.method import Counts, Method
 from acclimate.metrics import Collector, Metric, Record, Result, Sums, check_labels
+from acclimate.metrics.batch import count_effective_classes, find_skipped, measure_drift
 from acclimate.metrics.collector import check_metric, find_rows, to_probs
 from acclimate.metrics.cost import Cost, measure_call
 from acclimate.streams.batch import Batch
@@ -80,7 +81,7 @@ def iter_evaluate(
             known = found
         judged = _judge(batch, rows, logits.detach(), ignore_label)
         record = _record(batch, index, judged, cost, (before, adapted.counts))
-        record = dataclasses.replace(record, losses=adapted.losses)
+        record = dataclasses.replace(record, losses=adapted.losses, drift=measure_drift(adapted))
         if adapted.guard is not None:
             told = adapted.report()
             record = dataclasses.replace(
@@ -325,7 +326,6 @@ def _record(
     logits, y, names = judged.rows
     log_p = log_probs(logits)
     wrong = logits.argmax(dim=1).cpu() != y.cpu()
-    skipped = [why for why, n in after.skipped.items() if n > before.skipped.get(why, 0)]
     return Record(
         domain=batch.domain,
         index=index,
@@ -348,10 +348,11 @@ def _record(
         n_forwards=after.forwards - before.forwards,
         n_backwards=after.backwards - before.backwards,
         updated=after.updates > before.updates,
-        skipped=skipped[0] if skipped else None,
+        skipped=find_skipped(before, after),
         restored=after.restored > before.restored,
         peak_memory=cost.peak_memory,
         n_pixel_images=judged.n_images,
+        effective_classes=count_effective_classes(log_p.exp()) if len(y) else None,
     )
 
 

@@ -1,5 +1,6 @@
 """Records of batches, sums of bounded size, and the summary of both."""
 
+from acclimate.metrics.batch import METRICS, BatchMetrics, MetricInfo
 from acclimate.metrics.collector import Collector, Metric, pack_sums, unpack_sums
 from acclimate.metrics.groups import Group, Probe
 from acclimate.metrics.pixels import PixelSums
@@ -8,9 +9,12 @@ from acclimate.metrics.result import Result, pool
 from acclimate.metrics.sums import Sums, check_labels
 
 __all__ = [
+    "METRICS",
+    "BatchMetrics",
     "Collector",
     "Group",
     "Metric",
+    "MetricInfo",
     "PixelSums",
     "Probe",
     "Record",

@@ -52,6 +52,9 @@ class Record:
         by_source: Whether the source model answered, as the guard decided; None if there is no
             guard.
         rested: Whether the guard stopped learning after this batch; None if there is no guard.
+        effective_classes: Effective number of predicted classes; None if it was not measured.
+        drift: Distance of the trained parameters from the source's, relative to their norm; None if
+            it was not measured.
     """
 
     domain: str
@@ -80,6 +83,8 @@ class Record:
     estimate: Estimate | None = None
     by_source: bool | None = None
     rested: bool | None = None
+    effective_classes: float | None = None
+    drift: float | None = None
 
     @property
     def estimated_accuracy(self) -> float | None:
@@ -96,8 +101,9 @@ class Record:
     def to_dict(self) -> dict[str, Any]:
         """Return all fields except predictions as JSON types; non-finite numbers are None."""
         values = {name: getattr(self, name) for name in _NAMES}
-        if self.n_pixel_images is None:
-            del values["n_pixel_images"]
+        for name in ("n_pixel_images", *_WATCHED):
+            if values[name] is None:
+                del values[name]
         if self.by_source is None:
             for name in _OF_GUARD:
                 del values[name]
@@ -114,7 +120,8 @@ class Record:
             BadInput: A field is missing or unknown.
         """
         # Fields that older versions did not write, or that are written for pixels or guards only.
-        line = {"losses": {}, "n_pixel_images": None, **dict.fromkeys(_OF_GUARD), **line}
+        optional = dict.fromkeys(("n_pixel_images", *_OF_GUARD, *_WATCHED))
+        line = {"losses": {}, **optional, **line}
         if line.keys() != set(_NAMES):
             missing = tuple(name for name in _NAMES if name not in line)
             unknown = tuple(name for name in line if name not in _NAMES)
@@ -142,4 +149,5 @@ def _read_estimate(values: Mapping[str, Any] | None) -> Estimate | None:
 
 _NAMES = tuple(f.name for f in dataclasses.fields(Record) if f.name != "predictions")
 _OF_GUARD = ("estimate", "by_source", "rested")
+_WATCHED = ("effective_classes", "drift")
 _FLOATS = ("entropy", "nll", "ms", "confidence")
