@@ -8,6 +8,7 @@ AcclimateError
 │   └── UnreadableImage                an image that cannot be decoded, or exceeds a limit
 ├── ArtifactError (ValueError)         an acclimate file that cannot be used
 │   ├── CorruptFile                    truncated, altered, or not an acclimate file
+│   ├── StateError                     a saved state that does not fit the adapted model
 │   ├── ArtifactMissing                a method needs a part that was not prepared
 │   ├── ArtifactMismatch               prepared for, or saved from, something else
 │   └── ArtifactVersion                written by a version with another format
@@ -273,6 +274,14 @@ class CorruptFile(ArtifactError):
         "wrong_length": "`path` has `found` entries, not `expected`.",
         "wrong_signature": "`path` is not signed with the given key.",
         "wrong_weights": "Tensors of `path` cannot be weights; see `problems`.",
+    }
+
+
+class StateError(ArtifactError):
+    """A saved state does not fit the adapted model, which was not changed."""
+
+    codes: ClassVar[Mapping[str, str]] = {
+        "wrong_state": "The state in `path` does not fit the adapted model; see `problems`.",
     }
 
 

@@ -44,6 +44,7 @@ from acclimate.functional.signals import (
     mirror_back,
     pick_rows,
 )
+from acclimate.schema import Fields, Items, Maybe, Number, Schema, TensorOf, Where, like
 from acclimate.snapshot import Tree, copy_tree
 
 if TYPE_CHECKING:
@@ -392,6 +393,31 @@ class Guard:
     def tree(self) -> Tree:
         """Return the guard's state."""
         return self._state
+
+    def schema(self, learned: Schema) -> Schema:
+        """Return what a saved state must look like, given that of what a method has learned."""
+        count = Number(int, low=0)
+        fields: dict[str, Schema] = {
+            name: like(value) if isinstance(value, bool) else count
+            for name, value in _fresh().items()
+        }
+        records = TensorOf((None, None, len(RECORD)), torch.float32, finite=True, nan=True)
+        return Fields(
+            {
+                **fields,
+                "records": Maybe(Where(records, self._are_records, "no records of predictions")),
+                "changes": Number(float, low=0),
+                "good": Maybe(learned),
+                "reasons": Items(count),
+                "rate": Number(float, low=0, high=1),
+            }
+        )
+
+    def _are_records(self, records: Tensor) -> bool:
+        """Return whether all classes exist."""
+        classes = records[..., [RECORD.index("source_class"), RECORD.index("adapted_class")]]
+        exist = (classes >= 0) & (classes < self._n_classes) & (classes == classes.round())
+        return records.numel() > 0 and bool(exist.all())
 
     def load_tree(self, tree: Tree) -> None:
         """Load a state."""

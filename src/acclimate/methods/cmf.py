@@ -5,6 +5,7 @@ from torch import Tensor
 
 from acclimate.methods.config import hp, options, uniform
 from acclimate.methods.roid import Roid, RoidConfig
+from acclimate.schema import Number
 
 #: Trained scalars for which `drift` is stated: scale and shift of the LayerNorms of a ViT-B.
 _SCALARS = 38400
@@ -58,7 +59,7 @@ class Cmf(Roid):
         """Declare the hidden weights, which start as the source's, and their variance."""
         super().setup()
         self.add_state("hidden", {name: p.detach().clone() for name, p in self.trained().items()})
-        self.add_state("variance", 0.0)
+        self.add_state("variance", 0.0, Number(float, low=0))
 
     @torch.no_grad()
     def after_update(self, x: Tensor) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from acclimate.functional.entropy import log_probs
 from acclimate.methods.config import EntropyConfig, hp, options, published, uniform
 from acclimate.methods.tent import Tent
+from acclimate.schema import Maybe, TensorOf
 
 
 @options
@@ -62,7 +63,7 @@ class Eta(Tent):
     def setup(self) -> None:
         """Declare the moving mean of the predictions that were learned from."""
         super().setup()
-        self.add_state("mean_prediction", None)
+        self.add_state("mean_prediction", None, Maybe(TensorOf(("classes",), low=0)))
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the weighted mean entropy of the chosen samples; None if there are none."""

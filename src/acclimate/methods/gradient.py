@@ -28,6 +28,7 @@ from acclimate.functional.pixels import random_box
 from acclimate.functional.views import Views, apply_views, spread
 from acclimate.methods.config import Config, GradientConfig
 from acclimate.methods.method import Method, MethodCard, Problem
+from acclimate.schema import Fields, Schema, TensorOf, like
 from acclimate.snapshot import Tree
 from acclimate.terms.term import ActiveTerm, Term
 
@@ -430,6 +431,10 @@ class GradientMethod(Method):
         for name, active in self.terms.items():
             active.state = state["terms"][name]
 
+    def _state_schemas(self) -> dict[str, Schema]:
+        terms = {name: active.schema(self) for name, active in self.terms.items()}
+        return {**super()._state_schemas(), "terms": Fields(terms)}
+
     def _identity(self) -> dict[str, Any]:
         names = list(self.parameters_moved)
         moved = f"{len(names)} tensors, {hashlib.sha256(repr(names).encode()).hexdigest()[:12]}"
@@ -449,6 +454,28 @@ class GradientMethod(Method):
             for name, parameter in self.parameters_moved.items()
             if parameter in self.optimizer.state
         }
+
+    def _optimizer_schema(self) -> Schema:
+        """Return what the optimiser's state must look like: what it has after a step."""
+        probe = nn.Parameter(torch.zeros(2, 3))
+        probe.grad = torch.zeros(2, 3)
+        optimizer = build_optimizer([probe], self.config)
+        optimizer.step()
+
+        def values(parameter: nn.Parameter) -> Schema:
+            fields: dict[str, Schema] = {}
+            for key, value in optimizer.state[probe].items():
+                low = 0.0 if key in ("step", "exp_avg_sq", "max_exp_avg_sq") else None
+                own = value.shape == probe.shape if isinstance(value, Tensor) else False
+                fields[key] = (
+                    TensorOf(tuple(parameter.shape) if own else tuple(value.shape), low=low)
+                    if isinstance(value, Tensor)
+                    else like(value)
+                )
+            return Fields(fields)
+
+        moved = self.parameters_moved.items()
+        return Fields({name: values(parameter) for name, parameter in moved}, partial=True)
 
     def _load_optimizer_tree(self, tree: Tree) -> None:
         self.optimizer.state.clear()

@@ -34,6 +34,7 @@ from acclimate.errors import (
     ArtifactMismatch,
     BadInput,
     NotAdapted,
+    StateError,
     UnsuitableModel,
     warn,
 )
@@ -66,6 +67,7 @@ from acclimate.introspect import ModelInfo, check_logits, suits_channels_last, t
 from acclimate.methods.compute import Speed
 from acclimate.methods.config import Config
 from acclimate.parts.part import Part
+from acclimate.schema import Fields, Items, Maybe, Nothing, Number, Schema, TensorOf, Where, like
 from acclimate.snapshot import (
     Tree,
     copy_tree,
@@ -195,6 +197,10 @@ class Snapshot:
 
 #: Below this number of images, batch statistics are worth a warning.
 SMALL_BATCH = 16
+#: Problems of a state that an error shows.
+_SHOWN = 12
+#: Numbers of an input that is made up to count the classes of a model, at most.
+_LARGEST_PROBE = 2**26
 #: Predictions that are compared with the one before, to recognise a correlated stream.
 _RECENT = 256
 
@@ -276,6 +282,7 @@ class Method(nn.Module):
         self.generator = torch.Generator().manual_seed(seed)
         self._given = [model if given is None else given]  # in a list: it must not be a submodule
         self._declared: list[str] = []
+        self._schemas: dict[str, Schema] = {}
         self._initial = Snapshot({})
         self._is_paused = False
         self._has_batch_norm = bool(batch_norm_layers(model))
@@ -298,10 +305,12 @@ class Method(nn.Module):
         self._source = fingerprint(model)["weights_sha256"]
         self._prepared = digest(artifact.tensors) if artifact is not None else None
         self.add_state(
-            "input_shape", list(artifact.card["input_shape"]) if artifact is not None else None
+            "input_shape",
+            list(artifact.card["input_shape"]) if artifact is not None else None,
+            Maybe(Items(Number(int, low=1, high=2**31), list, longest=8)),
         )
         if config.statistics == "auto":
-            self.add_state("stream", None)
+            self.add_state("stream", None, _stream_schema(model))
         self.setup()
         self._initial = self.snapshot()
         _borrowers[model] = weakref.ref(self)
@@ -342,12 +351,19 @@ class Method(nn.Module):
 
     # Tools for subclasses -----------------------------------------------------------------------
 
-    def add_state(self, name: str, default: Tree) -> None:
+    def add_state(self, name: str, default: Tree, schema: Schema | None = None) -> None:
         """Declare an attribute that reset, save, load, snapshot and `.to()` handle.
 
         Replace the value, never change it in place: a batch that fails restores the old value.
+
+        Args:
+            name: Name of the attribute.
+            default: Its first value.
+            schema: What a saved value must look like to be loaded; None for the names, shapes and
+                kinds of the default, and for anything where that is None or empty.
         """
         self._declared.append(name)
+        self._schemas[name] = like(default) if schema is None else schema
         setattr(self, name, default)
 
     def run(
@@ -825,11 +841,16 @@ class Method(nn.Module):
         Raises:
             ArtifactMismatch: The file was saved with another method, configuration, model or
                 artifact.
+            StateError: Its content does not fit the adapted model.
+            CorruptFile: The file is damaged, or not signed with the key.
+
+        After an error, the adapted model is as it was before.
         """
         self._check_usable()
         tensors, card = read_file(path, "state", key)
         self._check_identity(str(path), card)
-        self._load_tree(unflatten_tree(tensors, card["tree"]))
+        tree = self._checked_tree(str(path), tensors, card.get("tree"))
+        self._load_whole(lambda: self._load_tree(tree))
         return self
 
     def learned(self) -> Tree:
@@ -885,6 +906,97 @@ class Method(nn.Module):
         if self.guard is not None:
             self.guard.load_tree(tree["guard"])
             self.scale_rate(self.guard.rate)
+
+    def _load_whole(self, load: Callable[[], Any]) -> Any:
+        """Load something; if that fails or is interrupted, everything is as before."""
+        before = copy_tree(self._tree())
+        try:
+            return load()
+        except BaseException:
+            self._load_tree(before)
+            raise
+
+    def _schema(self, with_modules: bool = True) -> Schema:
+        """Return what a saved state of this adapted model must look like."""
+        learned = {
+            "modules": self._module_schema(model_tensors(self)),
+            "method": Fields(self._state_schemas()),
+            "optimizer": self._optimizer_schema(),
+        }
+        count = Number(int, low=0)
+        counts = {name: count for name in asdict(Counts()) if name != "skipped"}
+        fields: dict[str, Schema] = {
+            **learned,
+            "generator": Where(
+                TensorOf(tuple(self.generator.get_state().shape), torch.uint8),
+                _is_generator_state,
+                "not a state of a random number generator",
+            ),
+            "counts": Fields({**counts, "skipped": Items(count)}),
+            "guard": self.guard.schema(Fields(learned)) if self.guard is not None else Nothing(),
+        }
+        if not with_modules:
+            del fields["modules"]
+        return Fields(fields)
+
+    def _module_schema(self, tensors: Mapping[str, Tensor], partial: bool = False) -> Fields:
+        """Return what values of these tensors must look like; finite where the source is."""
+        source = self._initial.tree["modules"]
+
+        def leaf(name: str, tensor: Tensor) -> Schema:
+            low = 0 if name.endswith((".running_var", ".num_batches_tracked")) else None
+            is_finite = bool(source.get(name, tensor).isfinite().all())
+            shape = tuple(tensor.shape)
+            return TensorOf(shape, tensor.dtype, low, finite=is_finite, nan=not is_finite)
+
+        return Fields({name: leaf(name, t) for name, t in tensors.items()}, partial)
+
+    def _checked_tree(
+        self, origin: str, tensors: Mapping[str, Tensor], skeleton: Any, with_modules: bool = True
+    ) -> Tree:
+        """Return the tree of a saved state, if it fits this adapted model."""
+        try:
+            tree = unflatten_tree(dict(tensors), skeleton)
+            again, _ = flatten_tree(tree)
+        except (LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise _wrong_state(origin, [f"tree: {type(error).__name__}: {error}"]) from error
+        problems = [
+            f"{name}: not where it belongs"
+            for name in dict.fromkeys([*tensors, *again])
+            if again.get(name) is not tensors.get(name)
+        ]
+        sizes: dict[str, Any] = {}
+        if self.info.n_classes is not None:
+            sizes["classes"] = self.info.n_classes
+        shape = tree["method"].get("input_shape") if _has_method(tree) else None
+        if isinstance(shape, list) and not self._is_dense:
+            sizes["..."] = tuple(shape)
+        problems += self._schema(with_modules).find_problems(tree, sizes)
+        if not problems and self.info.n_classes is None and "classes" in sizes:
+            n_classes = self._count_classes(shape)
+            if n_classes not in (None, sizes["classes"]):
+                problems.append(f"method: {sizes['classes']} classes, the model has {n_classes}")
+        if problems:
+            raise _wrong_state(origin, problems)
+        return tree
+
+    def _count_classes(self, shape: list[int] | None) -> int | None:
+        """Return the number of logits for an input of this shape; None if it cannot be found."""
+        like = next((p for p in self.model.parameters() if p.is_floating_point()), None)
+        if shape is None or like is None or math.prod(shape) > _LARGEST_PROBE:
+            return None
+        try:
+            with torch.no_grad(), use_statistics(self.model, "source"):
+                found = run(self.model, like.new_zeros(1, *shape), None, self.logits_at, None)
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError):
+            return None  # a model that needs more than images
+        return found.logits.shape[1]
+
+    def _state_schemas(self) -> dict[str, Schema]:
+        return dict(self._schemas)
+
+    def _optimizer_schema(self) -> Schema:
+        return Fields({})
 
     def _identity(self) -> dict[str, Any]:
         """Return the settings that must equal those of a saved state to load it."""
@@ -943,10 +1055,20 @@ class Method(nn.Module):
                 "Calling load_state_dict(assign=True) would replace the borrowed model's "
                 "parameters. Call it without assign.",
             )
-        if "_extra_state" in state_dict:  # before any tensor is copied
-            saved = json.loads(state_dict["_extra_state"]["identity"])
-            self._check_identity("the state_dict", saved)
-        return super().load_state_dict(state_dict, strict)
+        # Everything is checked before any tensor is copied.
+        given = dict(state_dict)
+        extra = given.pop("_extra_state", None)
+        own = {key: t for key, t in self.state_dict().items() if key != "_extra_state"}
+        schema = self._module_schema(own, partial=not strict)
+        found = given if strict else {key: t for key, t in given.items() if key in own}
+        problems = schema.find_problems(found)
+        if extra is None and strict:
+            problems.append("_extra_state: missing")
+        if problems:
+            raise _wrong_state("the state_dict", problems)
+        if extra is not None:
+            self._read_extra_state(extra)
+        return self._load_whole(lambda: super(Method, self).load_state_dict(state_dict, strict))
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return what `state_dict()` contains besides the model's own tensors."""
@@ -957,8 +1079,22 @@ class Method(nn.Module):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Load the result of `get_extra_state`."""
-        tree = unflatten_tree(state["tensors"], json.loads(state["tree"]))
-        self._load_tree(copy_tree({**tree, "modules": {}}))
+        tree = self._read_extra_state(state)
+        self._load_whole(lambda: self._load_tree(copy_tree({**tree, "modules": {}})))
+
+    def _read_extra_state(self, state: Any) -> Tree:
+        """Return the tree of `get_extra_state`, if it fits this adapted model."""
+        origin = "the state_dict"
+        try:
+            tensors, text = state["tensors"], state["tree"]
+            skeleton, saved = json.loads(text), json.loads(state["identity"])
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
+            problem = f"_extra_state: {type(error).__name__}: {error}"
+            raise _wrong_state(origin, [problem]) from error
+        if not isinstance(saved, dict) or not isinstance(tensors, dict):
+            raise _wrong_state(origin, ["_extra_state: not what state_dict() returned"])
+        self._check_identity(origin, saved)
+        return self._checked_tree(origin, tensors, skeleton, with_modules=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -968,6 +1104,52 @@ class Method(nn.Module):
             self.guard.move(fn)
         self._load_tree(tree)  # moves the optimiser's state to the device of its parameters
         return self
+
+
+def _wrong_state(origin: str, problems: list[str]) -> StateError:
+    shown = "".join(f"\n  {line}" for line in problems[:_SHOWN])
+    more = f"\n  (+ {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
+    return StateError(
+        "wrong_state",
+        f"Expected a state of this adapted model, but {origin} has {len(problems)} "
+        f"problem(s):{shown}{more}\nNothing was loaded. Save the state again, or start anew.",
+        path=origin,
+        problems=tuple(problems),
+    )
+
+
+def _has_method(tree: Tree) -> bool:
+    return isinstance(tree, dict) and isinstance(tree.get("method"), dict)
+
+
+def _is_generator_state(state: Tensor) -> bool:
+    try:
+        torch.Generator().set_state(state.cpu())
+    except RuntimeError:
+        return False
+    return True
+
+
+def _stream_schema(model: nn.Module) -> Schema:
+    """Return what the state of `statistics="auto"` must look like."""
+    layers = {
+        name: layer.running_mean
+        for name, layer in batch_norm_layers(model).items()
+        if layer.running_mean is not None
+    }
+    moments: dict[str, Schema] = {
+        name: Where(
+            TensorOf((2, len(mean))), lambda t: bool((t[1] >= 0).all()), "negative variances"
+        )
+        for name, mean in layers.items()
+    }
+    fields = {
+        "n": Number(float, low=0),
+        "moments": Fields(moments, partial=True),
+        "benefit": Maybe(Number(float, low=-1, high=1)),
+    }
+    is_counted = "moments of no samples"
+    return Maybe(Where(Fields(fields), lambda s: s["n"] > 0 or not s["moments"], is_counted))
 
 
 def check_dense(kind: type[Method], is_shared: bool = False) -> None:

@@ -10,6 +10,7 @@ from acclimate.functional.reservoir import choose_slot
 from acclimate.methods.config import Config, EntropyConfig, changed, hp, options, published
 from acclimate.methods.method import MethodCard, Problem
 from acclimate.methods.tent import Tent
+from acclimate.schema import Items, Maybe, Number, TensorOf
 
 
 @options
@@ -80,9 +81,10 @@ class Note(Tent):
     def setup(self) -> None:
         """Declare the memory."""
         super().setup()
-        self.add_state("images", None)
-        self.add_state("kept", [])
-        self.add_state("seen", {})
+        size, count = self.config.memory_size, Number(int, low=0)
+        self.add_state("images", None, Maybe(TensorOf((size, ...))))
+        self.add_state("kept", [], Items(count, list, longest=size))
+        self.add_state("seen", {}, Items(count))
         self.add_state("n_samples", 0)
 
     def step(self, x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from acclimate.functional.entropy import (
 from acclimate.functional.inputs import check_images
 from acclimate.methods.config import GradientConfig, hp, options, published, uniform
 from acclimate.methods.gradient import NormLayersMethod
+from acclimate.schema import Maybe, TensorOf
 
 
 @options
@@ -67,7 +68,7 @@ class Roid(NormLayersMethod):
     def setup(self) -> None:
         """Declare the moving mean prediction; it starts even."""
         super().setup()
-        self.add_state("mean_probs", None)
+        self.add_state("mean_probs", None, Maybe(TensorOf(("classes",), low=0)))
         self._augmentation = CottaAugmentation(
             padding="reflect", blur=False, noise=0.0, per_image=self.config.draws_per_image
         )

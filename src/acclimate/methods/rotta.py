@@ -14,6 +14,7 @@ from acclimate.functional.teacher import copy_frozen, follow
 from acclimate.methods.config import GradientConfig, changed, hp, options, published
 from acclimate.methods.gradient import NormLayersMethod
 from acclimate.methods.method import MethodCard
+from acclimate.schema import LARGEST_COUNT, Fields, Maybe, Schema, TensorOf
 from acclimate.snapshot import Tree
 
 
@@ -28,6 +29,20 @@ class MemoryTeacherConfig(GradientConfig):
     uncertainty_weight: float = hp(1.0, low=0.0, help="of uncertainty, in the same (λ_u)")
     teacher_decay: float = hp(0.999, low=0.0, high=1.0, help="share the teacher keeps (1 − ν)")
     draws_per_image: bool = hp(False, help="augment every image by itself, not the batch as one")
+
+
+def _memory_schema(size: int) -> Schema:
+    label = TensorOf((size,), torch.int64, low=-1)
+    return Maybe(
+        Fields(
+            {
+                "images": TensorOf((size, ...)),
+                "labels": label,
+                "ages": TensorOf((size,), torch.int64, low=0, high=LARGEST_COUNT),
+                "uncertainties": TensorOf((size,), torch.float64, low=0),
+            }
+        )
+    )
 
 
 class MemoryTeacher(NormLayersMethod):
@@ -49,7 +64,7 @@ class MemoryTeacher(NormLayersMethod):
         """Copy the source model as teacher; the memory is empty."""
         super().setup()
         self.teacher = copy_frozen(self.model)
-        self.add_state("memory", None)
+        self.add_state("memory", None, _memory_schema(self.config.memory_size))
         self._augmentation = CottaAugmentation(per_image=self.config.draws_per_image)
 
     def predict(self, x: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from acclimate.methods.config import (
 from acclimate.methods.eta import EtaConfig
 from acclimate.methods.gradient import copy_values
 from acclimate.methods.tent import Tent
+from acclimate.schema import Maybe, TensorOf
 
 #: What the authors leave alone in a ResNet-50: 10 of its 53 normalisation layers.
 TOP_OF_RESNET50 = 0.19
@@ -97,7 +98,7 @@ class Sar(SkipTop):
     def setup(self) -> None:
         """Declare the moving mean of the second loss."""
         super().setup()
-        self.add_state("mean_loss", None)
+        self.add_state("mean_loss", None, Maybe(TensorOf(())))
         self._reliable: Tensor | None = None  # on the first pass of the batch under way
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:

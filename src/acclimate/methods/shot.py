@@ -21,6 +21,7 @@ from acclimate.methods.config import (
 from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.heads import FeatureMethod
 from acclimate.methods.method import MethodCard
+from acclimate.schema import EmptyOr, Fields, TensorOf
 
 
 @options
@@ -76,7 +77,9 @@ class Shot(FeatureMethod, GradientMethod):
     def setup(self) -> None:
         """Open the queue."""
         super().setup()
-        self.add_state("queue", {})
+        size = self.config.queue_size
+        rows = {"directions": TensorOf((size, "width")), "p": TensorOf((size, "classes"), low=0)}
+        self.add_state("queue", {}, EmptyOr(Fields(rows)))
 
     def trained(self) -> Mapping[str, nn.Parameter]:
         """Return all parameters but the head's."""

@@ -26,6 +26,7 @@ from acclimate.methods.gradient import GradientMethod, build_optimizer, copy_val
 from acclimate.parts.mirror import Mirror, keeps_class
 from acclimate.parts.penalty import Penalty
 from acclimate.parts.prototypes import Prototypes
+from acclimate.schema import Fields, Maybe, Number, TensorOf
 from acclimate.terms.nsp import Nsp
 
 #: Samples of a batch from which it is learned from at the full rate.
@@ -126,9 +127,11 @@ class Steady(GradientMethod):
         self._has_mirror = config.mirror and keeps_class(**accuracies)
         self._n = 0
         self._share = 1.0
-        self.add_state("labels_before", None)
-        self.add_state("means", {})
-        self.add_state("pace", 1.0)
+        share, mean = Number(float, low=0, high=1), TensorOf(("classes",), low=0)
+        labels = {"stay": share, "last": mean, "mean": mean, "n": Number(float, low=1)}
+        self.add_state("labels_before", None, Maybe(Fields(labels)))
+        self.add_state("means", {}, Fields({"main": mean, "aux": mean}, partial=True))
+        self.add_state("pace", 1.0, share)
         penalty = artifact.part("penalty")
         moved, own = self.parameters_moved, self.trained()
         sizes = {name: float(p.detach().square().mean().sqrt()) for name, p in moved.items()}

@@ -13,6 +13,7 @@ from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.method import MethodCard
 from acclimate.parts.contrast import Contrast
 from acclimate.parts.contrastive_head import head_from_weights
+from acclimate.schema import Number
 
 
 @options
@@ -91,7 +92,7 @@ class Tfa(GradientMethod):
                 f'"{info.known_head}" is frozen. Unfreeze it: model.requires_grad_(True).',
             )
         self.add_state("queue", like.new_zeros(self.config.window, info.known_width))
-        self.add_state("n_queued", 0)
+        self.add_state("n_queued", 0, Number(int, low=0, high=self.config.window))
         self._fresh: Tensor | None = None
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:

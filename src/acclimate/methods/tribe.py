@@ -25,6 +25,7 @@ from acclimate.methods.config import (
 )
 from acclimate.methods.gradient import NormLayersMethod
 from acclimate.methods.method import MethodCard, Problem
+from acclimate.schema import Fields, Schema, TensorOf
 
 
 @options
@@ -105,7 +106,14 @@ class Tribe(NormLayersMethod):
         """Copy the source model as anchor; all statistics start as the source's."""
         super().setup()
         self.anchor = copy_frozen(self.model)
-        self.add_state("moments", {"teacher": {}, "student": {}, "anchor": {}})
+        layers: dict[str, Schema] = {
+            name: TensorOf((2, "classes", len(layer.running_mean)))
+            for name, layer in batch_norm_layers(self.model).items()
+            if layer.running_mean is not None
+        }
+        roles = ("teacher", "student", "anchor")
+        schema = Fields({role: Fields(layers, partial=True) for role in roles})
+        self.add_state("moments", {role: {} for role in roles}, schema)
         self._augmentation = CottaAugmentation(per_image=self.config.draws_per_image)
         self._role = "teacher"
         self._predicted: Tensor | None = None

@@ -15,6 +15,7 @@ from acclimate.functional.swr_nsp import (
 )
 from acclimate.options import Values, choice, hp, log_uniform, options
 from acclimate.parts.penalty import Penalty
+from acclimate.schema import Fields, Schema, TensorOf
 from acclimate.terms.term import ActiveTerm, Term, register_term
 
 if TYPE_CHECKING:
@@ -94,6 +95,11 @@ class ActiveSwr(ActiveTerm):
         self._numbers: dict[str, Any] = {n: 2 * strength * w for n, w in penalty.items()}
         if all(value.numel() == 1 for value in penalty.values()):
             self._numbers = {name: float(factor) for name, factor in self._numbers.items()}
+
+    def schema(self, method: GradientMethod) -> Schema:
+        """Return what saved anchors must look like: values of moved parameters."""
+        moved = method.parameters_moved.items()
+        return Fields({name: TensorOf(tuple(p.shape)) for name, p in moved}, partial=True)
 
     def start(self, method: GradientMethod) -> None:
         """Store the source's parameters, if they are the anchor."""

@@ -17,6 +17,7 @@ from acclimate.errors import InvalidConfig
 from acclimate.forward import Forward
 from acclimate.options import Registry, Values, options
 from acclimate.parts.part import Part
+from acclimate.schema import Schema, like
 from acclimate.snapshot import Tree
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ class ActiveTerm(nn.Module):
     """
 
     state: Tree = None
+
+    def schema(self, method: GradientMethod) -> Schema:
+        """Return what a saved `state` must look like; by default, like the present one."""
+        return like(self.state)
 
     def trainable(self) -> Mapping[str, nn.Parameter]:
         """Return the term's own parameters that are trained, by name."""
