@@ -1,0 +1,1 @@
+"""Serving: the live page and the client that plays images as a stream."""
