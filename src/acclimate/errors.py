@@ -14,6 +14,7 @@ AcclimateError
 │   └── ArtifactVersion                written by a version with another format
 ├── NotAdapted (RuntimeError)          used after unwrap(), wrapped twice, called in inference mode
 ├── DownloadFailed (OSError)           a published file could not be downloaded
+├── RequestFailed (OSError)            a server does not answer, or refuses
 └── MissingExtra (ImportError)         an optional dependency is not installed
 
 AcclimateWarning (UserWarning)         something differs from what a user might expect
@@ -341,6 +342,15 @@ class DownloadFailed(AcclimateError, OSError):
     codes: ClassVar[Mapping[str, str]] = {
         "client_missing": "The program `client`, which downloads the file, is not installed.",
         "download_failed": "`what` could not be downloaded; see `reasons`.",
+    }
+
+
+class RequestFailed(AcclimateError, OSError):
+    """A server does not answer, or refuses what is sent to it."""
+
+    codes: ClassVar[Mapping[str, str]] = {
+        "refused": "The server at `address` refuses the request with the status `status`.",
+        "unreachable": "No server answers at `address`.",
     }
 
 

@@ -18,6 +18,7 @@ from acclimate.cli.inspect import inspect
 from acclimate.cli.methods import app as methods
 from acclimate.cli.prepare import prepare
 from acclimate.cli.reproduce import reproduce
+from acclimate.cli.send import send
 from acclimate.cli.terminal import show_error
 from acclimate.cli.train import train
 from acclimate.cli.zoo import app as zoo
@@ -36,6 +37,7 @@ app.command()(doctor)
 app.command()(prepare)
 app.command()(adapt)
 app.command("eval")(evaluate)
+app.command()(send)
 app.command()(inspect)
 app.command()(train)
 app.command()(reproduce)
