@@ -9,7 +9,7 @@ PIP    := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest -n auto
 
 # The stamps are newer than what they were made from, so a second call is quick.
-.PHONY: demo check test test-matrix lint format clean
+.PHONY: demo check test test-matrix fuzz lint format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -28,6 +28,10 @@ test: lint
 # All tests as other processors would run them. Takes five times as long as `make test`.
 test-matrix: $(VENV)/.dev
 	@$(BIN)/python tests/matrix.py $(ARGS)
+
+# 10,000 damaged and altered files of each kind: ARGS="--n 1000 --seed 1" for fewer.
+fuzz: $(VENV)/.dev
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py $(ARGS)
 
 lint: $(VENV)/.dev
 	@echo "Checking format, style, types and import contracts."

@@ -8,9 +8,10 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from acclimate.errors import ArtifactMismatch, ArtifactMissing, ArtifactVersion
+from acclimate.errors import ArtifactMismatch, ArtifactMissing, ArtifactVersion, CorruptFile
 from acclimate.functional.inputs import Normalization
 from acclimate.introspect import ModelInfo
+from acclimate.schema import Anything, Fields, Items, Maybe, Number, Where
 from acclimate.snapshot import fingerprint
 from acclimate.storage import read_file, warn_unknown, write_file
 
@@ -24,6 +25,44 @@ _FIELDS = (
     "versions",
 )
 _SHOWN_MISMATCHES = 12
+_COUNT = Number(int, low=1)
+_CARD = Fields(
+    {
+        "model": Fields(
+            {
+                "layout": Items(
+                    Where(
+                        Items(Anything(), list, longest=64),
+                        lambda entry: (
+                            len(entry) > 0
+                            and isinstance(entry[0], str)
+                            and all(type(size) is int for size in entry[1:])
+                        ),
+                        "not a type and a shape",
+                    )
+                ),
+                "weights_sha256": Number(str),
+            }
+        ),
+        "info": Fields(
+            {
+                "head": Maybe(Number(str)),
+                "logits_at": Anything(),
+                "normalization": Anything(),
+                "images_at": Anything(),
+                "n_classes": Maybe(_COUNT),
+                "n_features": Maybe(_COUNT),
+                "is_dense": Number(bool),
+            },
+            partial=True,
+        ),
+        "classes": Maybe(Items(Number(str), list)),
+        "input_shape": Items(_COUNT, list, longest=8),
+        "seed": Number(int),
+        "parts": Items(Items(Anything())),
+        "versions": Items(Number(str)),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +105,19 @@ class Artifact:
                 "older_format",
                 f"{path} was written by a version of acclimate before 0.2, whose artifacts have "
                 "another layout. Prepare the model again: acclimate.prepare(model, source).",
+                path=path,
+            )
+        problems = _CARD.find_problems({key: card[key] for key in _FIELDS if key in card})
+        problems += [
+            f"{name}: infinite or undefined values"
+            for name, tensor in tensors.items()
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all())
+        ]
+        if problems:
+            raise CorruptFile(
+                "wrong_content",
+                f"{path} is not a complete artifact: {'; '.join(problems[:_SHOWN_MISMATCHES])}. "
+                "Prepare the model again: acclimate.prepare(model, source).",
                 path=path,
             )
         warn_unknown(path, card, _FIELDS)

@@ -56,6 +56,7 @@ class TensorOf(Schema):
         high: Largest value.
         finite: Whether infinite values are refused.
         nan: Whether undefined values are accepted.
+        below: Name of a size that all values are below, such as class numbers.
     """
 
     shape: tuple[Any, ...] | None
@@ -64,6 +65,7 @@ class TensorOf(Schema):
     high: float | None = None
     finite: bool = True
     nan: bool = False
+    below: str | None = None
 
     def check(self, value: Any, at: str, sizes: Sizes) -> Iterator[tuple[str, str]]:
         """Yield the first problem of a tensor."""
@@ -84,6 +86,8 @@ class TensorOf(Schema):
             yield at, f"values below {self.low:g}"
         elif self.high is not None and bool((value > self.high).any()):
             yield at, f"values above {self.high:g}"
+        elif self.below in sizes and bool((value >= sizes[self.below]).any()):
+            yield at, f"values that are not below {sizes[self.below]}"
 
 
 @dataclass(frozen=True)

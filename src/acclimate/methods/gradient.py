@@ -468,7 +468,11 @@ class GradientMethod(Method):
                 low = 0.0 if key in ("step", "exp_avg_sq", "max_exp_avg_sq") else None
                 own = value.shape == probe.shape if isinstance(value, Tensor) else False
                 fields[key] = (
-                    TensorOf(tuple(parameter.shape) if own else tuple(value.shape), low=low)
+                    TensorOf(
+                        tuple(parameter.shape if own else value.shape),
+                        parameter.dtype if own else value.dtype,
+                        low,
+                    )
                     if isinstance(value, Tensor)
                     else like(value)
                 )

@@ -197,6 +197,8 @@ class Snapshot:
 
 #: Below this number of images, batch statistics are worth a warning.
 SMALL_BATCH = 16
+#: What the shape of an input must look like in a saved state.
+_SHAPE = Maybe(Items(Number(int, low=1, high=2**31), list, longest=8))
 #: Problems of a state that an error shows.
 _SHOWN = 12
 #: Numbers of an input that is made up to count the classes of a model, at most.
@@ -307,7 +309,7 @@ class Method(nn.Module):
         self.add_state(
             "input_shape",
             list(artifact.card["input_shape"]) if artifact is not None else None,
-            Maybe(Items(Number(int, low=1, high=2**31), list, longest=8)),
+            _SHAPE,
         )
         if config.statistics == "auto":
             self.add_state("stream", None, _stream_schema(model))
@@ -971,11 +973,10 @@ class Method(nn.Module):
         shape = tree["method"].get("input_shape") if _has_method(tree) else None
         if isinstance(shape, list) and not self._is_dense:
             sizes["..."] = tuple(shape)
-        problems += self._schema(with_modules).find_problems(tree, sizes)
-        if not problems and self.info.n_classes is None and "classes" in sizes:
+        if "classes" not in sizes and not _SHAPE.find_problems(shape):
             n_classes = self._count_classes(shape)
-            if n_classes not in (None, sizes["classes"]):
-                problems.append(f"method: {sizes['classes']} classes, the model has {n_classes}")
+            sizes |= {} if n_classes is None else {"classes": n_classes}
+        problems += self._schema(with_modules).find_problems(tree, sizes)
         if problems:
             raise _wrong_state(origin, problems)
         return tree
@@ -1123,11 +1124,12 @@ def _has_method(tree: Tree) -> bool:
 
 
 def _is_generator_state(state: Tensor) -> bool:
+    generator = torch.Generator()
     try:
-        torch.Generator().set_state(state.cpu())
+        generator.set_state(state.cpu())
     except RuntimeError:
         return False
-    return True
+    return torch.equal(generator.get_state(), state.cpu())
 
 
 def _stream_schema(model: nn.Module) -> Schema:

@@ -32,7 +32,7 @@ class MemoryTeacherConfig(GradientConfig):
 
 
 def _memory_schema(size: int) -> Schema:
-    label = TensorOf((size,), torch.int64, low=-1)
+    label = TensorOf((size,), torch.int64, low=-1, below="classes")
     return Maybe(
         Fields(
             {

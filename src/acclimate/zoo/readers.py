@@ -231,8 +231,14 @@ def _refuse(origin: str | Path, problems: list[str]) -> None:
 def _impossible_values(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
     """Return a line for each tensor with another kind of number, or with impossible values."""
     lines = []
+    first: dict[int, str] = {}  # of tied tensors, by their memory
     for name, tensor in given.items():
         expected = own[name]
+        twin = first.setdefault(expected.data_ptr(), name) if expected.numel() else name
+        is_tied = twin != name and own[twin].shape == expected.shape
+        if is_tied and not torch.equal(tensor, given[twin]):
+            lines.append(f"{name}: differs from {twin}, which is the same tensor in the model")
+            continue
         if expected.is_floating_point() != tensor.is_floating_point():
             lines.append(f"{name}: {tensor.dtype} in the file, {expected.dtype} in the model")
         elif not bool(tensor.isfinite().all()) and bool(expected.isfinite().all()):
