@@ -68,7 +68,7 @@ def test_rests_are_counted_over_resets(artifact: Artifact) -> None:
     """A model whose predictions are no numbers is restored at once, and then rests."""
     guard = acclimate.Guard(artifact, rest=32)
     adapted = acclimate.adapt(tiny(), "tent", artifact, guard=guard)
-    whole = adapted.predict
+    whole = adapted.infer
     adapted.step = lambda x: whole(x) * torch.nan  # type: ignore[method-assign]
     result = acclimate.evaluate(adapted, stream())
     assert result.n_restored > 0

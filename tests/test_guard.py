@@ -70,9 +70,9 @@ def predict(x, name="batch_norm"):
 def test_the_answer_is_that_of_one_of_the_two_models(method, monkeypatch):
     adapted = build(method, gain=0.5)
     seen = []
-    review = Guard.review
+    review = Guard.judge
     monkeypatch.setattr(
-        Guard, "review", lambda self, m, x, made: (seen.append(made), review(self, m, x, made))[1]
+        Guard, "judge", lambda self, m, x, made: (seen.append(made), review(self, m, x, made))[1]
     )
     answers = run(adapted, BATCHES)
     kinds = set()
@@ -163,7 +163,7 @@ def watch(method, every, monkeypatch, **options):
     guard = Guard(script_gain(tiny_artifact("batch_norm")), answers=False, every=every)
     adapted = acclimate.adapt(tiny_model("batch_norm"), method, guard=guard, **options)
     by_batch = []
-    review = Guard.review
+    review = Guard.judge
 
     def look(self, method, x, made):
         by_batch.append([])
@@ -171,7 +171,7 @@ def watch(method, every, monkeypatch, **options):
             by_batch[-1].append(float(own.index(max(own)) == norm.index(max(norm))))
         return review(self, method, x, made)
 
-    monkeypatch.setattr(Guard, "review", look)
+    monkeypatch.setattr(Guard, "judge", look)
     run(adapted, BATCHES)
     # A guard that only watches records what it probes.
     return guard.tree()["records"][:, 0], [value for each in by_batch[::every] for value in each]
@@ -239,7 +239,7 @@ class Scripted(acclimate.GradientMethod):
         logits = self.run(x, statistics="source").logits
         return self.spoil(logits), -logits[:, 0].mean()
 
-    def predict(self, x):
+    def infer(self, x):
         return self.spoil(self.run(x, moves=False, statistics="source").logits)
 
     def spoil(self, logits):

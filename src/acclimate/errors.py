@@ -330,7 +330,9 @@ class NotAdapted(AcclimateError, RuntimeError):
         "no_process_group": "There is no process group, or this process is not part of it.",
         "not_adapted": "A `found` is not an adapted model.",
         "out_of_step": "The processes may be out of step after an earlier failure.",
+        "pending": "An answer was given by predict(), and its batch was not learned from yet.",
         "processes_differ": "The processes differ; see `differences`.",
+        "reentrant": "The adapted model was called from inside one of its own calls.",
         "shards_unsupported": "The method cannot share its batches between processes.",
         "unwrapped": "The model was unwrapped and is no longer adapted.",
     }

@@ -110,6 +110,27 @@ class GuardReport:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What the guard found on one batch; see `Guard.judge`.
+
+    Attributes:
+        state: The guard's next state.
+        chosen: The predictions to answer with.
+        n: Number of images.
+        estimate: The estimate on the recent window, if there is one.
+        reason: Why the source model answers; empty if the adapted one does.
+        is_judged: Whether the batch was compared with the source model.
+    """
+
+    state: Tree
+    chosen: Forward
+    n: int
+    estimate: Estimate | None = None
+    reason: str = ""
+    is_judged: bool = False
+
+
 class Guard:
     """Estimates whether adaptation helps, and answers with the source model where it does not.
 
@@ -185,6 +206,11 @@ class Guard:
         return {name: getattr(self, name) for name in names}
 
     @property
+    def source(self) -> nn.Module | None:
+        """The copy of the source model, if the guard is bound to one."""
+        return self._source
+
+    @property
     def rate(self) -> float:
         """The share of the learning rate that is in use."""
         return float(self._state["rate"])
@@ -196,11 +222,12 @@ class Guard:
         """Whether the method may learn from the next batch."""
         return not self._state["resting"]
 
-    def review(self, method: Method, x: Tensor, adapted: Forward) -> Forward:
-        """Watch one batch and return the predictions to answer with.
+    def judge(self, method: Method, x: Tensor, adapted: Forward) -> Verdict:
+        """Watch one batch and choose the predictions to answer with; nothing is changed.
 
         Args:
-            method: The method, which has learned from the batch.
+            method: The method, which has not learned from the batch yet, unless it predicts after
+                its update.
             x: The batch.
             adapted: The predictions of the adapted model.
         """
@@ -210,8 +237,7 @@ class Guard:
         state["n_batches"] += 1
         state["n_samples"] += _count(x)
         if not (is_probed or self.answers):
-            self._state = state
-            return adapted
+            return Verdict(state, adapted, _count(x))
         source = self._run_source(method, x)
         state["n_forwards"] += 1
         views: tuple[Tensor, Tensor, Tensor] | None = None
@@ -235,19 +261,21 @@ class Guard:
         else:
             estimate, reason = None, _BROKEN
         chosen = adapted
-        if self.answers:
-            self._decide(method, state, estimate, _count(x), reason)
-            if reason:
-                chosen = source
-                state["n_by_source"] += _count(x)
-                state["reasons"] = {
-                    **state["reasons"],
-                    reason: state["reasons"].get(reason, 0) + 1,
-                }
+        if self.answers and reason:
+            chosen = source
+            state["n_by_source"] += _count(x)
+            state["reasons"] = {**state["reasons"], reason: state["reasons"].get(reason, 0) + 1}
         state["by_source"] = bool(reason)
-        self._state = state
-        self._warn(estimate)
-        return chosen
+        return Verdict(state, chosen, _count(x), estimate, reason, is_judged=True)
+
+    def settle(self, method: Method, verdict: Verdict) -> None:
+        """Remember, restore or rest as a verdict requires, once the method has learned."""
+        if verdict.is_judged and self.answers:
+            found = verdict.estimate, verdict.n, verdict.reason
+            self._decide(method, verdict.state, *found)
+        self._state = verdict.state
+        if verdict.is_judged:
+            self._warn(verdict.estimate)
 
     def answer(self, method: Method, x: Tensor, adapted: Forward) -> Forward:
         """Return the predictions to answer with, without watching: in eval mode or paused."""

@@ -42,6 +42,7 @@ def test_every_method_file_is_registered():
     plumbing = {
         "__init__",
         "alignment",
+        "batch",
         "compute",
         "config",
         "gradient",

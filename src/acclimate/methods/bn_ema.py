@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from torch import Tensor
 
 from acclimate.errors import InvalidConfig
@@ -63,7 +65,7 @@ class BnEma(Norm):
         """Say whether a batch of one cannot be learned from: only in a pass of its own."""
         return self.config.passes == "two" or super().needs_several_samples()
 
-    def step(self, x: Tensor) -> Tensor:
+    def step(self, x: Tensor) -> Tensor | Iterator[Tensor]:
         """Move the statistics and predict with them."""
         if self.config.passes == "one":
             return super().step(x)

@@ -96,7 +96,7 @@ class Cotta(GradientMethod):
             loss = (loss + cross_entropy_between(student, target).mean()) / 2
         return target, loss
 
-    def predict(self, x: Tensor) -> Tensor:
+    def infer(self, x: Tensor) -> Tensor:
         """Predict one batch as it would be next, and learn nothing."""
         return self._target(x, copy_generator(self.generator))
 

@@ -177,34 +177,38 @@ class GradientMethod(Method):
             self.counts.forwards += 1
         return tuple(gradients)
 
-    def differentiate(self, x: Tensor) -> tuple[Tensor, Tensor | None, Sequence[Tensor | None]]:
-        """Return logits, loss and the gradients of all trained parameters, in their order."""
-        logits, loss = self.loss(x)
-        if loss is None:
-            return logits, None, ()
-        return self.add_terms(x, logits, loss)
+    def differentiate(
+        self, x: Tensor, loss: Tensor
+    ) -> tuple[Tensor | None, Sequence[Tensor | None]]:
+        """Return the whole loss and the gradients of all trained parameters, in their order.
 
-    def add_terms(
-        self, x: Tensor, logits: Tensor, loss: Tensor
-    ) -> tuple[Tensor, Tensor, Sequence[Tensor | None]]:
-        """Return logits, the loss with all terms, and its gradients."""
+        Args:
+            x: The batch.
+            loss: What `loss` returned for it.
+
+        Returns:
+            The loss and the gradients; None and nothing if there is nothing to learn after all.
+        """
+        return self.add_terms(x, loss)
+
+    def add_terms(self, x: Tensor, loss: Tensor) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """Return the loss with all terms, and its gradients."""
         if not self.terms:
-            return logits, loss, self.gradients_of(loss)
+            return loss, self.gradients_of(loss)
         self.note_loss("main", loss)
         for term in self._terms_with("loss"):
             added = term.loss(self, x)
             loss = loss if added is None else loss + added
-        logits = self._answer(logits, self.first_pass(x))
         gradients: Sequence[Tensor | None] = self.gradients_of(loss)
         # Free the graph of the first pass before the following passes need memory.
-        logits, loss = logits.detach(), loss.detach()
+        loss = loss.detach()
         self.forget_pass()
         for term in self._terms_with("later_loss"):
             added = term.later_loss(self, x)
             if added is not None:
                 gradients = sum_gradients(gradients, self.gradients_of(added))
                 loss = loss + added.detach()
-        return logits, loss, gradients
+        return loss, gradients
 
     def update(self, loss: Tensor, gradients: Sequence[Tensor | None]) -> bool:
         """Step the optimiser; return whether the update was applied."""
@@ -274,7 +278,7 @@ class GradientMethod(Method):
             logits = logits if made is None else made
         return logits
 
-    def predict(self, x: Tensor) -> Tensor:
+    def infer(self, x: Tensor) -> Tensor:
         """Predict one batch without learning anything from it."""
         found = self.run(x, moves=False)
         return self._answer(found.logits, found)
@@ -313,30 +317,43 @@ class GradientMethod(Method):
         terms = self._terms_with("needs_several_samples")
         return super().needs_several_samples() or any(t.needs_several_samples() for t in terms)
 
-    def step(self, x: Tensor) -> Tensor:
+    def step(self, x: Tensor) -> Iterator[Tensor]:
         """Predict, then take one optimiser step on the loss."""
         whole = None
         if self.speed.crop:
-            whole, x = self.predict(x), self._crop(x)
+            whole, x = self.infer(x), self._crop(x)
         self._batch = x
         try:
+            with self._differentiable():
+                logits, loss = self.loss(x)
+                if self.terms and loss is not None:
+                    logits = self._answer(logits, self.first_pass(x))
+            yield logits.detach() if whole is None else whole
+            del logits
+            gradients: Sequence[Tensor | None] = ()
+            if loss is not None:
+                with self._differentiable():
+                    loss, gradients = self.differentiate(x, loss)
+        finally:
+            self._batch = self._first = None  # these keep the graph alive
+            self._passes = []
+        if loss is None:
+            self.counts.skip("nothing_selected")
+            return
+        self.note_loss("loss", loss)
+        if self.update(loss, gradients):
+            self.after_update(x)
+
+    @contextmanager
+    def _differentiable(self) -> Iterator[None]:
+        """Compute with gradients of the trained parameters."""
+        try:
             with self._trainable_only(), torch.enable_grad():
-                logits, loss, gradients = self.differentiate(x)
+                yield
         except RuntimeError as error:
             if not is_about_inference(error):
                 raise
             raise no_gradient(f'the method "{self.name}"') from error
-        finally:
-            self._batch = self._first = None  # these keep the graph alive
-            self._passes = []
-        logits = logits if whole is None else whole
-        if loss is None:
-            self.counts.skip("nothing_selected")
-            return logits
-        self.note_loss("loss", loss)
-        if self.update(loss, gradients):
-            self.after_update(x)
-        return logits
 
     def _pass(
         self, x: Tensor, moves: bool, statistics: Statistics | None, model: nn.Module | None

@@ -61,7 +61,7 @@ class Lame(FeatureMethod):
         """Predict one batch and correct it."""
         return self._corrected(self.run(x))
 
-    def predict(self, x: Tensor) -> Tensor:
+    def infer(self, x: Tensor) -> Tensor:
         """Do the same; there is nothing to learn."""
         return self._corrected(self.run(x, moves=False))
 

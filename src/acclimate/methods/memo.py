@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -76,11 +77,11 @@ class Memo(GradientMethod):
         """Single images are what it is for."""
         return False
 
-    def step(self, x: Tensor) -> Tensor:
+    def step(self, x: Tensor) -> Iterator[Tensor]:
         """Adapt to each image by itself, predict it, and go back to the source."""
-        return self._predict_each(x, self.generator)
+        yield self._predict_each(x, self.generator)
 
-    def predict(self, x: Tensor) -> Tensor:
+    def infer(self, x: Tensor) -> Tensor:
         """Predict one batch as it would be next; nothing is left of it in either case."""
         counts = copy.deepcopy(self.counts)
         try:

@@ -12,7 +12,6 @@ when the call returns, and `reset()` and `unwrap()` restore the weights bit for 
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import inspect
 import json
@@ -20,6 +19,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -64,6 +64,7 @@ from acclimate.functional.stream_norm import (
 from acclimate.functional.views import spread
 from acclimate.guard import Guard, GuardReport
 from acclimate.introspect import ModelInfo, check_logits, suits_channels_last, takes, try_forward
+from acclimate.methods.batch import CallLock, Copies, OpenBatch
 from acclimate.methods.compute import Speed
 from acclimate.methods.config import Config
 from acclimate.parts.part import Part
@@ -206,6 +207,9 @@ _LARGEST_PROBE = 2**26
 #: Predictions that are compared with the one before, to recognise a correlated stream.
 _RECENT = 256
 
+# The adapted models that are paused, by id, in this thread or asyncio task.
+_paused: ContextVar[tuple[int, ...]] = ContextVar("acclimate_paused", default=())
+
 # The method that has borrowed each model. An attribute would change the model.
 _borrowers: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Method]] = weakref.WeakKeyDictionary()
 
@@ -286,7 +290,11 @@ class Method(nn.Module):
         self._declared: list[str] = []
         self._schemas: dict[str, Schema] = {}
         self._initial = Snapshot({})
-        self._is_paused = False
+        self._lock = CallLock()
+        #: Copies of tensors for undoing a batch.
+        self.copies = Copies()
+        self._open: OpenBatch | None = None
+        self._learns: bool | None = None
         self._has_batch_norm = bool(batch_norm_layers(model))
         # Properties of the model; None until a batch was seen.
         self._channels_last: bool | None = None
@@ -315,6 +323,8 @@ class Method(nn.Module):
             self.add_state("stream", None, _stream_schema(model))
         self.setup()
         self._initial = self.snapshot()
+        for name, tensor in model_tensors(self).items():
+            self.copies.give(name, tensor, self._initial.tree["modules"][name])
         _borrowers[model] = weakref.ref(self)
 
     # Hooks for subclasses -----------------------------------------------------------------------
@@ -332,11 +342,16 @@ class Method(nn.Module):
     def setup(self) -> None:
         """Declare state and read what the method needs from the artifact."""
 
-    def step(self, x: Tensor) -> Tensor:
-        """Predict one batch, adapt, and return logits. Gradients are disabled by default."""
+    def step(self, x: Tensor) -> Tensor | Iterator[Tensor]:
+        """Predict one batch, adapt, and return logits. Gradients are disabled by default.
+
+        A method that knows its logits before it learns is a generator: it yields them once and
+        learns afterwards, so that `predict` can answer first. It must not yield inside a context
+        that changes the model.
+        """
         return self.run(x).logits
 
-    def predict(self, x: Tensor) -> Tensor:
+    def infer(self, x: Tensor) -> Tensor:
         """Predict one batch without learning from it."""
         return self.run(x, moves=False).logits
 
@@ -396,14 +411,14 @@ class Method(nn.Module):
         return result
 
     def predict_view(self, x: Tensor) -> Forward:
-        """Predict another view of the batch, as `predict` does, and leave no trace."""
+        """Predict another view of the batch, as `infer` does, and leave no trace."""
         kept = self._output, self._grid, self.plain_logits
         generator_state = self.generator.get_state()
         self._output = self._grid = None
         try:
-            with self.paused(), torch.no_grad():
+            with self._without_learning(), torch.no_grad():
                 single = self.is_single(x)
-                found = self.run(x, statistics="source").logits if single else self.predict(x)
+                found = self.run(x, statistics="source").logits if single else self.infer(x)
             return Forward(self._output, found.detach(), None, self._grid)
         finally:
             self._output, self._grid, self.plain_logits = kept
@@ -445,8 +460,13 @@ class Method(nn.Module):
 
     @property
     def is_learning(self) -> bool:
-        """Whether a call learns: in train mode and outside `paused()`."""
-        return self.training and not self._is_paused
+        """Whether a call learns: in train mode and outside `paused()`.
+
+        While a batch is processed: whether it is learned from.
+        """
+        if self._learns is not None:
+            return self._learns
+        return self.training and id(self) not in _paused.get()
 
     @property
     def call(self) -> Call | None:
@@ -488,19 +508,123 @@ class Method(nn.Module):
             BadInput: The batch cannot be used. Nothing was changed.
             NotAdapted: The model was unwrapped, or inference mode is enabled.
         """
-        call = Call.of(args, kwargs, self.info.images_at)
-        if self.card.replays:
-            call.check_alone(self.name)
-        self._warn_of_eval()
-        self._call = call
-        try:
-            if self.processes is None:
-                return self._process(self._accept(call.images))
-            facts = {"learns": self.is_learning, "counts": asdict(self.counts)}
-            with self.processes.share(call.images, self._accept, facts) as x:
-                return self._process(x)
-        finally:
-            self._call = None
+        return self._call_model(args, kwargs, is_later=False)
+
+    @final
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Predict a batch and return the output of the model, as a call does, but learn later.
+
+        `learn()` completes the update from the same forward pass, later or in another thread. Both
+        together equal the ordinary call bit for bit. Until then, another batch that would be
+        learned from is refused, and so is a copy of the state. Paused calls are answered. A method
+        that predicts after its update, and one whose processes share batches, learns before it
+        answers; `has_pending` is then False and `learn()` has nothing left to do.
+
+        Raises:
+            BadInput: The batch cannot be used. Nothing was changed.
+            NotAdapted: An earlier batch was not learned from yet, the model was unwrapped, or
+                inference mode is enabled.
+        """
+        return self._call_model(args, kwargs, is_later=True)
+
+    @final
+    def learn(self) -> bool:
+        """Complete the update on the batch of the last `predict`.
+
+        If this fails, the state is that from before the batch.
+
+        Returns:
+            Whether there was a batch to learn from.
+        """
+        with self._exclusive(outermost=True):
+            batch = self._open
+            if batch is None:
+                return False
+            self._call = batch.call
+            try:
+                batch.is_answered = False
+                self._complete(batch)
+            except BaseException:
+                self._recover()
+                raise
+            finally:
+                self._call = self._learns = None
+            return True
+
+    @final
+    def discard(self) -> bool:
+        """Forget the batch of the last `predict`: the state is that from before it.
+
+        Returns:
+            Whether there was such a batch.
+        """
+        with self._exclusive(outermost=True):
+            had = self.has_pending
+            self._discard_pending()
+            return had
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether `predict` has answered a batch that `learn` has not learned from yet."""
+        batch = self._open
+        return batch is not None and batch.is_answered
+
+    def _call_model(self, args: tuple[Any, ...], kwargs: dict[str, Any], is_later: bool) -> Any:
+        with self._exclusive(outermost=True):
+            call = Call.of(args, kwargs, self.info.images_at)
+            if self.card.replays:
+                call.check_alone(self.name)
+            self._warn_of_eval()
+            if self.is_learning:
+                self._check_settled()
+            self._call = call
+            try:
+                if self.processes is None:
+                    return self._process(self._accept(call.images), is_later)
+                facts = {"learns": self.is_learning, "counts": asdict(self.counts)}
+                with self.processes.share(call.images, self._accept, facts) as x:
+                    return self._process(x, is_later=False)
+            finally:
+                self._call = None
+
+    @contextmanager
+    def _exclusive(self, outermost: bool = False) -> Iterator[None]:
+        """Wait until no other thread uses the model; undo what an interrupt left behind."""
+        if self._lock.is_mine:
+            if outermost or (self._open is not None and not self._open.is_answered):
+                raise NotAdapted(
+                    "reentrant",
+                    "This adapted model is in use by this thread, and was called again from inside "
+                    "that call: by the model itself or by a callback. Call it after that call has "
+                    "returned.",
+                )
+            yield
+            return
+        with self._lock:
+            self._recover()
+            yield
+
+    def _check_settled(self) -> None:
+        """Refuse what needs a complete state while a batch waits for `learn`."""
+        if self.has_pending:
+            raise NotAdapted(
+                "pending",
+                "The batch of the last predict() was not learned from yet. Call learn() to "
+                "complete it, or discard() to forget it.",
+            )
+
+    def _discard_pending(self) -> None:
+        if self._open is not None:
+            self._open.is_answered = False
+            self._recover()
+
+    def _recover(self) -> None:
+        """Return to the state before every batch that was interrupted."""
+        while self._open is not None and not self._open.is_answered:
+            batch = self._open
+            self._learns = None
+            batch.roll_back(self)
+            self._open = batch.outer
 
     def _accept(self, x: Tensor) -> Tensor:
         """Validate a batch and return it ready for use. If it raises, nothing was changed."""
@@ -543,57 +667,73 @@ class Method(nn.Module):
         x = x.detach()
         return x.clone() if x.is_inference() else x
 
-    def _process(self, x: Tensor) -> Any:
-        self.weights_changed()
-        self._losses = {}
-        before = self._running_statistics()
-        # References are enough: declared state is replaced, never changed in place.
-        declared, generator_state = self._declared_state(), self.generator.get_state()
-        counts = copy.deepcopy(self.counts)
-        guarded = self._copy_guarded()
+    def _process(self, x: Tensor, is_later: bool) -> Any:
+        batch = OpenBatch(self, x, self._call, outer=self._open)
+        self._open = batch
         try:
-            with torch.no_grad(), ExitStack() as stack:
-                stack.enter_context(run_eagerly(self.model))
-                if self.speed.bfloat16:
-                    stack.enter_context(fast_autocast(x.device, enabled=True))
-                logits = self._step_or_predict(x)
-                if self.counts.n_refused > counts.n_refused:
-                    load_tensors(self, before)
-                if self.guard is not None:
-                    logits = self._review(self.guard, x, logits)
-            made = logits.detach().to(x.dtype)
-            if self._grid is not None:
-                made = to_maps(made, self._grid).contiguous()
-            result = replace_logits(self._output, made, self.logits_at)
+            self._learns = batch.learns
+            self.weights_changed()
+            self._losses = {}
+            output = self._answer_batch(batch)
+            if is_later and batch.rest is not None:
+                batch.is_answered = True
+            else:
+                self._complete(batch)
+            return output
         except BaseException:
-            load_tensors(self, before)
-            self._set_declared_state(declared)
-            self.generator.set_state(generator_state)
-            self.counts = counts
-            self._restore_guarded(guarded)
+            batch.is_answered = False
+            self._recover()
             raise
         finally:
+            self._learns = None
             self._output = self._grid = self.labels = self.plain_logits = None
-        if self.is_learning:
+
+    @contextmanager
+    def _computing(self, x: Tensor) -> Iterator[None]:
+        """Set gradients, compilation and precision for the computations on a batch."""
+        with torch.no_grad(), ExitStack() as stack:
+            stack.enter_context(run_eagerly(self.model))
+            if self.speed.bfloat16:
+                stack.enter_context(fast_autocast(x.device, enabled=True))
+            yield
+
+    def _answer_batch(self, batch: OpenBatch) -> Any:
+        """Predict a batch, choose the answer, and return it as the model would."""
+        x = batch.x
+        with self._computing(x):
+            made = self._step_or_infer(x)
+            if isinstance(made, Tensor):
+                logits = made
+            else:
+                logits, batch.rest = next(made), made
+                if self.card.predicts == "after":
+                    batch.finish()
+            if self.guard is not None:
+                logits = self._consult(self.guard, batch, logits)
+        batch.logits = logits.detach()
+        answer = batch.logits.to(x.dtype)
+        if self._grid is not None:
+            answer = to_maps(answer, self._grid).contiguous()
+        return replace_logits(self._output, answer, self.logits_at)
+
+    def _complete(self, batch: OpenBatch) -> None:
+        """Make the update on a batch that was answered; then the batch is over."""
+        self._learns = batch.learns
+        with self._computing(batch.x):
+            batch.finish()
+            if self.counts.n_refused > batch.n_refused:
+                load_tensors(self, batch.statistics)
+            if self.guard is not None and batch.verdict is not None:
+                self.guard.settle(self, batch.verdict)
+        if batch.learns:
             self.counts.batches += 1
-            self.counts.samples += batch_size(x)
-            self.input_shape = list(x.shape[1:])
-            self._check_stream(x, logits.detach())
-        return result
+            self.counts.samples += batch_size(batch.x)
+            self.input_shape = list(batch.x.shape[1:])
+            if batch.logits is not None:
+                self._check_stream(batch.x, batch.logits)
+        self._open = batch.outer  # from here on, an interrupt finds the batch complete
 
-    def _copy_guarded(self) -> Tree:
-        """Copy what the guard and learning change, so that a guard that fails can be undone."""
-        if self.guard is None or not self.is_learning:
-            return None
-        return {"learned": copy_tree(self.learned()), "guard": self.guard.tree()}
-
-    def _restore_guarded(self, tree: Tree) -> None:
-        if self.guard is not None and tree is not None:
-            self.load_learned(tree["learned"])
-            self.guard.load_tree(tree["guard"])
-            self.scale_rate(self.guard.rate)
-
-    def _step_or_predict(self, x: Tensor) -> Tensor:
+    def _step_or_infer(self, x: Tensor) -> Tensor | Iterator[Tensor]:
         if self.is_single(x):
             # One image has no batch statistics: use those of the source.
             if self.is_learning:
@@ -605,12 +745,16 @@ class Method(nn.Module):
             return self.step(x)
         if self.is_learning:
             self.counts.skip("guard")
-        return self.predict(x)
+        return self.infer(x)
 
-    def _review(self, guard: Guard, x: Tensor, logits: Tensor) -> Tensor:
+    def _consult(self, guard: Guard, batch: OpenBatch, logits: Tensor) -> Tensor:
         """Return the logits of the model that the guard answers with."""
         adapted = Forward(self._output, logits, None, self._grid)
-        chosen = (guard.review if self.is_learning else guard.answer)(self, x, adapted)
+        if batch.learns:
+            batch.verdict = guard.judge(self, batch.x, adapted)
+            chosen = batch.verdict.chosen
+        else:
+            chosen = guard.answer(self, batch.x, adapted)
         if chosen is not adapted:
             self.return_from(chosen)
         return chosen.logits
@@ -715,14 +859,8 @@ class Method(nn.Module):
         """Return whether batches are passed in the channels-last memory format."""
         return self.speed.channels_last and suits_channels_last(self.model, x, self._call)
 
-    def _running_statistics(self) -> dict[str, Tensor]:
-        """Copy the buffers if this batch can change them, so that a failure can restore them."""
-        if self.statistics not in ("running", "robust") or not self.is_learning:
-            return {}
-        return copy_tree(dict(self.named_buffers()))  # type: ignore[no-any-return]
-
     def _warn_of_eval(self) -> None:
-        if not (self.training or self._is_paused):
+        if not (self.training or id(self) in _paused.get()):
             self._warn(
                 AcclimateWarning(
                     "eval_mode",
@@ -743,20 +881,36 @@ class Method(nn.Module):
     @final
     def unwrap(self) -> nn.Module:
         """Return the source model, bit for bit. The adapted model cannot be used afterwards."""
-        self.reset()
-        _borrowers.pop(self.model, None)
-        del self.model
-        return self._given.pop()
+        with self._exclusive():
+            self.reset()
+            _borrowers.pop(self.model, None)
+            del self.model
+            return self._given.pop()
 
     @final
     @contextmanager
     def paused(self) -> Iterator[Self]:
-        """Predict without learning: calls inside the context change nothing."""
-        was, self._is_paused = self._is_paused, True
+        """Predict without learning: calls inside the context change nothing.
+
+        It applies to the thread or asyncio task that entered it. Other threads continue to learn.
+        """
+        _paused.set((*_paused.get(), id(self)))
         try:
             yield self
         finally:
-            self._is_paused = was
+            others = list(_paused.get())
+            if id(self) in others:
+                others.remove(id(self))
+            _paused.set(tuple(others))
+
+    @contextmanager
+    def _without_learning(self) -> Iterator[None]:
+        """Learn nothing from the passes inside, which belong to the batch being processed."""
+        was, self._learns = self._learns, False
+        try:
+            yield
+        finally:
+            self._learns = was
 
     @final
     def reveal(self, y: Tensor) -> None:
@@ -789,12 +943,14 @@ class Method(nn.Module):
         Raises:
             NotAdapted: The model was adapted without a guard.
         """
-        return self._known_guard().estimate()
+        with self._exclusive():
+            return self._known_guard().estimate()
 
     @final
     def report(self) -> GuardReport:
         """Return what the guard has seen and done since the last reset."""
-        return self._known_guard().report()
+        with self._exclusive():
+            return self._known_guard().report()
 
     def _known_guard(self) -> Guard:
         if self.guard is None:
@@ -811,14 +967,18 @@ class Method(nn.Module):
     @final
     def snapshot(self) -> Snapshot:
         """Return a copy of everything learned, to `restore` later."""
-        self._check_usable()
-        return Snapshot(copy_tree(self._tree()))
+        with self._exclusive():
+            self._check_usable()
+            self._check_settled()
+            return Snapshot(copy_tree(self._tree()))
 
     @final
     def restore(self, snapshot: Snapshot) -> None:
-        """Restore a snapshot, bit for bit."""
-        self._check_usable()
-        self._load_tree(copy_tree(snapshot.tree))
+        """Restore a snapshot, bit for bit. A batch that waits for `learn` is discarded."""
+        with self._exclusive():
+            self._check_usable()
+            self._discard_pending()
+            self._load_tree(copy_tree(snapshot.tree))
 
     @final
     def save(self, path: str | Path, key: bytes | str | None = None) -> None:
@@ -828,8 +988,10 @@ class Method(nn.Module):
             path: Path of the file.
             key: Secret to sign the file with (HMAC-SHA256); None for no signature.
         """
-        self._check_usable()
-        tensors, skeleton = flatten_tree(self._tree())
+        with self._exclusive():
+            self._check_usable()
+            self._check_settled()
+            tensors, skeleton = flatten_tree(copy_tree(self._tree()))
         write_file(path, "state", tensors, {**self._identity(), "tree": skeleton}, key)
 
     @final
@@ -852,7 +1014,9 @@ class Method(nn.Module):
         tensors, card = read_file(path, "state", key)
         self._check_identity(str(path), card)
         tree = self._checked_tree(str(path), tensors, card.get("tree"))
-        self._load_whole(lambda: self._load_tree(tree))
+        with self._exclusive():
+            self._discard_pending()
+            self._load_whole(lambda: self._load_tree(tree))
         return self
 
     def learned(self) -> Tree:
@@ -1073,7 +1237,9 @@ class Method(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return what `state_dict()` contains besides the model's own tensors."""
-        tree = {key: value for key, value in self._tree().items() if key != "modules"}
+        with self._exclusive():
+            self._check_settled()
+            tree = {key: value for key, value in self._tree().items() if key != "modules"}
         tensors, skeleton = flatten_tree(tree)
         identity = json.dumps(self._identity())
         return {"tensors": copy_tree(tensors), "tree": json.dumps(skeleton), "identity": identity}

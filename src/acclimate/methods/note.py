@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
@@ -87,22 +89,24 @@ class Note(Tent):
         self.add_state("seen", {}, Items(count))
         self.add_state("n_samples", 0)
 
-    def step(self, x: Tensor) -> Tensor:
+    def step(self, x: Tensor) -> Iterator[Tensor]:
         """Predict and remember sample by sample; learn whenever enough have come."""
         parts: list[Tensor] = []
         rest = x
         while len(rest):
             n = self.config.update_every - self.n_samples % self.config.update_every
-            parts.append(self.predict(rest[:n]))
+            parts.append(self.infer(rest[:n]))
             if not parts[1:] and n < len(x) and self.returns_more:
                 # What else the model returns is to be that of the whole batch.
                 self.return_from(self.run(x, moves=False))
             self._remember(rest[:n], parts[-1])
             rest = rest[n:]
+            if not len(rest):
+                yield torch.cat(parts)
             is_time = self.n_samples % self.config.update_every == 0
             if is_time and len(self.kept) > 1 and self.images is not None:
-                super().step(self.images[: len(self.kept)])
-        return torch.cat(parts)
+                for _ in super().step(self.images[: len(self.kept)]):
+                    pass
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean entropy of the memory."""

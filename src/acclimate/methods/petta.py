@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import nullcontext
 
 import torch
@@ -90,16 +91,16 @@ class Petta(MemoryTeacher):
         found = super().moving_statistics
         return "robust" if found == "running" else found
 
-    def step(self, x: Tensor) -> Tensor:
+    def step(self, x: Tensor) -> Iterator[Tensor]:
         """Predict, measure the drift, and learn from the memory."""
         check_images(x, self.normalization)
         found = self.run(x, moves=False, model=self.teacher)
+        yield found.logits
         self._drift = self._measure_drift(found.logits.argmax(dim=1))
         self._move_means(found.known_features, found.logits)
         for memory in self.remember(x, found.logits):
             items = memory.ordered()
-        self.learn(items)
-        return found.logits
+        self.learn_from(items)
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return self-training, anchoring and agreement with the source, on the memory."""

@@ -88,7 +88,7 @@ class Roid(NormLayersMethod):
             loss = loss + self.config.consistency * (both / 2 * weights[chosen]).sum()
         return self._correct(logits.detach()), loss / len(x)
 
-    def predict(self, x: Tensor) -> Tensor:
+    def infer(self, x: Tensor) -> Tensor:
         """Predict one batch, with the same correction, and learn nothing."""
         return self._correct(self.run(x, moves=False).logits)
 

@@ -67,7 +67,7 @@ class MemoryTeacher(NormLayersMethod):
         self.add_state("memory", None, _memory_schema(self.config.memory_size))
         self._augmentation = CottaAugmentation(per_image=self.config.draws_per_image)
 
-    def predict(self, x: Tensor) -> Tensor:
+    def infer(self, x: Tensor) -> Tensor:
         """Predict one batch with the teacher and the statistics it has kept."""
         return self.run(x, moves=False, model=self.teacher).logits
 
@@ -83,7 +83,7 @@ class MemoryTeacher(NormLayersMethod):
             yield memory
         self.memory = memory.to_tree()
 
-    def learn(self, items: Sequence[Item]) -> None:
+    def learn_from(self, items: Sequence[Item]) -> None:
         """Take one update on items of the memory."""
         if not items:
             self.counts.skip("nothing_selected")
@@ -93,7 +93,8 @@ class MemoryTeacher(NormLayersMethod):
             self.counts.skip("single")
             return
         self.weights_changed()  # which holds the weights from before the last update
-        super().step(images)
+        for _ in super().step(images):
+            pass
 
 
 @options
@@ -135,18 +136,18 @@ class Rotta(MemoryTeacher):
         self.add_state("n_waiting", 0)  # samples since the last update was due
         self._weights = torch.ones(())
 
-    def step(self, x: Tensor) -> Tensor:
+    def step(self, x: Tensor) -> Iterator[Tensor]:
         """Predict, put the samples into the memory one by one, and learn whenever it is time."""
         check_images(x, self.normalization)
-        logits = self.predict(x)
+        logits = self.infer(x)
+        yield logits
         for memory in self.remember(x, logits):
             self.n_waiting = (self.n_waiting + 1) % self.config.update_every
             if self.n_waiting == 0:
                 items = memory.ordered()
                 ages = torch.tensor([item.age for item in items], dtype=torch.float64)
                 self._weights = torch.sigmoid(-ages / self.config.memory_size)
-                self.learn(items)
-        return logits
+                self.learn_from(items)
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weighted cross entropy against the teacher, on the images of the memory."""

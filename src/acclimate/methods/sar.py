@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -111,28 +111,30 @@ class Sar(SkipTop):
         self._reliable = reliable
         return logits, each[reliable].mean() if bool(reliable.any()) else None
 
-    def differentiate(self, x: Tensor) -> tuple[Tensor, Tensor | None, Sequence[Tensor | None]]:
+    def step(self, x: Tensor) -> Iterator[Tensor]:
+        """Predict, then take one step from the top of the climb."""
+        self._reliable = None
+        yield from super().step(x)
+
+    def differentiate(
+        self, x: Tensor, loss: Tensor
+    ) -> tuple[Tensor | None, Sequence[Tensor | None]]:
         """Return the gradients at the top of the climb; the weights are back where they were."""
         moved = list(self.parameters_moved.values())
         before = [parameter.detach().clone() for parameter in moved]
         try:
-            logits, loss = self.loss(x)
-            if loss is None:
-                return logits, None, ()
             gradients: Sequence[Tensor | None] = self.gradients_of(loss)
             if not all_finite([g for g in gradients if g is not None]):
-                return logits, loss, gradients  # which are counted as such, and not applied
+                return loss, gradients  # which are counted as such, and not applied
             self._climb(moved, gradients)
             self.forget_pass()  # terms use the pass at the top of the climb
-            _, loss = self.loss(x)
-            if loss is None:
-                return logits, None, ()
-            old, new = self.mean_loss, loss.detach()
+            _, second = self.loss(x)
+            if second is None:
+                return None, ()
+            old, new = self.mean_loss, second.detach()
             self.mean_loss = new if old is None else DECAY * old.to(new) + (1 - DECAY) * new
-            _, loss, gradients = self.add_terms(x, logits, loss)
-            return logits, loss, gradients
+            return self.add_terms(x, second)
         finally:
-            self._reliable = None
             copy_values(before, moved)
 
     def after_update(self, x: Tensor) -> None:

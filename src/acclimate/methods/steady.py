@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -167,19 +167,20 @@ class Steady(GradientMethod):
             loss = loss + config.consistency * agreement.mean() / 2
         return self._correct(main.detach()), loss
 
-    def predict(self, x: Tensor) -> Tensor:
+    def infer(self, x: Tensor) -> Tensor:
         """Predict one batch in the same way, and learn nothing."""
         return self._correct(_average([view.logits for view in self._run_views(x, moves=False)]))
 
-    def step(self, x: Tensor) -> Tensor:
+    def step(self, x: Tensor) -> Iterator[Tensor]:
         """Undo what was learned too fast, then predict and learn."""
         if self.counts.updates == 0:
-            return super().step(x)
+            yield from super().step(x)
+            return
         moved = [self.parameters_moved[name] for name in self._reach]
         learned = [parameter.detach().clone() for parameter in moved]
         try:
             self._hold_back(x[spread(x, PROBE)], moved, learned)
-            return super().step(x)
+            yield from super().step(x)
         except BaseException:
             copy_values(learned, moved)
             raise

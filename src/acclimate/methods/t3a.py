@@ -71,7 +71,7 @@ class T3a(FeatureMethod):
         self.supports, self.entropies = self._with(found.known_features, found.logits)
         return support_logits(found.known_features, self.supports).to(found.logits.dtype)
 
-    def predict(self, x: Tensor) -> Tensor:
+    def infer(self, x: Tensor) -> Tensor:
         """Classify as `step` does, and forget the batch."""
         found = self.run(x, moves=False)
         supports, _ = self._with(found.known_features, found.logits)

@@ -1,0 +1,219 @@
+"""A batch that is being processed: what is left to do, and how to undo it.
+
+While a batch is open, its journal has everything that the batch may change, as it was before. An
+exception or a signal at any moment rolls back to it; if that is interrupted too, the next call does
+so first. The batch is over when the method no longer refers to it, which is one assignment.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.forward import Call
+from acclimate.guard import Verdict
+
+if TYPE_CHECKING:
+    from acclimate.methods.method import Method
+
+#: Attributes of a method that are not part of its state.
+_KEPT = ("_open", "_lock", "_warned", "copies")
+#: Containers of a module that are changed in place: tensors, modules and hooks.
+_CONTAINERS = (
+    "_parameters",
+    "_buffers",
+    "_modules",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+
+
+class CallLock:
+    """A lock that one thread can take several times; a copy of it is a new lock."""
+
+    def __init__(self) -> None:
+        self._lock: Any = threading.RLock()
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this thread holds the lock."""
+        return bool(self._lock._is_owned())
+
+    def __enter__(self) -> Self:
+        self._lock.acquire()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._lock.release()
+
+    def __deepcopy__(self, memo: object) -> CallLock:
+        return CallLock()
+
+    def __reduce__(self) -> tuple[type[CallLock], tuple[()]]:
+        return CallLock, ()
+
+
+class Copies:
+    """Copies of tensors, which are made again only after a tensor has changed.
+
+    PyTorch counts the changes of a tensor (`_version`). A frozen weight is copied once.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[Tensor, tuple[int, int], Tensor]] = {}
+
+    def of(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a copy of a tensor, which must not be changed."""
+        if tensor.is_inference():
+            return tensor.detach().clone()
+        mark = tensor._version, tensor.data_ptr()
+        kept = self._kept.get(name)
+        if kept is not None and kept[0] is tensor and kept[1] == mark:
+            return kept[2]
+        made = tensor.detach().clone()
+        self._kept[name] = tensor, mark, made
+        return made
+
+    def give(self, name: str, tensor: Tensor, made: Tensor) -> None:
+        """Use a copy of a tensor that exists already."""
+        if not tensor.is_inference():
+            self._kept[name] = tensor, (tensor._version, tensor.data_ptr()), made
+
+    def __deepcopy__(self, memo: object) -> Copies:
+        return Copies()
+
+
+class OpenBatch:
+    """A batch that is being processed, and a journal of the state before it.
+
+    Attributes:
+        x: The batch.
+        call: How the model is called with it.
+        outer: The batch that was open before: one that waits for `learn` while another is predicted
+            without learning.
+        learns: Whether it is learned from.
+        is_answered: Whether its answer was given and it waits for `learn`.
+        rest: The rest of the method's step; None if nothing is left.
+        logits: The logits of the answer.
+        verdict: What the guard found on it.
+        n_refused: The number of batches before that were refused.
+    """
+
+    def __init__(self, method: Method, x: Tensor, call: Call | None, outer: OpenBatch | None):
+        self.x, self.call, self.outer = x, call, outer
+        self.learns = method.is_learning
+        self.is_answered = False
+        self.rest: Iterator[Tensor] | None = None
+        self.logits: Tensor | None = None
+        self.verdict: Verdict | None = None
+        self.n_refused = method.counts.n_refused
+        self._record(method)
+
+    def finish(self) -> None:
+        """Run the rest of the method's step."""
+        if self.rest is not None:
+            for _ in self.rest:
+                pass
+            self.rest = None
+
+    def _record(self, method: Method) -> None:
+        """Copy what changes in place, and remember everything else by reference."""
+        source = None if method.guard is None else method.guard.source
+        modules = [*method.modules(), *(() if source is None else source.modules())]
+        self._modules = [
+            (
+                module,
+                {name: v for name, v in vars(module).items() if name not in _KEPT},
+                {name: dict(vars(module)[name]) for name in _CONTAINERS if name in vars(module)},
+            )
+            for module in modules
+        ]
+        parameters, buffers = dict(method.named_parameters()), dict(method.named_buffers())
+        self._flags = [(p, p.requires_grad, p.grad) for p in parameters.values()]
+        copies = method.copies
+        self._tensors = [(t, copies.of(n, t)) for n, t in {**parameters, **buffers}.items()]
+        moves = self.learns and method.statistics in ("running", "robust")
+        #: The running statistics before the batch, if it can move them.
+        self.statistics = {n: copies.of(n, t) for n, t in buffers.items()} if moves else {}
+        found = [v for v in vars(method).values() if isinstance(v, torch.optim.Optimizer)]
+        self._optimizers = [
+            (
+                optimizer,
+                [dict(group) for group in optimizer.param_groups],
+                {
+                    parameter: {
+                        key: copies.of(f"optimizer.{number}.{key}", value)
+                        if isinstance(value, Tensor)
+                        else value
+                        for key, value in values.items()
+                    }
+                    for number, (parameter, values) in enumerate(optimizer.state.items())
+                },
+            )
+            for optimizer in found
+        ]
+        self._generator = method.generator.get_state()
+        self._counts = copy.deepcopy(method.counts)
+        self._guard = None if method.guard is None else dict(vars(method.guard))
+        self._grad_mode = torch.is_grad_enabled()
+
+    @torch.no_grad()
+    def _restore_tensors(self) -> None:
+        for tensor, value in self._tensors:
+            tensor.copy_(value)
+        for parameter, flag, gradient in self._flags:
+            parameter.requires_grad_(flag)
+            parameter.grad = gradient
+
+    def roll_back(self, method: Method) -> None:
+        """Return to the state before the batch. It can be interrupted and called again."""
+        close = getattr(self.rest, "close", None)
+        if close is not None:
+            close()
+        torch.set_grad_enabled(self._grad_mode)
+        for module, attributes, containers in self._modules:
+            _restore_attributes(module, attributes, containers)
+        self._restore_tensors()
+        for optimizer, groups, state in self._optimizers:
+            for group, values in zip(optimizer.param_groups, groups, strict=True):
+                group.update(values)
+            optimizer.state.clear()
+            for parameter, kept in state.items():
+                optimizer.state[parameter] = {
+                    key: v.clone() if isinstance(v, Tensor) else v for key, v in kept.items()
+                }
+        method.generator.set_state(self._generator)
+        method.counts = copy.deepcopy(self._counts)
+        if method.guard is not None and self._guard is not None:
+            vars(method.guard).update(self._guard)
+        method.labels = None
+        method.weights_changed()
+
+
+def _restore_attributes(
+    module: nn.Module, attributes: dict[str, Any], containers: dict[str, dict[Any, Any]]
+) -> None:
+    own = vars(module)
+    for name in [name for name in own if name not in attributes and name not in _KEPT]:
+        del own[name]
+    own.update(attributes)
+    for name, items in containers.items():
+        for key in [key for key in own[name] if key not in items]:
+            del own[name][key]
+        own[name].update(items)
