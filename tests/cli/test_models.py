@@ -79,7 +79,8 @@ def test_the_message_says_where_the_users_own_code_failed(
 
 @pytest.mark.parametrize("form", ["plain", "state_dict", "model", "module", "safetensors"])
 def test_weights_are_loaded_in_every_usual_form(form: str, tmp_path: Path) -> None:
-    state = {name: torch.randn_like(t.float()).to(t) for name, t in tiny_cnn().state_dict().items()}
+    # Positive: other values than those of a new model, and possible ones for variances and counts.
+    state = {n: (2 + torch.rand_like(t.float())).to(t) for n, t in tiny_cnn().state_dict().items()}
     path = tmp_path / "weights.pt"
     if form == "safetensors":
         path = path.with_suffix(".safetensors")
