@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from acclimate.export import ExportPlan
 from acclimate.functional.augmentations import CottaAugmentation, augment, copy_generator
 from acclimate.functional.entropy import cross_entropy_between, log_probs
 from acclimate.functional.inputs import check_images
@@ -99,6 +100,11 @@ class Cotta(GradientMethod):
     def infer(self, x: Tensor) -> Tensor:
         """Predict one batch as it would be next, and learn nothing."""
         return self._target(x, copy_generator(self.generator))
+
+    def plan_export(self) -> ExportPlan:
+        """The teacher predicts, without the average over augmented views."""
+        lost = ("Unsure batches are predicted by an average over augmented views.",)
+        return dataclasses.replace(super().plan_export(), model=self.teacher, lost=lost)
 
     def after_update(self, x: Tensor) -> None:
         """Move the teacher, then give some weights of the student back to the source."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
 from acclimate.errors import AcclimateWarning, ArtifactMissing, InvalidConfig, UnsuitableModel
+from acclimate.export import ExportPlan, refuse_export
 from acclimate.forward import (
     Forward,
     Pass,
@@ -282,6 +283,13 @@ class GradientMethod(Method):
         """Predict one batch without learning anything from it."""
         found = self.run(x, moves=False)
         return self._answer(found.logits, found)
+
+    def plan_export(self) -> ExportPlan:
+        """Refuse a term that replaces the predictions."""
+        for term in self._terms_with("answer"):
+            if getattr(getattr(term, "options", None), "predictor", "") != "head":
+                raise refuse_export(self.name, "one of its terms replaces the predictions.")
+        return super().plan_export()
 
     @property
     def moving_statistics(self) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from acclimate.export import ExportPlan, refuse_export
 from acclimate.forward import Forward
 from acclimate.functional.affinity import affinities, corrected_log_probs
 from acclimate.functional.entropy import log_probs
@@ -64,6 +65,10 @@ class Lame(FeatureMethod):
     def infer(self, x: Tensor) -> Tensor:
         """Do the same; there is nothing to learn."""
         return self._corrected(self.run(x, moves=False))
+
+    def plan_export(self) -> ExportPlan:
+        """Refuse: all that the method does is to correct predictions by their neighbours."""
+        raise refuse_export(self.name, "it corrects predictions by the other samples of a batch.")
 
     def _corrected(self, found: Forward) -> Tensor:
         log_p = log_probs(found.logits)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from acclimate.export import ExportPlan, refuse_export
 from acclimate.functional.augmentations import augment, copy_generator
 from acclimate.functional.augmix import AugMix
 from acclimate.functional.entropy import entropy_of_mean
@@ -88,6 +89,10 @@ class Memo(GradientMethod):
             return self._predict_each(x, copy_generator(self.generator))
         finally:
             self.counts = counts
+
+    def plan_export(self) -> ExportPlan:
+        """Refuse: every image is predicted by weights of its own."""
+        raise refuse_export(self.name, "it predicts every image with weights adapted to it alone.")
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the entropy of the mean prediction over the copies of one image."""

@@ -17,7 +17,7 @@ import inspect
 import json
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
@@ -38,6 +38,7 @@ from acclimate.errors import (
     UnsuitableModel,
     warn,
 )
+from acclimate.export import ExportPlan, export_model
 from acclimate.forward import Call, Forward, LogitsAt, get_logits, replace_logits, run, run_eagerly
 from acclimate.functional.across import Processes, batch_mean, batch_size
 from acclimate.functional.checkpointing import forget_activations
@@ -361,6 +362,13 @@ class Method(nn.Module):
 
     def scale_rate(self, share: float) -> None:
         """Learn at a share of the configured rate; nothing if the method has no rate."""
+
+    def plan_export(self) -> ExportPlan:
+        """Return how `predict` predicts, for `export`.
+
+        Override this along with `predict`. Raise `refuse_export` if no plain module can do it.
+        """
+        return ExportPlan(model=self.model, statistics=self.statistics)
 
     def batch_share(self, n: int, statistics: str) -> float:
         """Return the weight of the statistics of a batch of n samples when they are mixed."""
@@ -886,6 +894,29 @@ class Method(nn.Module):
             _borrowers.pop(self.model, None)
             del self.model
             return self._given.pop()
+
+    @final
+    def export(self, probe: Tensor | Sequence[Tensor] = ()) -> nn.Module:
+        """Return a plain module that predicts as the adapted model does now, without learning.
+
+        It is a copy: this adapted model goes on. `acclimate.export.export_model` also returns a
+        card, with the differences from the live predictions.
+
+        Args:
+            probe: One or more recent batches of the stream, which are needed if the statistics of
+                batches are in use.
+
+        Raises:
+            NotAdapted: A plain module cannot predict as this method does.
+            InvalidConfig: A probe is needed.
+        """
+        self._check_usable()
+        return export_model(self, probe).module
+
+    @property
+    def source_sha256(self) -> str:
+        """The SHA-256 of the source model's weights."""
+        return str(self._source)
 
     @final
     @contextmanager

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
+from acclimate.export import ExportPlan
 from acclimate.functional.augmentations import CottaAugmentation, augment
 from acclimate.functional.entropy import (
     cross_entropy_between,
@@ -91,6 +94,11 @@ class Roid(NormLayersMethod):
     def infer(self, x: Tensor) -> Tensor:
         """Predict one batch, with the same correction, and learn nothing."""
         return self._correct(self.run(x, moves=False).logits)
+
+    def plan_export(self) -> ExportPlan:
+        """Leave out the correction of the prior."""
+        lost = ("Predictions are corrected by the classes of the whole batch.",)
+        return replace(super().plan_export(), lost=lost)
 
     def after_update(self, x: Tensor) -> None:
         """Mix the source's weights into what was trained."""

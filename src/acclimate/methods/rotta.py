@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
+from acclimate.export import ExportPlan
 from acclimate.functional.augmentations import CottaAugmentation, augment
 from acclimate.functional.entropy import cross_entropy_between, entropy
 from acclimate.functional.inputs import check_images
@@ -70,6 +72,10 @@ class MemoryTeacher(NormLayersMethod):
     def infer(self, x: Tensor) -> Tensor:
         """Predict one batch with the teacher and the statistics it has kept."""
         return self.run(x, moves=False, model=self.teacher).logits
+
+    def plan_export(self) -> ExportPlan:
+        """The teacher predicts."""
+        return replace(super().plan_export(), model=self.teacher)
 
     def remember(self, x: Tensor, logits: Tensor) -> Iterator[BalancedMemory]:
         """Put the samples into the memory one by one; yield it after each."""

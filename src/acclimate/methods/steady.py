@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from acclimate.export import ExportPlan
 from acclimate.forward import Forward
 from acclimate.functional.across import batch_size
 from acclimate.functional.entropy import cross_entropy_between, entropy, log_probs
@@ -170,6 +172,15 @@ class Steady(GradientMethod):
     def infer(self, x: Tensor) -> Tensor:
         """Predict one batch in the same way, and learn nothing."""
         return self._correct(_average([view.logits for view in self._run_views(x, moves=False)]))
+
+    def plan_export(self) -> ExportPlan:
+        """Average over both views; leave out the correction by neighbours in the stream."""
+        lost = ("On a correlated stream, predictions are corrected by their neighbours in it.",)
+        return replace(
+            super().plan_export(),
+            is_mirrored=self._has_mirror,
+            lost=lost if self.config.filter_labels else (),
+        )
 
     def step(self, x: Tensor) -> Iterator[Tensor]:
         """Undo what was learned too fast, then predict and learn."""

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from acclimate.export import ExportPlan, refuse_export
 from acclimate.functional.centroids import add_supports, support_logits
 from acclimate.introspect import linear_head
 from acclimate.methods.config import Config, changed, choice, hp, options, published
@@ -76,6 +77,10 @@ class T3a(FeatureMethod):
         found = self.run(x, moves=False)
         supports, _ = self._with(found.known_features, found.logits)
         return support_logits(found.known_features, supports).to(found.logits.dtype)
+
+    def plan_export(self) -> ExportPlan:
+        """Refuse: predictions come from prototypes that every batch changes."""
+        raise refuse_export(self.name, "it predicts with prototypes that every batch changes.")
 
     def _with(self, features: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return supports and their entropies with these samples among them."""

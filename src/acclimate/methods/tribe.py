@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from acclimate.export import ExportPlan
 from acclimate.forward import Forward
 from acclimate.functional.augmentations import CottaAugmentation, augment
-from acclimate.functional.balanced_norm import use_balanced
+from acclimate.functional.balanced_norm import mix_classes, use_balanced
 from acclimate.functional.entropy import entropy
 from acclimate.functional.inputs import check_images
 from acclimate.functional.norm import Statistics, batch_norm_layers
@@ -117,6 +119,14 @@ class Tribe(NormLayersMethod):
         self._augmentation = CottaAugmentation(per_image=self.config.draws_per_image)
         self._role = "teacher"
         self._predicted: Tensor | None = None
+
+    def plan_export(self) -> ExportPlan:
+        """The statistics of the teacher, balanced over classes."""
+        plan = super().plan_export()
+        if self.statistics != "source":
+            return plan
+        moments = {name: mix_classes(own) for name, own in self.moments["teacher"].items()}
+        return replace(plan, moments=moments)
 
     @property
     def moving_statistics(self) -> str:
