@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         register_part,
     )
     from acclimate.preparation import prepare
+    from acclimate.sessions import Sessions
     from acclimate.terms import ActiveTerm, FisherPenalty, Nsp, Swr, Term, register_term
 
 _HOMES = {
@@ -74,6 +75,7 @@ _HOMES = {
         "register_part",
     ],
     "preparation": ["prepare"],
+    "sessions": ["Sessions"],
     "terms": ["ActiveTerm", "FisherPenalty", "Nsp", "Swr", "Term", "register_term"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -122,6 +124,7 @@ __all__ = [
     "Penalty",
     "Problem",
     "Prototypes",
+    "Sessions",
     "Snapshot",
     "Speed",
     "Swr",

@@ -188,6 +188,7 @@ class BadInput(AcclimateError, ValueError):
         "not_repeatable": "The source or the stream can be read only once.",
         "oracle_method": "The methods `methods` learn from labels and must be allowed explicitly.",
         "refused_elsewhere": "Another process refused its part of the batch; see `refusals`.",
+        "too_many_streams": "There are already `limit` streams.",
         "too_few_domains": "At least `expected` domains are needed; `found` were given.",
         "too_few_classes": "At least `expected` classes are needed; `found` were given.",
         "too_few_samples": "At least `expected` samples are needed; `found` were given.",
