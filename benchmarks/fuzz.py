@@ -17,8 +17,12 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
+import platform
 import random
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -39,7 +43,7 @@ from acclimate.errors import AcclimateError, AcclimateWarning
 from acclimate.methods import METHODS, get_method
 from acclimate.methods.method import Method
 from acclimate.snapshot import flatten_tree, model_tensors, unflatten_tree
-from acclimate.storage import read_file, versions, write_file
+from acclimate.storage import read_file, versions, write_atomically, write_file
 from acclimate.testing.cases import METHOD_OPTIONS, Case, tiny_artifact
 from acclimate.testing.models import tiny_model
 from acclimate.testing.steps import equal, make_stream, run_stream, same_state
@@ -258,6 +262,7 @@ class Prepared(Target):
         self.artifact.save(self.path)
         self.model = tiny_model("batch_norm")
         self.before = {name: t.detach().clone() for name, t in model_tensors(self.model).items()}
+        self.saved = Artifact.load(self.path)  # tuples of a card are lists in a file
 
     def load(self) -> None:
         self.loaded = Artifact.load(self.path)
@@ -268,13 +273,13 @@ class Prepared(Target):
 
     def is_original(self) -> bool:
         return (
-            same_state(self.loaded.tensors, self.artifact.tensors)
-            and self.loaded.card == self.artifact.card
+            same_tree(self.loaded.tensors, self.saved.tensors)
+            and self.loaded.card == self.saved.card
         )
 
     def is_as_in_file(self) -> bool:
         tensors, card = read_file(self.path, self.kind)
-        return same_state(self.loaded.tensors, tensors) and all(
+        return same_tree(self.loaded.tensors, tensors) and all(
             card[key] == value for key, value in self.loaded.card.items()
         )
 
@@ -394,8 +399,15 @@ def build_targets(kind: str, folder: Path) -> list[Callable[[], Target]]:
     ]
 
 
-def fuzz(kind: str, n: int, seed: int) -> dict[str, Any]:
-    """Return the numbers of outcomes of n mutations, and the first failures."""
+def fuzz(kind: str, n: int, seed: int, keep: Path | None = None) -> dict[str, Any]:
+    """Return the numbers of outcomes of n mutations, and the first failures.
+
+    Args:
+        kind: Kind of file.
+        n: Number of mutations.
+        seed: Seed of the mutations.
+        keep: Folder for the files that failed; None to keep none.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Hang
@@ -427,6 +439,10 @@ def fuzz(kind: str, n: int, seed: int) -> dict[str, Any]:
                     signal.alarm(0)
                 counts[outcome] += 1
                 codes[detail if outcome == "refused" else outcome] += 1
+                if outcome in FAILURES and keep is not None:
+                    keep.mkdir(parents=True, exist_ok=True)
+                    name = f"{kind}-{seed}-{sum(counts.values())}{target.path.suffix}"
+                    shutil.copy(target.path, keep / name)
                 if outcome in FAILURES and len(failures) < 20:
                     failures.append({"target": label, "outcome": outcome, "detail": detail})
                 target.rewind()
@@ -438,17 +454,33 @@ def fuzz(kind: str, n: int, seed: int) -> dict[str, Any]:
     }
 
 
+def describe_run() -> dict[str, Any]:
+    """Return commit, machine and versions."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    return {
+        "commit": git("rev-parse", "HEAD"),
+        "is_changed": bool(git("status", "--porcelain", "--untracked-files=no")),
+        "machine": f"{platform.machine()}, {os.cpu_count()} processors, {platform.system()}",
+        **versions(),
+    }
+
+
 def main() -> int:
     """Fuzz every kind of file and print a table; return 1 if there was a failure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=10_000, help="mutations of each kind of file")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--out", type=Path, help="JSON file; other kinds in it are kept")
+    parser.add_argument("--keep", type=Path, help="folder for files that fail")
     options = parser.parse_args()
     warnings.simplefilter("ignore", AcclimateWarning)
     torch.set_num_threads(1)
-    found = {kind: fuzz(kind, options.n, options.seed) for kind in options.kinds}
+    found = {kind: fuzz(kind, options.n, options.seed, options.keep) for kind in options.kinds}
     print(f"{'':20}" + "".join(f"{kind:>12}" for kind in found))
     for outcome in OUTCOMES:
         print(f"{outcome:20}" + "".join(f"{each[outcome]:12}" for each in found.values()))
@@ -456,8 +488,10 @@ def main() -> int:
         for failure in each["failures"][:5]:
             print(f"\n{kind}, {failure['target']}: {failure['outcome']}\n{failure['detail']}")
     if options.out is not None:
-        result = {"seed": options.seed, "provenance": {"script": "fuzz.py", **versions()}}
-        options.out.write_text(json.dumps({**result, "files": found}, indent=1) + "\n")
+        old = json.loads(options.out.read_text())["files"] if options.out.exists() else {}
+        run = {"seed": options.seed, "provenance": {"script": "fuzz.py", **describe_run()}}
+        files = {**old, **{kind: {**run, **each} for kind, each in found.items()}}
+        write_atomically(options.out, (json.dumps({"files": files}, indent=1) + "\n").encode())
     return int(any(each[outcome] for each in found.values() for outcome in FAILURES))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from acclimate.errors import ArtifactMismatch, ArtifactMissing, ArtifactVersion, CorruptFile
 from acclimate.functional.inputs import Normalization
 from acclimate.introspect import ModelInfo
-from acclimate.schema import Anything, Fields, Items, Maybe, Number, Where
+from acclimate.parts.part import PARTS, Saved
+from acclimate.schema import Anything, Fields, Items, Maybe, Number, Schema, Where
 from acclimate.snapshot import fingerprint
 from acclimate.storage import read_file, warn_unknown, write_file
 
@@ -108,11 +110,7 @@ class Artifact:
                 path=path,
             )
         problems = _CARD.find_problems({key: card[key] for key in _FIELDS if key in card})
-        problems += [
-            f"{name}: infinite or undefined values"
-            for name, tensor in tensors.items()
-            if tensor.is_floating_point() and not bool(tensor.isfinite().all())
-        ]
+        problems = problems or _find_part_problems(tensors, card)
         if problems:
             raise CorruptFile(
                 "wrong_content",
@@ -199,6 +197,30 @@ class Artifact:
             f"Artifact(classes={info['n_classes']}, head={info['head']!r}, "
             f"parts={sorted(self.parts)}, model={self.card['model']['weights_sha256'][:12]})"
         )
+
+
+def _find_part_problems(tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the parts: their entries in the card, then their tensors."""
+    parts, info = card["parts"], card["info"]
+    kinds = {name: PARTS[name] for name in parts if name in PARTS}
+    cards = Fields({n: kind.card_schema for n, kind in kinds.items()}, others=Anything())
+    if problems := cards.find_problems(parts):
+        return problems
+    shapes = {name: tuple(shape) for name, (_, *shape) in card["model"]["layout"].items()}
+    schemas: dict[str, Schema] = {}
+    is_complete = True
+    for name, entry in parts.items():
+        found = None
+        if name in kinds:
+            saved = Saved(tensors.keys(), entry, shapes, info.get("n_features"))
+            found = kinds[name].tensor_schemas(saved)
+        is_complete &= found is not None
+        schemas |= found or {}
+    sizes = {"classes": info.get("n_classes"), "features": info.get("n_features")}
+    known = {name: size for name, size in sizes.items() if size is not None}
+    # Custom parts may have tensors of any name.
+    others = None if is_complete else Anything()
+    return Fields(schemas, others=others).find_problems(dict(tensors), known)
 
 
 def _layout_differences(

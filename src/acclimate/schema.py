@@ -118,16 +118,30 @@ class Number(Schema):
 
 
 @dataclass(frozen=True)
+class Choice(Schema):
+    """One of several texts."""
+
+    choices: tuple[str, ...]
+
+    def check(self, value: Any, at: str, sizes: Sizes) -> Iterator[tuple[str, str]]:
+        """Yield a problem unless the value is one of the choices."""
+        if not isinstance(value, str) or value not in self.choices:
+            yield at, f"expected one of {', '.join(self.choices)}"
+
+
+@dataclass(frozen=True)
 class Fields(Schema):
-    """A dictionary with these fields and no others.
+    """A dictionary with these fields, and no others unless they have a schema.
 
     Attributes:
         fields: Schemas by name.
         partial: Whether fields may be missing.
+        others: Schema of fields with other names; None if they are refused.
     """
 
     fields: Mapping[str, Schema]
     partial: bool = False
+    others: Schema | None = None
 
     def check(self, value: Any, at: str, sizes: Sizes) -> Iterator[tuple[str, str]]:
         """Yield the problems of all fields."""
@@ -135,7 +149,10 @@ class Fields(Schema):
             yield at, f"{_name(value)}, expected a dictionary"
             return
         for name in [name for name in value if name not in self.fields]:
-            yield _inside(at, name), "unexpected"
+            if self.others is None:
+                yield _inside(at, name), "unexpected"
+            else:
+                yield from self.others.check(value[name], _inside(at, name), sizes)
         for name, schema in self.fields.items():
             if name in value:
                 yield from schema.check(value[name], _inside(at, name), sizes)
@@ -232,6 +249,11 @@ class Anything(Schema):
                 yield from self.check(item, _inside(at, name), sizes)
         elif isinstance(value, float):
             yield from Number(float).check(value, at, sizes)
+
+
+def positive(shape: tuple[Any, ...]) -> Schema:
+    """Return the schema of a tensor of positive numbers."""
+    return Where(TensorOf(shape), lambda tensor: bool((tensor > 0).all()), "values not above 0")
 
 
 def like(tree: Any) -> Schema:

@@ -33,7 +33,15 @@ def save_artifact(path: Path) -> None:
     tensors = {f"cosine/{name}": value for name, value in cosines.items()}
     tensors |= {f"penalty/{name}": value for name, value in penalties(cosines).items()}
     layout = {name: ["float32", 1] for name in COSINES}
-    card = {"info": {}, "model": {"layout": layout}, "parts": {"penalty": {}}}
+    card = {
+        "info": {},
+        "model": {"layout": layout, "weights_sha256": ""},
+        "classes": None,
+        "input_shape": [3, 8, 8],
+        "seed": 0,
+        "parts": {"penalty": {"granularity": "tensor"}},
+        "versions": {},
+    }
     Artifact(tensors, card).save(path)
 
 

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from acclimate.functional.entropy import log_probs
 from acclimate.functional.pixels import Grid
+from acclimate.schema import Schema, TensorOf, positive
 
 #: The columns of a record; `steady` is 1 if the prediction for the mirrored image is the same, 0 if
 #: not, NaN if it is not known. `is_as_norm` is 1 if the adapted model predicts what the source
@@ -290,6 +291,21 @@ class AccuracyMap:
         """Return the map as tensors, for an artifact."""
         names = ("centre", "scale", "gate", "weights", "spread", "variance", "inverse", "reach")
         return {name: getattr(self, name) for name in names}
+
+    @staticmethod
+    def tensor_schemas() -> dict[str, Schema]:
+        """Return what the tensors of `to_tensors` must look like when a file is loaded."""
+        n, columns = len(SIGNALS), 1 + len(SIGNALS)
+        return {
+            "centre": TensorOf((n,)),
+            "scale": positive((n,)),
+            "gate": TensorOf((columns + n * (n + 1) // 2,)),
+            "weights": TensorOf((2, len(TARGETS), columns)),
+            "spread": TensorOf((len(TARGETS),), low=0),
+            "variance": TensorOf((2, len(TARGETS), 2), low=0),
+            "inverse": TensorOf((columns, columns)),
+            "reach": TensorOf(()),
+        }
 
     @classmethod
     def from_tensors(cls, size: int, tensors: Mapping[str, Tensor]) -> Self:

@@ -34,6 +34,17 @@ class CosineSum(NamedTuple):
     seen: Tensor  # whether any sample had a gradient other than zero in both views
 
 
+def unit_shape(shape: tuple[int, ...], granularity: str) -> tuple[int, ...]:
+    """Return the shape of the cosines of a parameter of that shape; it broadcasts to it.
+
+    >>> unit_shape((8, 3, 5), "channel"), unit_shape((8, 3, 5), "tensor")
+    ((8, 1, 1), ())
+    """
+    if granularity == "parameter":
+        return shape
+    return (shape[0],) + (1,) * (len(shape) - 1) if granularity == "channel" and shape else ()
+
+
 class CosineSums:
     """Sums cosines over samples for every parameter, from inner products of gradients.
 
@@ -64,9 +75,7 @@ class CosineSums:
         """Return the sums so far, by parameter name; raise BadInput if some are not finite."""
         result = {}
         for name, parameter in self._parameters.items():
-            shape = tuple(parameter.shape) if self._granularity == "parameter" else ()
-            if self._granularity == "channel" and parameter.dim():
-                shape = (len(parameter),) + (1,) * (parameter.dim() - 1)
+            shape = unit_shape(tuple(parameter.shape), self._granularity)
             sums = self._sums.get(self._unit(name), torch.zeros(2, *shape))
             total, seen = sums.reshape(2, *shape).to("cpu", torch.float64, copy=True)
             result[name] = CosineSum(total, seen > 0)

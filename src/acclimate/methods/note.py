@@ -122,7 +122,10 @@ class Note(Tent):
 
     def _remember(self, x: Tensor, logits: Tensor) -> None:
         size, kept, seen = self.config.memory_size, list(self.kept), dict(self.seen)
-        images = x.new_zeros(size, *x.shape[1:]) if self.images is None else self.images.clone()
+        if self.images is None:
+            images = x.new_zeros(size, *x.shape[1:])
+        else:
+            images = self.images.to(x, copy=True)  # a loaded state may have another precision
         # An image that overflowed in the model would spoil every pass over the memory.
         usable = torch.isfinite(logits).all(dim=1)
         for image, label in zip(x[usable], logits[usable].argmax(dim=1).tolist(), strict=True):

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import importlib.util
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -30,8 +30,9 @@ from acclimate.functional.signals import (
     pick_rows,
 )
 from acclimate.options import hp
-from acclimate.parts.part import Computed, Context, Part, register_part
+from acclimate.parts.part import Computed, Context, Part, Saved, register_part
 from acclimate.parts.source import iterate_blocks
+from acclimate.schema import Schema, TensorOf
 
 #: Corruptions need a neighbourhood.
 SMALLEST_SIDE = 8
@@ -127,6 +128,17 @@ class Accuracy(Part):
     )
     severities: tuple[int, ...] = hp((1, 3, 5), help="severities of each shift")
     n_runs: int = hp(7, low=4, help="number of adapting models per shift and severity")
+
+    @classmethod
+    def tensor_schemas(cls, saved: Saved) -> Mapping[str, Schema]:
+        """Return the schemas of the maps and of what was seen on clean images."""
+        share = TensorOf(("rows",), low=0, high=1)
+        maps = AccuracyMap.tensor_schemas().items()
+        return {
+            "accuracy/confidence": share,
+            "accuracy/is_correct": share,
+            **{f"accuracy/{size}/{name}": schema for size in SIZES for name, schema in maps},
+        }
 
     @staticmethod
     def find_obstacle(x: Tensor) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,9 +17,33 @@ from acclimate.functional.views import apply_views, get_views
 from acclimate.introspect import ModelInfo
 from acclimate.options import hp
 from acclimate.parts.contrastive_head import read_head
-from acclimate.parts.part import Computed, Context, Part, register_part
+from acclimate.parts.part import Computed, Context, Part, Saved, register_part
+from acclimate.schema import (
+    Anything,
+    Fields,
+    Items,
+    Maybe,
+    Number,
+    Schema,
+    TensorOf,
+    Where,
+    positive,
+)
 
 _FEWEST = 4  # the minimum number of samples for two blocks with a covariance
+
+
+def _is_pair(widths: list[int]) -> bool:
+    return len(widths) == 2
+
+
+def _schemas_of_space(space: str, width: int | str) -> dict[str, Schema]:
+    return {
+        f"contrast/{space}_mean": TensorOf((width,)),
+        f"contrast/{space}_covariance": TensorOf((width, width)),
+        f"contrast/{space}_mean_distance": positive(()),
+        f"contrast/{space}_covariance_distance": positive(()),
+    }
 
 
 @register_part
@@ -59,6 +83,27 @@ class Contrast(Part):
         super().__post_init__()
         if self.views != "auto":
             get_views(self.views)
+
+    card_schema: ClassVar[Schema] = Fields(
+        {"head": Maybe(Where(Items(Number(int, low=1, high=2**20), list), _is_pair, "no pair"))},
+        others=Anything(),
+    )
+
+    @classmethod
+    def tensor_schemas(cls, saved: Saved) -> Mapping[str, Schema]:
+        """Return the schemas of the moments of each space, and of the head."""
+        schemas = _schemas_of_space("encoder", "features")
+        if saved.card["head"] is not None:
+            hidden, width = saved.card["head"]
+            head = {
+                "0.weight": (hidden, "features"),
+                "0.bias": (hidden,),
+                "2.weight": (width, hidden),
+                "2.bias": (width,),
+            }
+            schemas |= _schemas_of_space("head", width)
+            schemas |= {f"contrast_head/{name}": TensorOf(shape) for name, shape in head.items()}
+        return schemas
 
     def to_card(self) -> dict[str, Any]:
         """Return the options without the head, which is described by its widths."""

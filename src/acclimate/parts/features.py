@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +12,8 @@ from torch import Tensor
 from acclimate.errors import BadInput
 from acclimate.functional.entropy import entropy, log_probs
 from acclimate.introspect import ModelInfo
-from acclimate.parts.part import Computed, Context, Part, register_part
+from acclimate.parts.part import Computed, Context, Part, Saved, register_part
+from acclimate.schema import Schema, TensorOf
 
 
 @register_part
@@ -28,6 +30,19 @@ class Features(Part):
 
     name: ClassVar[str] = "features"
     dense: ClassVar[bool] = True
+
+    @classmethod
+    def tensor_schemas(cls, saved: Saved) -> Mapping[str, Schema]:
+        """Return the schemas of the moments."""
+        return {
+            "features/mean": TensorOf(("features",)),
+            "features/covariance": TensorOf(("features", "features")),
+            "features/class_count": TensorOf(("classes",), low=0),
+            "features/class_mean": TensorOf(("classes", "features")),
+            "features/class_variance": TensorOf(("classes", "features"), low=0),
+            "predictions/mean": TensorOf(("classes",), low=0),
+            "predictions/entropy": TensorOf((), low=0),
+        }
 
     def n_passes(self, info: ModelInfo) -> int:
         """Return one pass."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,8 +15,9 @@ from acclimate.functional.entropy import log_probs
 from acclimate.functional.norm import batch_norm_layers, norm_parameters, use_statistics
 from acclimate.introspect import ModelInfo
 from acclimate.options import hp
-from acclimate.parts.part import Computed, Context, Part, register_part
+from acclimate.parts.part import Computed, Context, Part, Saved, register_part
 from acclimate.parts.source import iterate_blocks
+from acclimate.schema import Schema, TensorOf
 
 
 @register_part
@@ -35,6 +37,11 @@ class FisherInformation(Part):
     batch_size: int = hp(
         64, low=1, help="samples whose gradients are averaged before they are squared"
     )
+
+    @classmethod
+    def tensor_schemas(cls, saved: Saved) -> Mapping[str, Schema]:
+        """Return the schemas: squares in the shape of each parameter."""
+        return saved.by_parameter(("fisher",), lambda shape, _: TensorOf(shape, low=0))
 
     def check(self, model: nn.Module, info: ModelInfo) -> None:
         """Refuse a model without normalisation layers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,8 +14,9 @@ from acclimate.forward import run
 from acclimate.functional.norm import use_statistics
 from acclimate.functional.signals import mirror_back
 from acclimate.options import hp
-from acclimate.parts.part import Computed, Context, Part, register_part
+from acclimate.parts.part import Computed, Context, Part, Saved, register_part
 from acclimate.parts.source import iterate_blocks
+from acclimate.schema import Schema, TensorOf
 
 #: Accuracy that mirrored images may lose, if they are to keep their class.
 LARGEST_LOSS = 0.02
@@ -36,6 +38,11 @@ class Mirror(Part):
     always_exact: ClassVar[bool] = True
 
     n_samples: int = hp(512, low=2, help="number of source images")
+
+    @classmethod
+    def tensor_schemas(cls, saved: Saved) -> Mapping[str, Schema]:
+        """Return the schemas of both accuracies."""
+        return dict.fromkeys(("mirror/accuracy", "mirror/mirrored"), TensorOf((), low=0, high=1))
 
     @torch.no_grad()
     def compute(self, context: Context) -> Computed:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -33,6 +34,7 @@ from acclimate.introspect import ModelInfo
 from acclimate.options import Registry, Values
 from acclimate.parts.encoder import Encoder
 from acclimate.parts.source import SourceData
+from acclimate.schema import Anything, Items, Schema
 
 #: Tensors by name, `<part>/<name>`, and the entry of the part in the artifact's card.
 Computed = tuple[dict[str, Tensor], dict[str, Any]]
@@ -66,6 +68,41 @@ class Context:
         return get_logits(output, self.info.logits_at)
 
 
+@dataclass(frozen=True)
+class Saved:
+    """An artifact's content, as a part sees it when a file is loaded.
+
+    Attributes:
+        names: Names of all tensors.
+        card: The entry of the part in the artifact's card, which fits the part's `card_schema`.
+        shapes: Shapes of the model's parameters and buffers, by name.
+        n_features: Width of the features; None if it is not known.
+    """
+
+    names: Collection[str]
+    card: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]
+    n_features: int | None = None
+
+    def by_parameter(
+        self, prefixes: Sequence[str], make: Callable[[tuple[int, ...], str], Schema]
+    ) -> dict[str, Schema]:
+        """Return schemas of tensors `<prefix>/<parameter>`: for each parameter, one per prefix.
+
+        Args:
+            prefixes: The prefixes. A parameter with a tensor of one must have tensors of all.
+            make: Returns the schema, given the shape of the parameter and the prefix.
+        """
+        found = [name.partition("/") for name in self.names]
+        used = dict.fromkeys(name for prefix, _, name in found if prefix in prefixes)
+        return {
+            f"{prefix}/{name}": make(self.shapes[name], prefix)
+            for name in used
+            if name in self.shapes
+            for prefix in prefixes
+        }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Part(Values):
     """Base class of all parts: options as fields, and `compute`."""
@@ -75,6 +112,17 @@ class Part(Values):
     dense: ClassVar[bool] = False
     #: Whether it is always computed in the model's own precision.
     always_exact: ClassVar[bool] = False
+    #: What the part's entry in the card must look like: the fields that are used after loading.
+    card_schema: ClassVar[Schema] = Items(Anything())
+
+    @classmethod
+    def tensor_schemas(cls, saved: Saved) -> Mapping[str, Schema] | None:
+        """Return what each tensor of the part must look like when a file is loaded, by name.
+
+        The names of sizes are `"classes"` and `"features"`. None, the default, accepts any finite
+        tensors.
+        """
+        return None
 
     def compute(self, context: Context) -> Computed:
         """Return tensors by name, `<part>/<name>`, and the card: options and sample counts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
@@ -13,12 +14,13 @@ from acclimate.errors import AcclimateWarning, BadInput, InvalidConfig
 from acclimate.functional.norm import use_statistics
 from acclimate.functional.per_sample import GradientCosines, Granularity, summed_cross_entropy
 from acclimate.functional.pixels import image_losses
-from acclimate.functional.swr_nsp import penalties
+from acclimate.functional.swr_nsp import penalties, unit_shape
 from acclimate.functional.views import apply_views, get_views
 from acclimate.introspect import ModelInfo
 from acclimate.options import hp
-from acclimate.parts.part import Computed, Context, Part, register_part
+from acclimate.parts.part import Computed, Context, Part, Saved, register_part
 from acclimate.parts.source import iterate_blocks
+from acclimate.schema import Anything, Choice, Fields, Schema, TensorOf
 
 #: Samples per block; random views do not depend on the batch size of the source.
 BLOCK = 128
@@ -55,6 +57,23 @@ class Penalty(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         get_views(self.views)
+
+    card_schema: ClassVar[Schema] = Fields(
+        {"granularity": Choice(get_args(Granularity))}, others=Anything()
+    )
+
+    @classmethod
+    def tensor_schemas(cls, saved: Saved) -> Mapping[str, Schema]:
+        """Return the schemas: a penalty and a cosine per unit; no cosine without a gradient."""
+        granularity = saved.card["granularity"]
+
+        def make(shape: tuple[int, ...], prefix: str) -> Schema:
+            unit = unit_shape(shape, granularity)
+            if prefix == "penalty":
+                return TensorOf(unit, low=0, high=1)
+            return TensorOf(unit, low=-1.1, high=1.1, nan=True)  # rounded
+
+        return saved.by_parameter(("penalty", "cosine"), make)
 
     def check(self, model: nn.Module, info: ModelInfo) -> None:
         """Refuse views that move pixels if pixels have labels."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,8 +17,9 @@ from acclimate.functional.views import apply_views, get_views
 from acclimate.introspect import ModelInfo, get_head
 from acclimate.options import hp
 from acclimate.parts.encoder import Encoded
-from acclimate.parts.part import Computed, Context, Part, register_part
+from acclimate.parts.part import Computed, Context, Part, Saved, register_part
 from acclimate.parts.source import SourceData
+from acclimate.schema import Anything, Fields, Number, Schema, TensorOf
 
 #: Up to this many classes, depth "auto" means no projector. The paper uses none for 10 classes and
 #: two layers for 100, and does not state a limit; this is the geometric mean of both.
@@ -71,6 +73,30 @@ class Prototypes(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         get_views(self.views)
+
+    card_schema: ClassVar[Schema] = Fields(
+        {
+            "projector_depth": Number(int, low=0, high=3),
+            "hidden": Number(int, low=1, high=2**20),
+            "width": Number(int, low=1, high=2**20),
+        },
+        others=Anything(),
+    )
+
+    @classmethod
+    def tensor_schemas(cls, saved: Saved) -> Mapping[str, Schema]:
+        """Return the schemas of the prototypes and of the projector's weights."""
+        depth, hidden, width = (saved.card[name] for name in ("projector_depth", "hidden", "width"))
+        schemas: dict[str, Schema] = {
+            "prototypes/embedding": TensorOf(("classes", width if depth else "features"))
+        }
+        with torch.device("meta"):
+            projector = build_projector(depth, saved.n_features or 1, hidden, width)
+        for name, tensor in projector.state_dict().items():
+            dtype = None if tensor.is_floating_point() else tensor.dtype
+            low = 0 if name.endswith(("running_var", "num_batches_tracked")) else None
+            schemas[f"projector/{name}"] = TensorOf(tuple(tensor.shape), dtype, low=low)
+        return schemas
 
     def depth_for(self, n_classes: int) -> int:
         """Return the number of projector layers for that many classes.
