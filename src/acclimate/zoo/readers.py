@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
                 f"{path} cannot be read as safetensors ({error}). Copy or download it again.",
                 path=path,
             ) from error
+    _check_records(path)
     return _unwrap(path, _load(path))
 
 
@@ -134,6 +136,22 @@ def fit(
     _refuse(origin, _impossible_values(own, state))
     model.load_state_dict(state)
     return sorted(left_out)
+
+
+def _check_records(path: Path) -> None:
+    """Refuse compressed records: torch.load fills their tensors with whatever is in memory."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            wrong = [each.filename for each in file.infolist() if each.compress_type]
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError):
+        return  # another format, or a file that torch.load refuses
+    if wrong:
+        raise CorruptFile(
+            "unreadable_file",
+            f"{path} has the compressed record {wrong[0]}; torch.save writes plain ones. The file "
+            "was altered or damaged. Copy it again, or save the state dict again.",
+            path=path,
+        )
 
 
 def _load(path: Path) -> Any:
