@@ -15,6 +15,7 @@ AcclimateError
 ├── NotAdapted (RuntimeError)          used after unwrap(), wrapped twice, called in inference mode
 ├── DownloadFailed (OSError)           a published file could not be downloaded
 ├── RequestFailed (OSError)            a server does not answer, or refuses
+├── ServerBusy (RuntimeError)          a server cannot take a request now
 └── MissingExtra (ImportError)         an optional dependency is not installed
 
 AcclimateWarning (UserWarning)         something differs from what a user might expect
@@ -189,6 +190,10 @@ class BadInput(AcclimateError, ValueError):
         "oracle_method": "The methods `methods` learn from labels and must be allowed explicitly.",
         "refused_elsewhere": "Another process refused its part of the batch; see `refusals`.",
         "too_many_streams": "There are already `limit` streams.",
+        "too_many_images": "The request has `found` images, more than `limit`.",
+        "too_large": "The request has more than `limit` bytes.",
+        "wrong_body": "The body of the request is not what its content type says, but `found`.",
+        "no_snapshot": "There is no snapshot of the stream `stream`.",
         "too_few_domains": "At least `expected` domains are needed; `found` were given.",
         "too_few_classes": "At least `expected` classes are needed; `found` were given.",
         "too_few_samples": "At least `expected` samples are needed; `found` were given.",
@@ -355,6 +360,15 @@ class RequestFailed(AcclimateError, OSError):
     codes: ClassVar[Mapping[str, str]] = {
         "refused": "The server at `address` refuses the request with the status `status`.",
         "unreachable": "No server answers at `address`.",
+    }
+
+
+class ServerBusy(AcclimateError, RuntimeError):
+    """The server cannot take a request now; a client may repeat it later."""
+
+    codes: ClassVar[Mapping[str, str]] = {
+        "queue_full": "The queue of the stream `stream` is full.",
+        "shutting_down": "The server shuts down, or one of its threads has failed.",
     }
 
 

@@ -21,9 +21,10 @@ import json
 import shutil
 import tempfile
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,10 @@ from torch import Tensor, nn
 from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact
 from acclimate.errors import BadInput, CorruptFile, InvalidConfig, NotAdapted
+from acclimate.forward import get_logits
 from acclimate.guard import GuardReport
 from acclimate.methods.method import Counts, Method, Snapshot
+from acclimate.metrics.batch import BatchMetrics
 from acclimate.snapshot import Tree, flatten_tree, map_tree, unflatten_tree
 from acclimate.storage import read_file, tensor_bytes, write_file
 
@@ -75,12 +78,14 @@ class SessionStatus:
         is_paused: Whether it only predicts.
         counts: Batches, samples and updates.
         report: The guard's report; None without a guard.
+        has_snapshot: Whether there is a snapshot to roll back to.
     """
 
     id: str
     is_paused: bool
     counts: Counts
-    report: GuardReport | None = field(default=None)
+    report: GuardReport | None = None
+    has_snapshot: bool = False
 
 
 class Session:
@@ -202,6 +207,30 @@ class Sessions:
             self._touch(session)
             return adapted(*args, **kwargs)
 
+    def step(self, stream: str, x: Tensor) -> tuple[Any, BatchMetrics]:
+        """Predict a batch, learn from it, and return the output and what is watched of it."""
+        with self._lock:
+            _, adapted = self._activate(stream)
+            before = Counts(**asdict(adapted.counts))
+            start = time.perf_counter()
+            output = self.call(stream, x)
+            return output, BatchMetrics.of_call(
+                adapted,
+                get_logits(output, adapted.logits_at),
+                index=before.batches,
+                before=before,
+                latency_ms=1000 * (time.perf_counter() - start),
+            )
+
+    def predict_adapted(self, stream: str, x: Tensor) -> Tensor:
+        """Return the logits of what a stream has learned, also where its guard would not answer so.
+
+        Nothing is learned.
+        """
+        with self._lock:
+            _, adapted = self._activate(stream)
+            return adapted.predict_view(x).logits
+
     # One stream ---------------------------------------------------------------------------------
 
     def pause(self, stream: str) -> None:
@@ -245,7 +274,9 @@ class Sessions:
             self._check_known(stream)
             session, adapted = self._activate(stream)
             report = None if adapted.guard is None else adapted.report()
-            return SessionStatus(stream, session.is_paused, Counts(**vars(adapted.counts)), report)
+            counts = Counts(**asdict(adapted.counts))
+            has_snapshot = session.kept is not None
+            return SessionStatus(stream, session.is_paused, counts, report, has_snapshot)
 
     def seed_of(self, stream: str) -> int:
         """Return the seed of a stream: `adapt(..., seed=sessions.seed_of(id))` gives the same."""

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from acclimate.artifact import Artifact
 from acclimate.builtin.model import WideResNet
 from acclimate.builtin.render import CLASSES, SIZE, render
 from acclimate.builtin.weights import open_weights
@@ -26,6 +27,7 @@ __all__ = [
     "SIZE",
     "SPLITS",
     "WideResNet",
+    "load_artifact",
     "load_head",
     "load_model",
     "load_split",
@@ -122,3 +124,15 @@ def _open(kind: str, suffix: str = "") -> Iterator[Path]:
     name = "source" if kind == "plain" else f"source_{kind}"
     with open_weights(_FOLDER / f"{name}{suffix}.safetensors") as path:
         yield path
+
+
+def load_artifact() -> Artifact:
+    """Return the artifact of the plain source model, with all that `steady` and a guard need.
+
+    It was made by `benchmarks/prepare_builtin.py`.
+
+    Raises:
+        CorruptFile: It is missing or damaged.
+    """
+    with open_weights(_FOLDER / "source.acclimate") as path:
+        return Artifact.load(path)

@@ -19,6 +19,7 @@ from acclimate.cli.methods import app as methods
 from acclimate.cli.prepare import prepare
 from acclimate.cli.reproduce import reproduce
 from acclimate.cli.send import send
+from acclimate.cli.serve import serve
 from acclimate.cli.terminal import show_error
 from acclimate.cli.train import train
 from acclimate.cli.zoo import app as zoo
@@ -37,6 +38,7 @@ app.command()(doctor)
 app.command()(prepare)
 app.command()(adapt)
 app.command("eval")(evaluate)
+app.command()(serve)
 app.command()(send)
 app.command()(inspect)
 app.command()(train)

@@ -108,7 +108,17 @@ def read_image(path: Path, size: Size, resize: Size | None = None, squash: bool 
     Raises:
         UnreadableImage: The image cannot be decoded.
     """
-    image = decode_image(path)
+    return fit_image(decode_image(path), size, resize, squash, path)
+
+
+def fit_image(
+    image: Image.Image,
+    size: Size,
+    resize: Size | None = None,
+    squash: bool = False,
+    path: Path | None = None,
+) -> Pixels:
+    """Return a decoded image as `read_image` does; `path` is for the message of an error."""
     if squash:
         if (image.height, image.width) != size:
             image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
@@ -119,7 +129,7 @@ def read_image(path: Path, size: Size, resize: Size | None = None, squash: bool 
     return np.asarray(image.crop((left, top, left + width, top + height)), dtype=np.uint8)
 
 
-def _resize_to_cover(path: Path, image: Image.Image, size: Size) -> Image.Image:
+def _resize_to_cover(path: Path | None, image: Image.Image, size: Size) -> Image.Image:
     height, width = size
     if (image.height, image.width) == size:
         return image
@@ -131,7 +141,7 @@ def _resize_to_cover(path: Path, image: Image.Image, size: Size) -> Image.Image:
         reason = f"{image.width}×{image.height} is too elongated to resize"
         raise UnreadableImage(
             "unreadable_image",
-            f"{path} cannot be used: {reason}. Crop it.",
+            f"{path or 'The image'} cannot be used: {reason}. Crop it.",
             path=path,
             reason=reason,
         )
