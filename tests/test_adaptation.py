@@ -15,8 +15,10 @@ from torch import nn
 
 import acclimate
 from acclimate import ModelInfo, Penalty
+from acclimate.errors import AcclimateError
 from acclimate.testing.cases import tiny_artifact
 from acclimate.testing.models import tiny_batches, tiny_model
+from acclimate.testing.steps import same_state, take_state
 from tests.codes import raises
 
 X = tiny_batches(1)[0][0]
@@ -271,6 +273,45 @@ def test_state_dicts_of_other_things_are_refused(model):
         other.load_state_dict(state)
     with raises("assign_refused"):
         other.load_state_dict(other.state_dict(), assign=True)
+
+
+def _wrong_state_dicts(state):
+    """Yield what is wrong, and a state dict with it."""
+    name, extra = "model.norm.weight", state["_extra_state"]
+    weight, moved = state[name], next(iter(extra["tensors"]))
+    yield "missing", {key: value for key, value in state.items() if key != name}
+    yield "unexpected", {**state, "x": weight}
+    yield "another shape", {**state, name: weight[:1]}
+    yield "a broadcast shape", {**state, name: weight.mean()}
+    yield "another type", {**state, name: weight.long()}
+    yield "no tensor", {**state, name: weight.tolist()}
+    yield "undefined", {**state, name: weight * torch.nan}
+    yield "infinite", {**state, name: weight * torch.inf}
+    yield "variances", {**state, "model.norm.running_var": -1 - state["model.norm.running_var"]}
+    yield "no state", {key: value for key, value in state.items() if key != "_extra_state"}
+    for own in (None, [], {}, {**extra, "tensors": {}}, {**extra, "tree": "["}):
+        yield "other state", {**state, "_extra_state": own}
+    yield "a tree of lists", {**state, "_extra_state": {**extra, "tree": "[" * 5000 + "]" * 5000}}
+    lost = {key: value for key, value in extra["tensors"].items() if key != moved}
+    yield "a lost tensor", {**state, "_extra_state": {**extra, "tensors": lost}}
+    spoilt = {**extra["tensors"], moved: extra["tensors"][moved].float() * torch.nan}
+    yield "a spoilt tensor", {**state, "_extra_state": {**extra, "tensors": spoilt}}
+
+
+@pytest.mark.parametrize("method", ["tent", "rotta", "swr_nsp"])
+def test_hostile_state_dicts_change_nothing(method):
+    artifact = tiny_artifact("batch_norm")
+    other = acclimate.adapt(tiny_model("batch_norm"), method, artifact)
+    other(X)
+    adapted = acclimate.adapt(tiny_model("batch_norm"), method, artifact)
+    adapted(X + 0.1)
+    before = take_state(adapted)
+    for what, state in _wrong_state_dicts(other.state_dict()):
+        with pytest.raises(AcclimateError):
+            adapted.load_state_dict(state)
+        assert same_state(take_state(adapted), before), what
+    adapted.load_state_dict(other.state_dict())
+    assert same_state(take_state(adapted), take_state(other))
 
 
 def test_another_precision_in_mid_stream(model):
