@@ -91,6 +91,8 @@ ARTIFACTS: dict[str, tuple[str, Change]] = {
         "petta",
         change("features/class_mean", lambda t: torch.cat([t, t])),
     ),
+    "no width": ("swr_nsp", set_card(None, "info", "n_features")),
+    "no number of classes": ("tent", set_card(None, "info", "n_classes")),
     "no accuracy": ("steady", remove("mirror/mirrored")),
     "one more accuracy": ("steady", change("mirror/accuracy", lambda t: t.repeat(2))),
     "no map": ("tent", remove("accuracy/32/gate")),

@@ -220,7 +220,12 @@ def _find_part_problems(tensors: Mapping[str, Tensor], card: Mapping[str, Any]) 
     known = {name: size for name, size in sizes.items() if size is not None}
     # Custom parts may have tensors of any name.
     others = None if is_complete else Anything()
-    return Fields(schemas, others=others).find_problems(dict(tensors), known)
+    problems = Fields(schemas, others=others).find_problems(dict(tensors), known)
+    # By now `known` has the sizes that tensors were found with; those who use them ask the info.
+    used = {"n_classes": bool(kinds), "n_features": "features" in known}
+    return problems + [
+        f"info.{name}: missing" for name in used if used[name] and info.get(name) is None
+    ]
 
 
 def _layout_differences(

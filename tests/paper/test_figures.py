@@ -34,7 +34,7 @@ def save_artifact(path: Path) -> None:
     tensors |= {f"penalty/{name}": value for name, value in penalties(cosines).items()}
     layout = {name: ["float32", 1] for name in COSINES}
     card = {
-        "info": {},
+        "info": {"n_classes": 10},
         "model": {"layout": layout, "weights_sha256": ""},
         "classes": None,
         "input_shape": [3, 8, 8],
