@@ -28,7 +28,9 @@ def test_commands_import_nothing_slow_before_they_run() -> None:
                 assert standard or own or name in allowed, f"{path.name} imports {name}"
 
 
-@pytest.mark.parametrize("command", ["prepare", "adapt", "inspect", "doctor", "methods", "send"])
+@pytest.mark.parametrize(
+    "command", ["prepare", "adapt", "inspect", "doctor", "methods", "send", "serve"]
+)
 def test_every_command_explains_itself_with_an_example(command: str) -> None:
     text = CliRunner(env={"COLUMNS": "200"}).invoke(app, [command, "--help"]).output
     assert f"Example: acclimate {command}" in " ".join(text.split())
@@ -36,6 +38,6 @@ def test_every_command_explains_itself_with_an_example(command: str) -> None:
 
 def test_every_option_has_a_line_of_help() -> None:
     group = typer.main.get_command(app)
-    for name in ("prepare", "adapt", "inspect", "doctor", "send"):
+    for name in ("prepare", "adapt", "inspect", "doctor", "send", "serve"):
         for parameter in group.commands[name].params:  # type: ignore[attr-defined]
             assert getattr(parameter, "help", None), f"{name} {parameter.name}"

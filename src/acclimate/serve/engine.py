@@ -467,10 +467,10 @@ class Engine:
             with self._changed:
                 stream.history.add_event("warning", f"A batch was not learned from: {error}")
             return
-        self._publish(stream)
         stream.unsaved += 1
         if stream.unsaved >= self.settings.save_every:
-            self._save(stream)
+            self._save(stream)  # first: a count that was reported is never lost with this batch
+        self._publish(stream)
         recent = self._compare(stream, x)
         with self._changed:
             stream.metrics = metrics
