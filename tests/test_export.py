@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from torch import Tensor, nn
 
 import acclimate
 from acclimate.export import export_model
+from acclimate.export_formats import SUFFIXES, TOLERANCES, check_format, write_format
 from acclimate.testing.models import tiny_batches, tiny_model
+from acclimate.zoo.torchvision_door import import_torchvision
 from tests.codes import raises
 
 
@@ -180,8 +183,8 @@ def test_a_method_of_another_package_must_say_how_it_predicts() -> None:
     class Halved(acclimate.get_method("norm")):  # type: ignore[misc]
         name = "halved"
 
-        def predict(self, x: Tensor) -> Tensor:
-            return super().predict(x) / 2
+        def infer(self, x: Tensor) -> Tensor:
+            return super().infer(x) / 2
 
     adapted = Halved(tiny_model("vit"), Halved.config_class())
     with raises("not_exportable", method="halved"):
@@ -193,3 +196,81 @@ def test_the_model_that_predicts_is_exported(method: str) -> None:
     adapted = adapt_some(method, tiny_model("batch_norm"))
     module = adapted.export(probe())
     torch.testing.assert_close(module(probe()), live(adapted, probe()), rtol=0, atol=1e-5)
+
+
+def build(name: str) -> nn.Module:
+    """Return an architecture of torchvision in a small size."""
+    models: Any = import_torchvision().models
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        if name == "resnet":
+            model = models.resnet18(num_classes=5)
+        elif name == "mobilenet":
+            model = models.mobilenet_v2(num_classes=5, width_mult=0.25)
+        elif name == "vit":
+            model = models.VisionTransformer(32, 8, 2, 2, 32, 64, num_classes=5)
+            nn.init.normal_(model.heads.head.weight)  # zero at the start
+        else:
+            block = models.convnext.CNBlockConfig
+            blocks = [block(16, 32, 1), block(32, None, 1)]
+            model = models.ConvNeXt(blocks, num_classes=5, layer_scale=0.5)
+    return model.eval()
+
+
+ARCHITECTURES = ("resnet", "convnext", "vit", "mobilenet")
+
+
+def images(seed: int) -> Tensor:
+    return torch.rand(8, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_architectures_under_fixed_statistics(name: str) -> None:
+    adapted = acclimate.adapt(build(name), "tent", statistics="source", lr=0.01)
+    before = live(adapted, images(9))
+    for seed in range(3):
+        adapted(images(seed))
+    expected = live(adapted, images(9))
+    assert float((before - expected).abs().max()) > 1e-3  # it has learned something
+    torch.testing.assert_close(adapted.export()(images(9)), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", TOLERANCES)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_architectures_in_every_format(name: str, kind: str, tmp_path: Path) -> None:
+    adapted = acclimate.adapt(build(name), "tent", statistics="source", lr=0.01)
+    adapted(images(0))
+    path = tmp_path / f"model{SUFFIXES[kind]}"
+    assert write_format(adapted.export(), images(1), kind, path) <= TOLERANCES[kind]
+    assert path.stat().st_size > 0
+
+
+def test_a_file_whose_logits_differ_is_refused(tmp_path: Path) -> None:
+    class Drifting(nn.Module):
+        n_calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.n_calls += 1
+            return x.flatten(1) + self.n_calls
+
+    with raises("format_failed", format="torchscript"):
+        write_format(Drifting(), probe(), "torchscript", tmp_path / "file")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_onnx_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    check_format("pt2")
+    with raises("missing_extra", package="onnx") as caught:
+        check_format("onnx")
+    assert "acclimate[export]" in str(caught.value)
+
+
+def test_a_batch_that_waits_for_learn_must_be_settled_first() -> None:
+    adapted = adapt_some("tent", tiny_model("batch_norm"), statistics="source")
+    adapted.predict(probe())
+    with raises("pending"):
+        adapted.export()
+    adapted.learn()
+    adapted.export()

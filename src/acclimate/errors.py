@@ -138,6 +138,7 @@ class UnsuitableModel(AcclimateError, ValueError):
         "probabilities": "The model returns probabilities instead of logits.",
         "one_logit": "The model has a single logit.",
         "not_a_module": "A `found` is not a torch.nn.Module.",
+        "format_failed": "The model cannot be written in the format `format`.",
         "no_gradient": "No gradient reaches the loss.",
         "exported_program": "An ExportedProgram is a fixed graph and cannot be adapted.",
         "ambiguous_head": "Several layers may be the head: `candidates`.",

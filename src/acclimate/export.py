@@ -101,15 +101,16 @@ def export_model(adapted: Method, probe: Tensor | Sequence[Tensor] = ()) -> Expo
         InvalidConfig: The statistics in use are those of batches, and there is no probe.
     """
     kind = type(adapted)
-    if _owner(kind, "predict") < _owner(kind, "plan_export"):
-        raise refuse_export(adapted.name, "it defines predict() but not plan_export().")
-    plan = adapted.plan_export()
+    if _owner(kind, "infer") < _owner(kind, "plan_export"):
+        raise refuse_export(adapted.name, "it defines infer() but not plan_export().")
     batches = [probe] if isinstance(probe, Tensor) else list(probe)
-    module = copy.deepcopy(plan.model).eval()
-    for own, source in zip(module.parameters(), adapted.model.parameters(), strict=True):
-        own.requires_grad_(source.requires_grad)
-    layers = batch_norm_layers(module)
-    moments = _find_moments(adapted, plan, module, batches) if layers else {}
+    with adapted.settled():
+        plan = adapted.plan_export()
+        module = copy.deepcopy(plan.model).eval()
+        for own, source in zip(module.parameters(), adapted.model.parameters(), strict=True):
+            own.requires_grad_(source.requires_grad)
+        layers = batch_norm_layers(module)
+        moments = _find_moments(adapted, plan, module, batches) if layers else {}
     for name, (mean, variance) in moments.items():
         _set_statistics(layers[name], mean, variance)
     if plan.is_mirrored:

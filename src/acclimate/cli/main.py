@@ -14,6 +14,7 @@ from acclimate.cli.data import app as data
 from acclimate.cli.demo import demo
 from acclimate.cli.doctor import doctor
 from acclimate.cli.eval import evaluate
+from acclimate.cli.export import export
 from acclimate.cli.inspect import inspect
 from acclimate.cli.methods import app as methods
 from acclimate.cli.prepare import prepare
@@ -39,6 +40,7 @@ app.command()(prepare)
 app.command()(adapt)
 app.command("eval")(evaluate)
 app.command()(serve)
+app.command()(export)
 app.command()(send)
 app.command()(inspect)
 app.command()(train)

@@ -364,9 +364,9 @@ class Method(nn.Module):
         """Learn at a share of the configured rate; nothing if the method has no rate."""
 
     def plan_export(self) -> ExportPlan:
-        """Return how `predict` predicts, for `export`.
+        """Return how `infer` predicts, for `export`.
 
-        Override this along with `predict`. Raise `refuse_export` if no plain module can do it.
+        Override this along with `infer`. Raise `refuse_export` if no plain module can do it.
         """
         return ExportPlan(model=self.model, statistics=self.statistics)
 
@@ -910,8 +910,20 @@ class Method(nn.Module):
             NotAdapted: A plain module cannot predict as this method does.
             InvalidConfig: A probe is needed.
         """
-        self._check_usable()
         return export_model(self, probe).module
+
+    @final
+    @contextmanager
+    def settled(self) -> Iterator[Self]:
+        """Keep other threads from changing the state while it is read.
+
+        Raises:
+            NotAdapted: The model was unwrapped, or a batch waits for `learn`.
+        """
+        with self._exclusive():
+            self._check_usable()
+            self._check_settled()
+            yield self
 
     @property
     def source_sha256(self) -> str:
