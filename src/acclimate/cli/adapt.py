@@ -15,12 +15,14 @@ from acclimate.cli.options import (
     HeadOption,
     LogitsAtOption,
     MeanOption,
+    MetricsOption,
     ModelOption,
     NormalizationOption,
     PresetOption,
     SizeOption,
     SpeedOption,
     StdOption,
+    TensorboardOption,
     TermsOption,
     WeightsOption,
     get_guard,
@@ -101,6 +103,8 @@ def adapt(
         Path | None, typer.Option(metavar="FILE", help="Keep what was learned in this file.")
     ] = None,
     save_every: Annotated[int, typer.Option(help="Batches between two saved states.")] = 1,
+    metrics: MetricsOption = None,
+    tensorboard: TensorboardOption = None,
 ) -> None:
     """Predict a folder of images with a model that adapts to them as it goes.
 
@@ -120,6 +124,7 @@ def adapt(
     from acclimate.functional.inputs import Normalization
     from acclimate.introspect import ModelInfo
     from acclimate.methods import get_method
+    from acclimate.metrics import MetricsWriter
     from acclimate.streams.folder import FolderStream, read_classes
     from acclimate.streams.predictions import open_predictions, predict_folder
     from acclimate.zoo.named import find_classes
@@ -129,6 +134,9 @@ def adapt(
     refuse_same_file({"--out": out, **({} if state is None else {"--state": state})}, inputs)
     file = open_predictions(out, resume=resume, force=force, state=state, images=images)
     refuse_same_file(list_beside(file), inputs)
+    writes = {} if metrics is None else {"--metrics": metrics}
+    refuse_same_file(writes, {**inputs, "--out": out, "--state": state})
+    writer = MetricsWriter(metrics, tensorboard)
     folder = find_images_folder(images)
     config = make_config(get_method(method).config_class, preset, parse_settings(settings or []))
     names, wanted = None if classes is None else read_classes(classes), parse_size(size)
@@ -160,9 +168,16 @@ def adapt(
         n = batch_size if batch_size is not None else 2 if file.holds_masks else 200
         stream = FolderStream(folder, shape, n, normal, squash=file.holds_masks)
         try:
-            summary = predict_folder(
-                adapted, stream, file, classes=names, save_every=save_every, progress=progress
-            )
+            with writer:
+                summary = predict_folder(
+                    adapted,
+                    stream,
+                    file,
+                    classes=names,
+                    save_every=save_every,
+                    progress=progress,
+                    metrics=writer or None,
+                )
         except KeyboardInterrupt:
             get_console(stderr=True).print(
                 "Interrupted. Run the same command again with --resume to continue."

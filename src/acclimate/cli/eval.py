@@ -19,12 +19,14 @@ from acclimate.cli.options import (
     IgnoreLabelOption,
     LogitsAtOption,
     MeanOption,
+    MetricsOption,
     ModelOption,
     NormalizationOption,
     PresetOption,
     SizeOption,
     SpeedOption,
     StdOption,
+    TensorboardOption,
     WeightsOption,
     get_guard,
     get_logits_at,
@@ -102,6 +104,8 @@ def evaluate(
     out: o.Out = None,
     resume: o.Resume = False,
     force: o.Force = False,
+    metrics: MetricsOption = None,
+    tensorboard: TensorboardOption = None,
 ) -> None:
     """Measure how much each method helps a model, on labelled data.
 
@@ -118,12 +122,14 @@ def evaluate(
     from acclimate.artifact import Artifact
     from acclimate.introspect import ModelInfo
     from acclimate.methods.compute import Speed
+    from acclimate.metrics import MetricsWriter
     from acclimate.streams.folder import read_classes
     from acclimate.zoo.named import find_classes
 
     # Whatever can be refused is refused before the model is loaded.
     place = out if out is not None else Path(f"eval-{Path(data).resolve().name}")
     ledger = c.Ledger(place, resume, force)
+    writer = MetricsWriter(metrics, tensorboard)
     level, guarded = Speed.of(speed), get_guard(guard)
     methods = c.choose_methods(split_names(method), reveal_labels)
     configs = c.make_configs(methods, parse_settings(settings or []), preset)
@@ -230,7 +236,8 @@ def evaluate(
         )
         job = c.check_job(job)
         try:
-            result = c.run_job(job, ledger, progress)
+            with writer:
+                result = c.run_job(job, ledger, progress, writer or None)
         except KeyboardInterrupt:
             get_console(stderr=True).print(
                 "Interrupted. Run the same command again with --resume to continue."

@@ -104,6 +104,14 @@ PresetOption = Annotated[
         "--set still wins.",
     ),
 ]
+MetricsOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write the metrics of every batch as JSON lines."),
+]
+TensorboardOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Write them for TensorBoard, too, if it is installed."),
+]
 SpeedOption = Annotated[
     str,
     typer.Option(

@@ -25,6 +25,7 @@ from acclimate.evaluation import Result
 from acclimate.forward import get_logits
 from acclimate.introspect import suits_channels_last, try_forward
 from acclimate.methods.config import Config
+from acclimate.metrics import BatchMetrics, MetricsWriter, Record
 from acclimate.metrics.groups import merge
 from acclimate.progress import Progress
 from acclimate.report import Run
@@ -192,31 +193,46 @@ def _shorten(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
 
 
-def run_job(job: Job, ledger: Ledger, progress: Progress | None = None) -> Comparison:
+def run_job(
+    job: Job,
+    ledger: Ledger,
+    progress: Progress | None = None,
+    metrics: MetricsWriter | None = None,
+) -> Comparison:
     """Run what is not recorded yet, and write the result.
 
     Args:
         job: What to run.
         ledger: Where it is kept; what is complete in it is not run again.
         progress: Called with the stage, the batches done and those to do, of all methods.
+        metrics: Writes the metrics of every batch, also of those that were recorded before.
     """
     settings = job.settings()
     ledger.begin(settings)
     try:
-        return _run(job, ledger, settings, progress)
+        return _run(job, ledger, settings, progress, metrics)
     except AcclimateError:
         ledger.withdraw()  # or else the next try would be taken for another comparison
         raise
 
 
 def _run(
-    job: Job, ledger: Ledger, settings: Mapping[str, Any], progress: Progress | None
+    job: Job,
+    ledger: Ledger,
+    settings: Mapping[str, Any],
+    progress: Progress | None,
+    metrics: MetricsWriter | None,
 ) -> Comparison:
     job = _provide_artifact(job, ledger, progress)
     clean = job.clean
     units = {seed: job.protocol.units(job.data.groups, clean, seed) for seed in job.seeds}
     parts = _complete(ledger.read(), units, list(job.methods))
     ledger.keep(parts)
+    if metrics is not None:
+        metrics.begin()
+        for (seed, method, _), known in parts.items():
+            for record in known.records:
+                _write_metrics(metrics, seed, method, record)
     n_done = sum(len(part.records) for part in parts.values())
     n_all = len(job.methods) * sum(unit.n_batches for own in units.values() for unit in own)
     for seed, own in units.items():
@@ -231,6 +247,8 @@ def _run(
                 part.sums = step.sums
                 continue
             ledger.append(key, step.record)
+            if metrics is not None:
+                _write_metrics(metrics, seed, step.method, step.record)
             part.records.append(replace(step.record, predictions=None))
             n_done += 1
             if progress is not None:
@@ -238,6 +256,10 @@ def _run(
     result = Comparison(_gather(job, parts, units), _provenance(job, settings, clean))
     ledger.finish(result.to_dict())
     return result
+
+
+def _write_metrics(metrics: MetricsWriter, seed: int, method: str, record: Record) -> None:
+    metrics.write(BatchMetrics.of_record(record), method=method, seed=seed)
 
 
 def _provide_artifact(job: Job, ledger: Ledger, progress: Progress | None) -> Job:

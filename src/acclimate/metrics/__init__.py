@@ -7,6 +7,7 @@ from acclimate.metrics.pixels import PixelSums
 from acclimate.metrics.record import Record
 from acclimate.metrics.result import Result, pool
 from acclimate.metrics.sums import Sums, check_labels
+from acclimate.metrics.writer import MetricsWriter
 
 __all__ = [
     "METRICS",
@@ -15,6 +16,7 @@ __all__ = [
     "Group",
     "Metric",
     "MetricInfo",
+    "MetricsWriter",
     "PixelSums",
     "Probe",
     "Record",

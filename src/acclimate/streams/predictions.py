@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import time
 from collections import Counter
@@ -19,6 +20,7 @@ from acclimate.functional.entropy import entropy, log_probs
 from acclimate.functional.pixels import resize_maps, to_rows
 from acclimate.introspect import try_forward
 from acclimate.methods.method import Method
+from acclimate.metrics import BatchMetrics, MetricsWriter
 from acclimate.progress import Progress
 from acclimate.streams.folder import FolderStream
 from acclimate.streams.prediction_file import CODEC, PredictionFile
@@ -66,6 +68,7 @@ def predict_folder(
     classes: Sequence[str] | None = None,
     save_every: int = 1,
     progress: Progress | None = None,
+    metrics: MetricsWriter | None = None,
 ) -> PredictionSummary:
     """Predict all images of a folder while adapting, and write one row or mask per image.
 
@@ -77,6 +80,7 @@ def predict_folder(
         classes: Class names in the order of the logits; numbers are written if None.
         save_every: Number of batches between two saved states; a crash loses at most that many.
         progress: Called with "predict", the number of images done and the total.
+        metrics: Writes the metrics of every batch.
 
     Raises:
         BadInput: The output or the names do not fit the model or the images. Nothing was learned.
@@ -106,13 +110,17 @@ def predict_folder(
     before = stream.paths[: start * stream.batch_size]
     stream.mark_unreadable([path for path in before if _name(stream, path) not in done])
     like = next((p for p in adapted.parameters()), torch.empty(0))  # device and precision
+    if metrics is not None:
+        metrics.begin(start)
     n_new, began = 0, time.perf_counter()
     try:
         for batch in stream.batches(start):
             x = batch.x.to(like)
             if n_new == 0:
                 _check_fit(adapted, x, file, classes)
+            counts, called = copy.deepcopy(adapted.counts), time.perf_counter()
             output = adapted(x)
+            latency_ms = 1000 * (time.perf_counter() - called)
             logits = get_logits(output, None if isinstance(output, Tensor) else adapted.logits_at)
             names = [_name(stream, path) for path in batch.paths]
             if isinstance(file, PredictionFolder):
@@ -124,6 +132,11 @@ def predict_folder(
                 p, numbers = log_probs(logits).exp().max(dim=1)
                 new = _rows(names, batch.number, numbers, p, entropy(logits), classes)
             file.append(new)
+            if metrics is not None:
+                measured = BatchMetrics.of_call(
+                    adapted, logits, index=batch.number, before=counts, latency_ms=latency_ms
+                )
+                metrics.write(measured)
             if adapted.counts.batches % save_every == 0:
                 adapted.save(file.state)
             labels.update(row[1] for row in new)
