@@ -271,3 +271,20 @@ def test_it_runs_from_any_folder(tmp_path):
     assert done.returncode == 0, done.stderr
     assert [path.name for path in Path(tmp_path).iterdir()] == ["report.html"]
     assert "Adapting" in done.stdout or "No method" in done.stdout
+
+
+def test_the_sorted_order_shows_one_class_after_the_other():
+    settings = replace(SETTINGS, methods=("source",), seeds=1)
+    result = run_demo(replace(settings, order="sorted"))
+    labels = load_split("test", N)[1].sort().values
+    truths = [CLASSES[int(label)] for label in labels[-BATCH:]]
+    shown = [sample.truth for sample in result.samples if sample.domain == "contrast"]
+    assert shown == truths[: len(shown)]
+    assert "one class after the other" in result.protocol["order"]
+    assert "order" not in result.protocol["seeds"]
+    assert "--order sorted" in result.settings.command
+
+
+def test_an_unknown_order_is_refused():
+    with raises("unknown_name"):
+        DemoSettings(order="by size")

@@ -46,6 +46,9 @@ def demo(
     ] = 100,
     batch_size: Annotated[int, typer.Option(help="Images a batch.")] = 200,
     severity: Annotated[int, typer.Option(help="Of the shifts, from 1 to 5.")] = 5,
+    order: Annotated[
+        str, typer.Option(help="Of the images of a shift: shuffled, or sorted by class.")
+    ] = "shuffled",
     seeds: Annotated[int, typer.Option(help="How many seeds; with several, mean ± spread.")] = 1,
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     json: Annotated[
@@ -62,6 +65,9 @@ def demo(
     With **--all** a method that needs a model trained in its own way stands on such a model, and
     one that takes an image at a time is measured on fewer images. Their rows are marked, and have
     a source row of their own.
+
+    With **--order sorted** the classes of a shift come one after the other. This is hard for
+    methods that expect all classes in each batch.
 
     Example: `acclimate demo --seeds 3 --json demo.json`
     """
@@ -80,6 +86,7 @@ def demo(
         costly_images=costly_images,
         batch_size=batch_size,
         severity=severity,
+        order=order,
         seeds=seeds,
     )
     with show_warnings(), show_progress() as progress:

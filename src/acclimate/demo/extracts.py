@@ -31,8 +31,9 @@ def get_samples(
     Runs that did not meet that batch are left out.
     """
     size = settings.batch_size
-    last_clean = list(reset_each([clean], size, seed=0))[-1]
-    last = {batch.domain: batch for batch in reset_each(domains, size, seed=0)}
+    seed = None if settings.order == "sorted" else 0
+    last_clean = list(reset_each([clean], size, seed=seed))[-1]
+    last = {batch.domain: batch for batch in reset_each(domains, size, seed=seed)}
     predicted = {
         run.name: {r.domain: r.predictions for r in run.result.records if r.predictions is not None}
         for run in runs

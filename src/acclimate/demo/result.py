@@ -85,18 +85,20 @@ class DemoResult:
         exceptions = f"; for {', '.join(after)} those after it" if after else ""
         seeds = "0" if settings.seeds == 1 else f"0 to {settings.seeds - 1}"
         several = len(self.models) > 1
+        orders = {"shuffled": "shuffled by the seed", "sorted": "one class after the other"}
+        order = "the order, " * (settings.order == "shuffled")
         return {
             "data": f"{self.task.text}, 32×32 pixels; the first {settings.images} test images for "
             f"every shift and seed",
             "shifts": f"{names}, at severity {settings.severity} of 5",
-            "order": f"shuffled by the seed, the same for all methods; batches of "
+            "order": f"{orders[settings.order]}, the same for all methods; batches of "
             f"{settings.batch_size}",
             "reset": "before each shift: every shift is met by the source model",
             "predictions": f"those from before the update on the batch{exceptions}",
             "options": "each method's defaults, as published; nothing was tuned on this task",
             "artifact": f"prepared from {settings.n_source} training images, penalty on "
             f"{settings.n_penalty} of them{'; one for each source model' * several}",
-            "seeds": f"{seeds}; a seed sets the order, the corruptions, and the draws of methods "
+            "seeds": f"{seeds}; a seed sets {order}the corruptions, and the draws of methods "
             "and artifact",
             "time": "of the call that predicts and adapts, after one call to warm up; all methods "
             f"side by side{', but those with a mark after the others' * bool(self.notes)}",

@@ -6,9 +6,11 @@ import copy
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -52,6 +54,9 @@ def run_demo(
     task = task if task is not None else get_task(settings.data)
     groups = make_groups(task, settings)
     test = task.load("test", settings.images)
+    if settings.order == "sorted":
+        places = np.argsort(test.labels, kind="stable")
+        test = replace(test, images=test.images[places], labels=test.labels[places])
     y = torch.from_numpy(test.labels)
     clean = Domain("clean", _to_tensor(test.images), y)
     models = _prepare_all(task, groups, settings, tell)
@@ -138,7 +143,8 @@ def _stream(
     tell: Progress,
 ) -> list[Run]:
     """Stream every shift through every method, one group after the other."""
-    protocol = Protocol(batch_size=settings.batch_size, order="shuffled")
+    order = "file" if settings.order == "sorted" else "shuffled"
+    protocol = Protocol(batch_size=settings.batch_size, order=order)
     whole = protocol.units({domain.name: [domain] for domain in domains}, seed=seed)
     units = [[group.cut(unit, settings.batch_size) for unit in whole] for group in groups]
     n_calls = sum(

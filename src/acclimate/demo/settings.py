@@ -10,6 +10,8 @@ from acclimate.demo.tasks import get_task
 from acclimate.errors import BadInput, did_you_mean
 from acclimate.methods import get_method
 
+ORDERS = ("shuffled", "sorted")
+
 
 @dataclass(frozen=True, kw_only=True)
 class DemoSettings:
@@ -24,6 +26,8 @@ class DemoSettings:
             0 for all.
         batch_size: Images a batch.
         severity: Of the corruptions, from 1 to 5.
+        order: Of the images of a shift, one of `ORDERS`: shuffled by the seed, or sorted by class,
+            one class after the other.
         reveal_labels: Whether oracles are shown the labels.
         seeds: How many; each changes order, corruptions, and the draws of methods and artifact.
         n_source: Training images the artifact is prepared from.
@@ -44,6 +48,7 @@ class DemoSettings:
     costly_images: int = 100
     batch_size: int = 200
     severity: int = 5
+    order: str = "shuffled"
     seeds: int = 1
     reveal_labels: bool = False
     n_source: int = 4096
@@ -62,6 +67,14 @@ class DemoSettings:
                     name=name,
                     known=tuple(CORRUPTIONS),
                 )
+        if self.order not in ORDERS:
+            raise BadInput(
+                "unknown_name",
+                f'Unknown order "{self.order}". {did_you_mean(self.order, ORDERS)}',
+                kind="order",
+                name=self.order,
+                known=ORDERS,
+            )
         for what in ("methods", "corruptions"):
             names = getattr(self, what)
             text = (
