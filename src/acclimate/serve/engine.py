@@ -40,6 +40,8 @@ from acclimate.snapshot import Tree
 _log = logging.getLogger("acclimate.serve")
 #: Seconds between two comparisons of both models on recent images.
 _COMPARE_EVERY = 1.0
+#: Answers whose mean latency is shown.
+_LATENCIES = 256
 #: How much the learning thread yields to others, as of `nice`.
 _NICE = 5
 
@@ -115,6 +117,7 @@ class _Stream:
     last_seen: float = 0.0
     unsaved: int = 0
     compared: float = 0.0
+    latencies: deque[float] = field(default_factory=lambda: deque(maxlen=_LATENCIES))
 
 
 class Engine:
@@ -373,6 +376,7 @@ class Engine:
             for each in wanted:
                 rows = logits[start : start + len(each.images)]
                 start += len(rows)
+                stream.latencies.append(time.monotonic() - each.received)
                 each.future.set_result(Answer(rows, published.answered_by, published.estimate))
 
     def _take_requests(self) -> tuple[_Stream, list[_Request]] | None:
@@ -474,7 +478,9 @@ class Engine:
         recent = self._compare(stream, x)
         with self._changed:
             stream.metrics = metrics
-            stream.history.add_batch(metrics, stream.status.counts.samples)
+            waits = list(stream.latencies)
+            latency = 1000 * sum(waits) / len(waits) if waits else None
+            stream.history.add_batch(metrics, stream.status.counts.samples, latency)
             stream.history.recent.extendleft(recent)
             for kind, text in _find_events(before, stream.status, metrics):
                 stream.history.add_event(kind, text)

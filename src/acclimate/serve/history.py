@@ -29,8 +29,8 @@ class History:
     recent: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=RECENT))
     predicted: Counter[str] = field(default_factory=Counter)
 
-    def add_batch(self, metrics: BatchMetrics, samples: int) -> None:
-        """Add a point for a batch that was learned from."""
+    def add_batch(self, metrics: BatchMetrics, samples: int, latency_ms: float | None) -> None:
+        """Add a point for a batch that was learned from; the latency is that of recent answers."""
         self.points.append(
             {
                 "t": time.time(),
@@ -39,8 +39,9 @@ class History:
                 "adapted": _make_interval(metrics, "adapted"),
                 **{
                     name: to_plain(getattr(metrics, name))
-                    for name in ("entropy", "effective_classes", "latency_ms")
+                    for name in ("entropy", "effective_classes")
                 },
+                "latency_ms": latency_ms,
             }
         )
 
