@@ -104,17 +104,6 @@ TABLES: dict[str, dict[str, dict[str, Any]]] = {
         images=125,
         corruptions=list(SHIFTS),
     ),
-    **{
-        f"EfficientNet-Lite0, {name}": _jobs(
-            "efficientnet-lite0", ("source", "steady"), protocol, images=200
-        )
-        for name, protocol in {
-            "batches of 4": {"order": "shuffled", "batch_size": 4},
-            "batches of 16": {"order": "shuffled", "batch_size": 16},
-            "batches of 64": {"order": "shuffled", "batch_size": 64},
-            "video": {"stream": "video", "frames": 8, "n_scenes": 25, "batch_size": 16},
-        }.items()
-    },
 }
 
 
