@@ -7,11 +7,12 @@ so first. The batch is over when the method no longer refers to it, which is one
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 from collections.abc import Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Attributes of a method that are not part of its state.
 _KEPT = ("_open", "_lock", "_warned", "copies")
+#: Where the files of this package are.
+_PACKAGE = str(Path(__file__).parents[1])
 #: Containers of a module that are changed in place: tensors, modules and hooks.
 _CONTAINERS = (
     "_parameters",
@@ -39,28 +42,13 @@ _CONTAINERS = (
 )
 
 
-class CallLock:
+class CallLock(type(threading.RLock())):  # type: ignore[misc]
     """A lock that one thread can take several times; a copy of it is a new lock."""
-
-    def __init__(self) -> None:
-        self._lock: Any = threading.RLock()
 
     @property
     def is_mine(self) -> bool:
         """Whether this thread holds the lock."""
-        return bool(self._lock._is_owned())
-
-    def __enter__(self) -> Self:
-        self._lock.acquire()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._lock.release()
+        return bool(self._is_owned())
 
     def __deepcopy__(self, memo: object) -> CallLock:
         return CallLock()
@@ -99,38 +87,18 @@ class Copies:
         return Copies()
 
 
-class OpenBatch:
-    """A batch that is being processed, and a journal of the state before it.
+class Journal:
+    """Everything that a batch or a load may change, as it was before.
 
     Attributes:
-        x: The batch.
-        call: How the model is called with it.
-        outer: The batch that was open before: one that waits for `learn` while another is predicted
-            without learning.
-        learns: Whether it is learned from.
-        is_answered: Whether its answer was given and it waits for `learn`.
-        rest: The rest of the method's step; None if nothing is left.
-        logits: The logits of the answer.
-        verdict: What the guard found on it.
-        n_refused: The number of batches before that were refused.
+        outer: What was open before: a batch that waits for `learn`.
+        is_answered: Whether it is a batch that was answered and waits for `learn`.
     """
 
-    def __init__(self, method: Method, x: Tensor, call: Call | None, outer: OpenBatch | None):
-        self.x, self.call, self.outer = x, call, outer
-        self.learns = method.is_learning
+    def __init__(self, method: Method, outer: Journal | None) -> None:
+        self.outer = outer
         self.is_answered = False
-        self.rest: Iterator[Tensor] | None = None
-        self.logits: Tensor | None = None
-        self.verdict: Verdict | None = None
-        self.n_refused = method.counts.n_refused
         self._record(method)
-
-    def finish(self) -> None:
-        """Run the rest of the method's step."""
-        if self.rest is not None:
-            for _ in self.rest:
-                pass
-            self.rest = None
 
     def _record(self, method: Method) -> None:
         """Copy what changes in place, and remember everything else by reference."""
@@ -148,9 +116,6 @@ class OpenBatch:
         self._flags = [(p, p.requires_grad, p.grad) for p in parameters.values()]
         copies = method.copies
         self._tensors = [(t, copies.of(n, t)) for n, t in {**parameters, **buffers}.items()]
-        moves = self.learns and method.statistics in ("running", "robust")
-        #: The running statistics before the batch, if it can move them.
-        self.statistics = {n: copies.of(n, t) for n, t in buffers.items()} if moves else {}
         found = [v for v in vars(method).values() if isinstance(v, torch.optim.Optimizer)]
         self._optimizers = [
             (
@@ -172,6 +137,7 @@ class OpenBatch:
         self._counts = copy.deepcopy(method.counts)
         self._guard = None if method.guard is None else dict(vars(method.guard))
         self._grad_mode = torch.is_grad_enabled()
+        self._autocast = _get_autocast(method) if method.speed.bfloat16 else None
 
     @torch.no_grad()
     def _restore_tensors(self) -> None:
@@ -183,10 +149,9 @@ class OpenBatch:
 
     def roll_back(self, method: Method) -> None:
         """Return to the state before the batch. It can be interrupted and called again."""
-        close = getattr(self.rest, "close", None)
-        if close is not None:
-            close()
         torch.set_grad_enabled(self._grad_mode)
+        if self._autocast is not None:
+            _set_autocast(self._autocast)
         for module, attributes, containers in self._modules:
             _restore_attributes(module, attributes, containers)
         self._restore_tensors()
@@ -204,6 +169,88 @@ class OpenBatch:
             vars(method.guard).update(self._guard)
         method.labels = None
         method.weights_changed()
+
+
+class OpenBatch(Journal):
+    """A batch that is being processed, and a journal of the state before it.
+
+    Attributes:
+        x: The batch.
+        call: How the model is called with it.
+        learns: Whether it is learned from.
+        rest: The rest of the method's step; None if nothing is left.
+        logits: The logits of the answer.
+        verdict: What the guard found on it.
+        n_refused: The number of batches before that were refused.
+        statistics: The running statistics before the batch, if it can move them.
+    """
+
+    def __init__(self, method: Method, call: Call, outer: Journal | None) -> None:
+        super().__init__(method, outer)
+        self.x, self.call = call.images, call
+        self.learns = method.is_learning
+        self.rest: Iterator[Tensor] | None = None
+        self.logits: Tensor | None = None
+        self.verdict: Verdict | None = None
+        self.n_refused = method.counts.n_refused
+        moves = self.learns and method.statistics in ("running", "robust")
+        buffers = method.named_buffers() if moves else ()
+        self.statistics = {name: method.copies.of(name, t) for name, t in buffers}
+
+    def finish(self) -> None:
+        """Run the rest of the method's step."""
+        if self.rest is not None:
+            for _ in self.rest:
+                pass
+            self.rest = None
+
+    def roll_back(self, method: Method) -> None:
+        """Return to the state before the batch. It can be interrupted and called again."""
+        close = getattr(self.rest, "close", None)
+        if close is not None:
+            close()
+        super().roll_back(method)
+
+
+def close_contexts(error: BaseException) -> None:
+    """Close the contexts that an exception has interrupted while they were entered or left.
+
+    Python does not leave such a context. It is a generator that the traceback keeps alive, and
+    whatever it restores would be restored later, when the traceback is gone. Frames of the model
+    and of others keep their variables, for debuggers.
+    """
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        trace = found.__traceback__
+        while trace is not None:
+            name = trace.tb_frame.f_code.co_filename
+            if name == contextlib.__file__ or name.startswith(_PACKAGE):
+                with contextlib.suppress(RuntimeError):  # a frame that is still running
+                    trace.tb_frame.clear()
+            trace = trace.tb_next
+        found = found.__context__
+
+
+def _get_autocast(method: Method) -> tuple[str, bool, torch.dtype, bool, int]:
+    """Return the settings of autocast on the model's device, and how deep it is nested."""
+    kind = next((p.device.type for p in method.parameters()), "cpu")
+    depth = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    is_enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    return kind, is_enabled, dtype, torch.is_autocast_cache_enabled(), depth
+
+
+def _set_autocast(settings: tuple[str, bool, torch.dtype, bool, int]) -> None:
+    kind, is_enabled, dtype, is_cached, depth = settings
+    torch.set_autocast_enabled(kind, is_enabled)
+    torch.set_autocast_dtype(kind, dtype)
+    torch.set_autocast_cache_enabled(is_cached)
+    now = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    for _ in range(now - depth):
+        torch.autocast_decrement_nesting()
 
 
 def _restore_attributes(

@@ -65,7 +65,7 @@ from acclimate.functional.stream_norm import (
 from acclimate.functional.views import spread
 from acclimate.guard import Guard, GuardReport
 from acclimate.introspect import ModelInfo, check_logits, suits_channels_last, takes, try_forward
-from acclimate.methods.batch import CallLock, Copies, OpenBatch
+from acclimate.methods.batch import CallLock, Copies, Journal, OpenBatch, close_contexts
 from acclimate.methods.compute import Speed
 from acclimate.methods.config import Config
 from acclimate.parts.part import Part
@@ -294,7 +294,7 @@ class Method(nn.Module):
         self._lock = CallLock()
         #: Copies of tensors for undoing a batch.
         self.copies = Copies()
-        self._open: OpenBatch | None = None
+        self._open: Journal | None = None
         self._learns: bool | None = None
         self._has_batch_norm = bool(batch_norm_layers(model))
         # Properties of the model; None until a batch was seen.
@@ -545,18 +545,17 @@ class Method(nn.Module):
             Whether there was a batch to learn from.
         """
         with self._exclusive(outermost=True):
+            self._recover()
             batch = self._open
-            if batch is None:
+            if not isinstance(batch, OpenBatch):
                 return False
-            self._call = batch.call
             try:
                 batch.is_answered = False
+                self._call = batch.call
                 self._complete(batch)
-            except BaseException:
-                self._recover()
+            except BaseException as error:
+                self._undo(batch, error)
                 raise
-            finally:
-                self._call = self._learns = None
             return True
 
     @final
@@ -567,6 +566,7 @@ class Method(nn.Module):
             Whether there was such a batch.
         """
         with self._exclusive(outermost=True):
+            self._recover()
             had = self.has_pending
             self._discard_pending()
             return had
@@ -579,38 +579,41 @@ class Method(nn.Module):
 
     def _call_model(self, args: tuple[Any, ...], kwargs: dict[str, Any], is_later: bool) -> Any:
         with self._exclusive(outermost=True):
+            self._recover()
             call = Call.of(args, kwargs, self.info.images_at)
             if self.card.replays:
                 call.check_alone(self.name)
             self._warn_of_eval()
             if self.is_learning:
                 self._check_settled()
-            self._call = call
+            batch = OpenBatch(self, call, outer=self._open)
             try:
+                self._open = batch
+                self._call = call
                 if self.processes is None:
-                    return self._process(self._accept(call.images), is_later)
-                facts = {"learns": self.is_learning, "counts": asdict(self.counts)}
+                    return self._process(batch, self._accept(call.images), is_later)
+                facts = {"learns": batch.learns, "counts": asdict(self.counts)}
                 with self.processes.share(call.images, self._accept, facts) as x:
-                    return self._process(x, is_later=False)
-            finally:
-                self._call = None
+                    return self._process(batch, x, is_later=False)
+            except BaseException as error:
+                self._undo(batch, error)
+                raise
 
-    @contextmanager
-    def _exclusive(self, outermost: bool = False) -> Iterator[None]:
-        """Wait until no other thread uses the model; undo what an interrupt left behind."""
-        if self._lock.is_mine:
-            if outermost or (self._open is not None and not self._open.is_answered):
-                raise NotAdapted(
-                    "reentrant",
-                    "This adapted model is in use by this thread, and was called again from inside "
-                    "that call: by the model itself or by a callback. Call it after that call has "
-                    "returned.",
-                )
-            yield
-            return
-        with self._lock:
-            self._recover()
-            yield
+    def _exclusive(self, outermost: bool = False) -> CallLock:
+        """Return the lock under which the model is used; call `_recover` first inside it.
+
+        The lock itself is the context manager: an interrupt cannot come between taking it and
+        entering the context.
+        """
+        batch = self._open
+        if self._lock.is_mine and (outermost or (batch is not None and not batch.is_answered)):
+            raise NotAdapted(
+                "reentrant",
+                "This adapted model is in use by this thread, and was called again from inside "
+                "that call: by the model itself or by a callback. Call it after that call has "
+                "returned.",
+            )
+        return self._lock
 
     def _check_settled(self) -> None:
         """Refuse what needs a complete state while a batch waits for `learn`."""
@@ -630,9 +633,15 @@ class Method(nn.Module):
         """Return to the state before every batch that was interrupted."""
         while self._open is not None and not self._open.is_answered:
             batch = self._open
-            self._learns = None
             batch.roll_back(self)
             self._open = batch.outer
+
+    def _undo(self, journal: Journal, error: BaseException) -> None:
+        """Undo what an exception has interrupted, unless it was complete."""
+        if self._open is journal:
+            journal.is_answered = False
+            close_contexts(error)
+            self._recover()
 
     def _accept(self, x: Tensor) -> Tensor:
         """Validate a batch and return it ready for use. If it raises, nothing was changed."""
@@ -675,26 +684,23 @@ class Method(nn.Module):
         x = x.detach()
         return x.clone() if x.is_inference() else x
 
-    def _process(self, x: Tensor, is_later: bool) -> Any:
-        batch = OpenBatch(self, x, self._call, outer=self._open)
-        self._open = batch
-        try:
-            self._learns = batch.learns
-            self.weights_changed()
-            self._losses = {}
-            output = self._answer_batch(batch)
-            if is_later and batch.rest is not None:
-                batch.is_answered = True
-            else:
-                self._complete(batch)
-            return output
-        except BaseException:
-            batch.is_answered = False
-            self._recover()
-            raise
-        finally:
-            self._learns = None
-            self._output = self._grid = self.labels = self.plain_logits = None
+    def _process(self, batch: OpenBatch, x: Tensor, is_later: bool) -> Any:
+        batch.x = x
+        self._learns = batch.learns
+        self.weights_changed()
+        self._losses = {}
+        output = self._answer_batch(batch)
+        if is_later and batch.rest is not None:
+            self._forget_batch()
+            batch.is_answered = True
+        else:
+            self._complete(batch)
+        return output
+
+    def _forget_batch(self) -> None:
+        """Forget what belongs to the batch that is being processed."""
+        self._call = self._learns = None
+        self._output = self._grid = self.labels = self.plain_logits = None
 
     @contextmanager
     def _computing(self, x: Tensor) -> Iterator[None]:
@@ -739,6 +745,7 @@ class Method(nn.Module):
             self.input_shape = list(batch.x.shape[1:])
             if batch.logits is not None:
                 self._check_stream(batch.x, batch.logits)
+        self._forget_batch()
         self._open = batch.outer  # from here on, an interrupt finds the batch complete
 
     def _step_or_infer(self, x: Tensor) -> Tensor | Iterator[Tensor]:
@@ -890,6 +897,7 @@ class Method(nn.Module):
     def unwrap(self) -> nn.Module:
         """Return the source model, bit for bit. The adapted model cannot be used afterwards."""
         with self._exclusive():
+            self._recover()
             self.reset()
             _borrowers.pop(self.model, None)
             del self.model
@@ -987,12 +995,14 @@ class Method(nn.Module):
             NotAdapted: The model was adapted without a guard.
         """
         with self._exclusive():
+            self._recover()
             return self._known_guard().estimate()
 
     @final
     def report(self) -> GuardReport:
         """Return what the guard has seen and done since the last reset."""
         with self._exclusive():
+            self._recover()
             return self._known_guard().report()
 
     def _known_guard(self) -> Guard:
@@ -1011,6 +1021,7 @@ class Method(nn.Module):
     def snapshot(self) -> Snapshot:
         """Return a copy of everything learned, to `restore` later."""
         with self._exclusive():
+            self._recover()
             self._check_usable()
             self._check_settled()
             return Snapshot(copy_tree(self._tree()))
@@ -1019,9 +1030,10 @@ class Method(nn.Module):
     def restore(self, snapshot: Snapshot) -> None:
         """Restore a snapshot, bit for bit. A batch that waits for `learn` is discarded."""
         with self._exclusive():
+            self._recover()
             self._check_usable()
             self._discard_pending()
-            self._load_tree(copy_tree(snapshot.tree))
+            self._load_whole(lambda: self._load_tree(copy_tree(snapshot.tree)))
 
     @final
     def save(self, path: str | Path, key: bytes | str | None = None) -> None:
@@ -1032,6 +1044,7 @@ class Method(nn.Module):
             key: Secret to sign the file with (HMAC-SHA256); None for no signature.
         """
         with self._exclusive():
+            self._recover()
             self._check_usable()
             self._check_settled()
             tensors, skeleton = flatten_tree(copy_tree(self._tree()))
@@ -1055,9 +1068,10 @@ class Method(nn.Module):
         """
         self._check_usable()
         tensors, card = read_file(path, "state", key)
-        self._check_identity(str(path), card)
-        tree = self._checked_tree(str(path), tensors, card.get("tree"))
         with self._exclusive():
+            self._recover()
+            self._check_identity(str(path), card)
+            tree = self._checked_tree(str(path), tensors, card.get("tree"))
             self._discard_pending()
             self._load_whole(lambda: self._load_tree(tree))
         return self
@@ -1118,11 +1132,14 @@ class Method(nn.Module):
 
     def _load_whole(self, load: Callable[[], Any]) -> Any:
         """Load something; if that fails or is interrupted, everything is as before."""
-        before = copy_tree(self._tree())
+        journal = Journal(self, outer=self._open)
         try:
-            return load()
-        except BaseException:
-            self._load_tree(before)
+            self._open = journal
+            made = load()
+            self._open = journal.outer
+            return made
+        except BaseException as error:
+            self._undo(journal, error)
             raise
 
     def _schema(self, with_modules: bool = True) -> Schema:
@@ -1276,11 +1293,15 @@ class Method(nn.Module):
             raise _wrong_state("the state_dict", problems)
         if extra is not None:
             self._read_extra_state(extra)
-        return self._load_whole(lambda: super(Method, self).load_state_dict(state_dict, strict))
+        with self._exclusive():
+            self._recover()
+            self._discard_pending()
+            return self._load_whole(lambda: super(Method, self).load_state_dict(state_dict, strict))
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return what `state_dict()` contains besides the model's own tensors."""
         with self._exclusive():
+            self._recover()
             self._check_settled()
             tree = {key: value for key, value in self._tree().items() if key != "modules"}
         tensors, skeleton = flatten_tree(tree)
