@@ -87,7 +87,10 @@ def look(adapted):
     # steady sets the rates anew in each step.
     groups = adapted.optimizer.param_groups if adapted.name != "steady" else ()
     rates = [group["lr"] for group in groups]
-    settings = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), adapted._lock.is_mine
+    depth = torch.autocast_increment_nesting() - 1  # what is cached stays until it is 0
+    torch.autocast_decrement_nesting()
+    autocast = torch.is_autocast_enabled("cpu"), torch.is_autocast_cache_enabled(), depth
+    settings = torch.is_grad_enabled(), autocast, adapted._lock.is_mine
     return flat(adapted), (hooks, modes, own, parameters, scratch, rates, settings)
 
 

@@ -11,6 +11,7 @@ import contextlib
 import copy
 import threading
 from collections.abc import Iterator
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +138,7 @@ class Journal:
         self._counts = copy.deepcopy(method.counts)
         self._guard = None if method.guard is None else dict(vars(method.guard))
         self._grad_mode = torch.is_grad_enabled()
-        self._autocast = _get_autocast(method) if method.speed.bfloat16 else None
+        self._autocast = _get_autocast(method)
 
     @torch.no_grad()
     def _restore_tensors(self) -> None:
@@ -150,8 +151,7 @@ class Journal:
     def roll_back(self, method: Method) -> None:
         """Return to the state before the batch. It can be interrupted and called again."""
         torch.set_grad_enabled(self._grad_mode)
-        if self._autocast is not None:
-            _set_autocast(self._autocast)
+        _set_autocast(self._autocast)
         for module, attributes, containers in self._modules:
             _restore_attributes(module, attributes, containers)
         self._restore_tensors()
@@ -236,8 +236,9 @@ def close_contexts(error: BaseException) -> None:
 def _get_autocast(method: Method) -> tuple[str, bool, torch.dtype, bool, int]:
     """Return the settings of autocast on the model's device, and how deep it is nested."""
     kind = next((p.device.type for p in method.parameters()), "cpu")
-    depth = torch.autocast_increment_nesting() - 1
-    torch.autocast_decrement_nesting()
+    # The depth can only be read by changing it; no signal handler runs between these two calls.
+    counters = torch.autocast_increment_nesting, torch.autocast_decrement_nesting
+    _, depth = map(methodcaller("__call__"), counters)
     is_enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
     return kind, is_enabled, dtype, torch.is_autocast_cache_enabled(), depth
 
@@ -247,10 +248,10 @@ def _set_autocast(settings: tuple[str, bool, torch.dtype, bool, int]) -> None:
     torch.set_autocast_enabled(kind, is_enabled)
     torch.set_autocast_dtype(kind, dtype)
     torch.set_autocast_cache_enabled(is_cached)
-    now = torch.autocast_increment_nesting() - 1
-    torch.autocast_decrement_nesting()
-    for _ in range(now - depth):
-        torch.autocast_decrement_nesting()
+    while torch.autocast_increment_nesting() <= depth:
+        pass
+    while torch.autocast_decrement_nesting() > depth:
+        pass
 
 
 def _restore_attributes(
