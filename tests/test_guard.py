@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import acclimate
-from acclimate import Guard
+from acclimate import Artifact, Guard
 from acclimate.functional.signals import RECORD, SIGNALS, measure_signals
 from acclimate.methods import METHODS
 from acclimate.snapshot import flatten_tree
@@ -504,3 +504,32 @@ def test_reports_are_readable():
         "batches answered by the source model because too few images were seen: 1",
         "batches answered by the source model because adaptation is estimated to hurt: 2",
     ]
+
+
+def test_a_method_that_combines_views_is_judged_by_each_of_them(monkeypatch):
+    """Averaged and filtered predictions are unlike those that the maps were fitted on."""
+    batches = [x for x, _ in tiny_batches(2, seed=3)]
+    artifact = script_gain(tiny_artifact("batch_norm"))
+    tensors = {**artifact.tensors, "mirror/mirrored": artifact.tensors["mirror/accuracy"].clone()}
+    artifact = Artifact(tensors, artifact.card)
+    adapted = acclimate.adapt(tiny_model("batch_norm"), "steady", artifact, guard=Guard(artifact))
+
+    def refuse(x):
+        raise AssertionError("the mirrored images were predicted already")
+
+    monkeypatch.setattr(adapted, "predict_view", refuse)
+    seen = []
+    run_views = adapted._run_views
+
+    def note(x, moves=True):
+        views = run_views(x, moves)
+        seen.append([view.logits.detach().clone() for view in views])
+        return views
+
+    monkeypatch.setattr(adapted, "_run_views", note)
+    adapted(batches[0])
+    (first, second), records = seen[0], adapted.guard.tree()["records"][:, 0]
+    assert torch.equal(records[:, 3], first.argmax(dim=1).float())
+    torch.testing.assert_close(records[:, 4], first.softmax(dim=1).amax(dim=1).float())
+    assert torch.equal(records[:, 5], (first.argmax(dim=1) == second.argmax(dim=1)).float())
+    assert adapted.view_logits is None  # of the batch only

@@ -14,7 +14,8 @@ With each batch the guard
   learning rate;
 * stops learning for a while if that happens again, and for longer each time.
 
-Nothing here depends on the method. Costs, in forward passes per batch besides the method's own: one
+Nothing here depends on the method. One that combines predictions of the image and of its mirror
+image, and corrects them, is judged by the predictions before that: the maps know no others. Costs, in forward passes per batch besides the method's own: one
 of the source model, and with every second batch one of each model on mirrored images and one of the
 source model with statistics of the batch; with `Guard(artifact, answers=False)`, which only
 estimates, these four with every fourth batch.
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -231,7 +232,7 @@ class Guard:
             x: The batch.
             adapted: The predictions of the adapted model.
         """
-        plain = method.plain_logits
+        plain, own_views = method.plain_logits, method.view_logits
         state = dict(self._state)
         is_probed = state["n_batches"] % self.every == 0
         state["n_batches"] += 1
@@ -243,19 +244,21 @@ class Guard:
         views: tuple[Tensor, Tensor, Tensor] | None = None
         if is_probed:
             mirrored = x.flip(-1)
-            seen = self._run_source(method, mirrored), method.predict_view(mirrored)
+            seen = mirror_back(self._run_source(method, mirrored).logits, source.grid)
+            if own_views is None:
+                own = mirror_back(method.predict_view(mirrored).logits, source.grid)
+                state["n_forwards"] += 1
+            else:
+                own = own_views[1]
             plain_norm = source
             if self._has_batch_norm and _count(x) > 1:
                 plain_norm = self._run_source(method, x, "batch")
                 state["n_forwards"] += 1
-            views = (
-                mirror_back(seen[0].logits, source.grid),
-                mirror_back(seen[1].logits, source.grid),
-                plain_norm.logits,
-            )
-            state["n_forwards"] += 2
+            views = seen, own, plain_norm.logits
+            state["n_forwards"] += 1
         if everywhere(adapted.logits.isfinite().all()):
-            self._record(state, source, adapted, views, plain)
+            judged = adapted if own_views is None else replace(adapted, logits=own_views[0])
+            self._record(state, source, judged, views, plain if own_views is None else None)
             estimate = self._estimate(state["records"])
             reason = _judge(estimate, state["changes"] > _UNSTABLE)
         else:

@@ -105,7 +105,7 @@ def test_the_other_paths() -> None:
         await client.post("/predict", content=b"no image", headers=PNG)
         await wait_for(client, "a", 1)
         text = ""
-        while "acclimate_samples_total" not in text:  # written after the batch was learned from
+        while "acclimate_samples_total{" not in text:  # written after the batch was learned from
             text = (await client.get("/metrics")).text
         for line in (
             'acclimate_requests_total{status="200"} 1.0',

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +37,9 @@ from acclimate.errors import BadInput, MissingExtra
 if TYPE_CHECKING:
     from acclimate.serve.engine import Engine
     from acclimate.serve.telemetry import Telemetry
+
+#: Longest time that a thread keeps the interpreter while others wait, in seconds.
+_SWITCH_SECONDS = 0.0005
 
 
 def serve(
@@ -186,6 +190,8 @@ def serve(
         folder.mkdir(parents=True, exist_ok=True)
     # Answers and learning run in two threads; each computes with its share of the cores.
     torch.set_num_threads(max(1, torch.get_num_threads() // 2))
+    # A thread that learns must not keep the interpreter from those that answer.
+    sys.setswitchinterval(_SWITCH_SECONDS)
 
     def make_engine(telemetry: Telemetry) -> Engine:
         return Engine(

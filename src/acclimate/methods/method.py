@@ -309,6 +309,9 @@ class Method(nn.Module):
         self.labels: Tensor | None = None
         #: What `step` sets if it returns scaled logits: those whose softmax is the confidence.
         self.plain_logits: Tensor | None = None
+        #: What `step` and `infer` set if they combine predictions of the images and of the mirrored
+        #: images: the logits of both, by which the guard judges the model.
+        self.view_logits: tuple[Tensor, Tensor] | None = None
         self._recent: Tensor | None = None
         self._warned: set[str] = set()
         if guard is not None:
@@ -420,7 +423,7 @@ class Method(nn.Module):
 
     def predict_view(self, x: Tensor) -> Forward:
         """Predict another view of the batch, as `infer` does, and leave no trace."""
-        kept = self._output, self._grid, self.plain_logits
+        kept = self._output, self._grid, self.plain_logits, self.view_logits
         generator_state = self.generator.get_state()
         self._output = self._grid = None
         try:
@@ -429,7 +432,7 @@ class Method(nn.Module):
                 found = self.run(x, statistics="source").logits if single else self.infer(x)
             return Forward(self._output, found.detach(), None, self._grid)
         finally:
-            self._output, self._grid, self.plain_logits = kept
+            self._output, self._grid, self.plain_logits, self.view_logits = kept
             self.generator.set_state(generator_state)
 
     def return_from(self, result: Forward) -> None:
@@ -700,7 +703,7 @@ class Method(nn.Module):
     def _forget_batch(self) -> None:
         """Forget what belongs to the batch that is being processed."""
         self._call = self._learns = None
-        self._output = self._grid = self.labels = self.plain_logits = None
+        self._output = self._grid = self.labels = self.plain_logits = self.view_logits = None
 
     @contextmanager
     def _computing(self, x: Tensor) -> Iterator[None]:

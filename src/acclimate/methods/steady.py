@@ -250,8 +250,11 @@ class Steady(GradientMethod):
 
     def _run_views(self, x: Tensor, moves: bool = True) -> list[Forward]:
         first = self.run(x, moves=moves)
-        is_mirrored = self._has_mirror and x.dim() == 4
-        return [first, self.run(x.flip(-1), moves=False)] if is_mirrored else [first]
+        if not (self._has_mirror and x.dim() == 4):
+            return [first]
+        second = self.run(x.flip(-1), moves=False)
+        self.view_logits = first.logits.detach(), second.logits.detach()
+        return [first, second]
 
     def _sharpen(self, name: str, log_p: Tensor, confidence: float, diversity: float) -> Tensor:
         """Return the information maximisation, with the mean over this batch and those before."""

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from acclimate.artifact import Artifact
 from acclimate.errors import AcclimateError, BadInput, ServerBusy
@@ -42,8 +43,10 @@ _log = logging.getLogger("acclimate.serve")
 _COMPARE_EVERY = 1.0
 #: Answers whose mean latency is shown.
 _LATENCIES = 256
-#: How much the learning thread yields to others, as of `nice`.
+#: How much more the learning thread yields to others than the server does, as of `nice`.
 _NICE = 5
+#: Longest wait of the learning thread before a layer while requests are answered, in seconds.
+_LONGEST_WAIT = 0.005
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +160,9 @@ class Engine:
         self.observe, self.answered, self.skipped = observe, answered, skipped
         self._source = copy.deepcopy(model).eval()
         second = copy.deepcopy(model)
+        self._is_idle = threading.Event()  # no request waits for its answer
+        self._is_idle.set()
+        self._handles = _wait_before_layers(model, self._is_idle)
         self._sessions = Sessions(
             model,
             method,
@@ -231,6 +237,7 @@ class Engine:
                     f'The queue of the stream "{stream}" is full. Send the request again later.',
                     stream=stream,
                 )
+            self._is_idle.clear()
             known.requests.append(request)
             known.n_waiting += n
             known.last_seen = time.time()
@@ -385,6 +392,8 @@ class Engine:
         with self._changed:
             while True:
                 waiting = [each for each in self._streams.values() if each.requests]
+                if not waiting:
+                    self._is_idle.set()
                 if not waiting and (self._is_draining or not self._is_answering):
                     self._is_answering = False
                     self._changed.notify_all()
@@ -432,7 +441,9 @@ class Engine:
 
     def _learn_loop(self) -> None:
         with suppress(AttributeError, OSError):  # not on every system
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+            thread = threading.get_native_id()
+            own = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, own + _NICE)
         while (taken := self._take_images()) is not None:
             self._learn(*taken)
 
@@ -566,7 +577,23 @@ class Engine:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
-        return self._sessions.close()
+        model = self._sessions.close()
+        for handle in self._handles:
+            handle.remove()
+        return model
+
+
+def _wait_before_layers(model: nn.Module, is_idle: threading.Event) -> list[RemovableHandle]:
+    """Make each layer of the model that learns wait while requests are answered.
+
+    Answers and learning share the cores; without this, an answer takes longer during an update.
+    """
+
+    def wait(*_: Any) -> None:
+        is_idle.wait(_LONGEST_WAIT)
+
+    layers = [module for module in model.modules() if not list(module.children())]
+    return [layer.register_forward_pre_hook(wait) for layer in layers]
 
 
 def _describe_estimate(status: SessionStatus) -> dict[str, Any] | None:
