@@ -15,10 +15,10 @@ With each batch the guard
 * stops learning for a while if that happens again, and for longer each time.
 
 Nothing here depends on the method. One that combines predictions of the image and of its mirror
-image, and corrects them, is judged by the predictions before that: the maps know no others. Costs, in forward passes per batch besides the method's own: one
-of the source model, and with every second batch one of each model on mirrored images and one of the
-source model with statistics of the batch; with `Guard(artifact, answers=False)`, which only
-estimates, these four with every fourth batch.
+image, and corrects them, is judged by the predictions before that: the maps know no others. Costs,
+in forward passes per batch besides the method's own: one of the source model, and with every second
+batch one of each model on mirrored images and one of the source model with statistics of the batch;
+with `Guard(artifact, answers=False)`, which only estimates, these four with every fourth batch.
 """
 
 from __future__ import annotations
