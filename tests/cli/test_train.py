@@ -18,10 +18,11 @@ from typer.testing import CliRunner, Result
 
 from acclimate.cli.main import app
 from acclimate.errors import BadInput, InvalidConfig
+from acclimate.functional.augmix import shift_and_flip
+from acclimate.functional.rng import generator_at, seed_of
 from acclimate.storage import read_file
 from acclimate.training import TrainResult, TrainSettings
-from acclimate.training.augment import shift_and_flip
-from acclimate.training.draws import batch_order, generator_at, seed_of
+from acclimate.training.loop import batch_order
 from acclimate.training.sets import FolderSet
 from tests.cli_models import tiny_cnn
 from tests.codes import check_coded

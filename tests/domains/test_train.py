@@ -17,6 +17,7 @@ from acclimate.data.domain_sets import DOMAIN_SETS
 from acclimate.data.domain_split import split_keys
 from acclimate.data.domains import Domain, DomainSet, load_domains
 from acclimate.errors import AcclimateError, BadInput, InvalidConfig
+from acclimate.functional.rng import generator_at, seed_of
 from acclimate.storage import read_file, write_file
 from acclimate.training.domains import DomainSettings, load_trained, train_domains
 from acclimate.training.domains import run as run_module
@@ -24,7 +25,6 @@ from acclimate.training.domains.loop import minibatches, pick_images
 from acclimate.training.domains.objective import VIEWS, DomainTrained
 from acclimate.training.domains.output import last_path
 from acclimate.training.domains.run import split_domains
-from acclimate.training.draws import generator_at, seed_of
 from acclimate.training.output import log_path
 from acclimate.zoo.catalog import CATALOG
 from tests.cli_models import CLASSES, tiny_cnn

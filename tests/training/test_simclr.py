@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import acclimate
 from acclimate import zoo
 from acclimate.cli.main import app
+from acclimate.functional.augmix import shift_and_flip
 from acclimate.functional.views import get_views
 from acclimate.methods import METHODS
 from acclimate.methods.tfa import Tfa
@@ -24,7 +25,6 @@ from acclimate.methods.ttt_pp import TttPp
 from acclimate.parts import Contrast
 from acclimate.storage import read_file
 from acclimate.training import CrossEntropy, TrainSettings, train
-from acclimate.training.augment import shift_and_flip
 from acclimate.training.simclr import SimclrJoint, head_path
 from tests.cli_models import tiny_cnn
 from tests.codes import raises

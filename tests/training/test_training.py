@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from acclimate import zoo
 from acclimate.data.catalog import SETS
 from acclimate.errors import AcclimateError, BadInput, InvalidConfig
+from acclimate.functional.augmix import shift_and_flip
+from acclimate.functional.rng import generator_at, seed_of
 from acclimate.storage import read_file
 from acclimate.training import CrossEntropy, Objective, TrainSettings, train
-from acclimate.training.augment import shift_and_flip
-from acclimate.training.draws import batch_order, generator_at, seed_of
+from acclimate.training.loop import batch_order
 from acclimate.training.output import log_path
 from acclimate.training.sets import FolderSet, load_sets
 from acclimate.training.settings import learning_rate

@@ -7,7 +7,8 @@ zoo.load("resnet20-cifar10", "resnet20.safetensors")
 
 from __future__ import annotations
 
-from acclimate.training.augmix import AugMixJsd, AugMixOptions
+from acclimate.functional.augmix import AugMixOptions
+from acclimate.training.augmix import AugMixJsd
 from acclimate.training.objectives import CrossEntropy, Objective
 from acclimate.training.output import TrainResult
 from acclimate.training.run import train

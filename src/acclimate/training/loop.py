@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from acclimate.data.places import Progress
 from acclimate.errors import BadInput, InvalidConfig, MissingExtra, did_you_mean
+from acclimate.functional.rng import generator_at, seed_of
 from acclimate.training.checkpoint import Position
-from acclimate.training.draws import batch_order, generator_at, seed_of
 from acclimate.training.objectives import Objective
 from acclimate.training.sets import ImageSet
 from acclimate.training.settings import TrainSettings
@@ -142,6 +142,18 @@ def make_optimizer(trained: nn.Module, settings: TrainSettings) -> torch.optim.S
         nesterov=settings.momentum > 0,
         weight_decay=settings.weight_decay,
     )
+
+
+def batch_order(n: int, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
+    """Return which images each step of an epoch takes.
+
+    What does not fill a batch is left out, other images in every epoch; if all images together do
+    not fill one, they are the only batch.
+    """
+    order = torch.randperm(n, generator=generator_at(seed, "order", epoch))
+    if n < batch_size:
+        return [order]
+    return list(torch.split(order[: n - n % batch_size], batch_size))
 
 
 class Batched(Protocol):

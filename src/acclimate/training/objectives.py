@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from acclimate.training.augment import shift_and_flip
+from acclimate.functional.augmix import shift_and_flip
 from acclimate.training.settings import TrainSettings
 
 #: Takes images and a generator on the CPU, and returns other images.

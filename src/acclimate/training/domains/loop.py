@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from acclimate.data.domains import Domain
 from acclimate.data.places import Progress
 from acclimate.errors import InvalidConfig
+from acclimate.functional.rng import generator_at, seed_of
 from acclimate.training.checkpoint import Position
 from acclimate.training.domains.settings import DomainSettings
-from acclimate.training.draws import generator_at, seed_of
 from acclimate.training.loop import error_percent
 from acclimate.zoo.external import NormalizedModel
 

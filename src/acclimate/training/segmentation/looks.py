@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from acclimate.data.masks import LabelledPixels
 from acclimate.data.places import Progress
 from acclimate.functional.pixels import count_pixels, find_ious, resize_maps
-from acclimate.training.draws import generator_at
+from acclimate.functional.rng import generator_at
 from acclimate.training.segmentation.objective import DenseTrained
 from acclimate.training.segmentation.settings import SegmentationSettings
 
