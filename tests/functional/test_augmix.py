@@ -22,7 +22,7 @@ from acclimate.functional.augmix import (
     mix,
     shift_and_flip,
 )
-from acclimate.training.augmix import AugMixJsd, jensen_shannon
+from acclimate.training.objectives import AugMixJsd, jensen_shannon
 from tests.codes import raises
 
 Pixels = npt.NDArray[np.uint8]
