@@ -40,8 +40,7 @@ class TttPp(Tfa):
     the artifact. The two views of the batch pass the model together, as in training by the authors;
     the alignment sees the batch as it is. The authors' script is offline and takes the two losses
     from different batches; here each batch is seen once, by both, and no test label is used. See
-    `tfa`
-    for the rest. The second forward is on twice as many images, the backward is through both.
+    `tfa` for the rest. The second forward is on twice as many images, the backward is through both.
     """
 
     name = "ttt_pp"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from acclimate import zoo
 from acclimate.training.checkpoint import RunFiles, write_weights
@@ -19,7 +17,6 @@ from acclimate.training.trainer import (
     Progress,
     Task,
     Trained,
-    batch_order,
     check_logits,
     error_percent,
     first_images,
@@ -36,6 +33,7 @@ class Classification(Task[TrainResult]):
         objective: What to minimise, if not what the settings say.
     """
 
+    settings: TrainSettings
     remedy = "Use a smaller --lr, or more --warmup-epochs."
 
     def __init__(
@@ -71,17 +69,6 @@ class Classification(Task[TrainResult]):
             nesterov=options.momentum > 0,
             weight_decay=options.weight_decay,
         )
-
-    def count_steps(self, epoch: int) -> int:
-        return len(self._order(epoch))
-
-    def batches(
-        self, epoch: int, start: int, rank: int, n_ranks: int
-    ) -> Iterable[tuple[Tensor, Tensor]]:
-        return self.data.batches([own[rank::n_ranks] for own in self._order(epoch)[start:]])
-
-    def _order(self, epoch: int) -> list[Tensor]:
-        return batch_order(len(self.data), self.settings.batch_size, self.settings.seed, epoch)
 
     def rate(self, step: int, n_steps: int) -> float:
         return learning_rate(self.settings, step, n_steps)

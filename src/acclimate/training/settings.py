@@ -26,7 +26,6 @@ Result = TypeVar("Result")
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 ALGORITHMS = ("erm", "coral")
 
-_MODEL = "architecture: a name of `acclimate zoo list`, `timm:NAME`, `torchvision:NAME` or a function `package.module:function`"  # noqa: E501
 _BATCH = "images per step, on all devices together"
 
 
@@ -36,7 +35,10 @@ class Settings(Values, Generic[Result]):
 
     task: ClassVar[str]
 
-    model: str = hp(help=_MODEL)
+    model: str = hp(
+        help="architecture: a name of `acclimate zoo list`, `timm:NAME`, `torchvision:NAME` or a "
+        "function `package.module:function`"
+    )
     data: str = hp(help="data set or folder to train on")
     precision: str = hp(
         "32-true",

@@ -94,11 +94,15 @@ class Task(ABC, Generic[Result]):
     Time is divided into epochs; at the end of each there are a line in the log and a checkpoint.
 
     Attributes:
+        settings: Of the run.
+        data: To train on.
         n_epochs: How many there are.
         trained: What `build` returned.
         remedy: What to do if the loss is no longer finite.
     """
 
+    settings: Settings[Result]
+    data: Any
     n_epochs: int
     trained: Trained
     remedy = "Use a smaller --lr."
@@ -118,13 +122,20 @@ class Task(ABC, Generic[Result]):
     def make_optimizer(self) -> torch.optim.Optimizer:
         """Return the optimizer of `trained`."""
 
-    @abstractmethod
     def count_steps(self, epoch: int) -> int:
-        """Return the number of steps of an epoch."""
+        """Return the number of steps of an epoch: each image once, unless a task says otherwise."""
+        return len(self._order(epoch))
 
-    @abstractmethod
     def batches(self, epoch: int, start: int, rank: int, n_ranks: int) -> Iterable[tuple[Any, Any]]:
         """Return the inputs and labels of each step of an epoch from `start`, for one device."""
+        batches: Iterable[tuple[Any, Any]] = self.data.batches(
+            [own[rank::n_ranks] for own in self._order(epoch)[start:]]
+        )
+        return batches
+
+    def _order(self, epoch: int) -> list[Tensor]:
+        n = self.settings.n_images_per_step
+        return batch_order(len(self.data), n, self.settings.seed, epoch)
 
     def place(self, epoch: int, step: int) -> tuple[int, ...]:
         """Return what the random draws of a step depend on besides the seed."""

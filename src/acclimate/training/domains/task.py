@@ -43,6 +43,8 @@ class DomainTask(Task[DomainResult]):
         keep_last: Whether the weights after the last step are written, too.
     """
 
+    settings: DomainSettings
+
     def __init__(
         self,
         settings: DomainSettings,

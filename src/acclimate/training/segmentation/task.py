@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from acclimate.training.trainer import (
     Progress,
     Task,
     Trained,
-    batch_order,
     check_logits,
     first_images,
     share,
@@ -42,6 +40,7 @@ class Segmentation(Task[SegmentationResult]):
     """
 
     objective: PixelObjective
+    settings: SegmentationSettings
 
     def __init__(self, settings: SegmentationSettings, root: str | Path | None) -> None:
         self.settings, self.n_epochs = settings, settings.epochs
@@ -75,17 +74,6 @@ class Segmentation(Task[SegmentationResult]):
     def make_optimizer(self) -> torch.optim.Optimizer:
         parameters, settings = self.trained.parameters(), self.settings
         return torch.optim.AdamW(parameters, settings.lr, weight_decay=settings.weight_decay)
-
-    def count_steps(self, epoch: int) -> int:
-        return len(self._order(epoch))
-
-    def batches(
-        self, epoch: int, start: int, rank: int, n_ranks: int
-    ) -> Iterable[tuple[Tensor, Tensor]]:
-        return self.data.batches([own[rank::n_ranks] for own in self._order(epoch)[start:]])
-
-    def _order(self, epoch: int) -> list[Tensor]:
-        return batch_order(len(self.data), self.settings.batch_size, self.settings.seed, epoch)
 
     def rate(self, step: int, n_steps: int) -> float:
         return polynomial_rate(self.settings, step, self.n_epochs * n_steps)
