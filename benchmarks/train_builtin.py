@@ -10,9 +10,10 @@ torch and NumPy; other processors sum in another order and end at slightly diffe
 
 Two methods need another source model of the same architecture. `--kind iabn` builds it with
 instance-aware BatchNorm (for NOTE). `--kind joint` adds the contrastive loss of SimCLR, as
-`acclimate train --joint simclr` does, and writes the projection head beside the model (for TTT++);
-it goes on from the plain model, because from fresh weights a budget of minutes is too small for two
-losses: 56 000 images, once, end at an error of 39.6 %. The card of each file has its command.
+`acclimate train --objective simclr` does, and writes the projection head beside the model (for
+TTT++); it goes on from the plain model, because from fresh weights a budget of minutes is too small
+for two losses: 56 000 images, once, end at an error of 39.6 %. The card of each file has its
+command.
 """
 
 from __future__ import annotations
@@ -34,8 +35,7 @@ from torch import Tensor, nn
 
 from acclimate.builtin import CLASSES, SPLITS, WideResNet, load_split, render, untrained_model
 from acclimate.functional.iabn import convert
-from acclimate.training.objectives import Objective
-from acclimate.training.simclr import SimclrJoint
+from acclimate.training.objectives import Objective, SimclrJoint
 
 BATCH_SIZE = 64
 PEAK_LR = 0.1

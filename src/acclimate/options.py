@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, get_args, get_type_hints
 
 from acclimate.errors import InvalidConfig, did_you_mean
 
@@ -65,26 +65,30 @@ def choice(*values: Any) -> Choice:
 
 
 def hp(
-    default: Any,
+    default: Any = dataclasses.MISSING,
     *,
     help: str,  # noqa: A002
     search: Search | None = None,
     low: float = -math.inf,
     high: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
     choices: tuple[Any, ...] | None = None,
 ) -> Any:
     """Declare a hyper-parameter: a dataclass field with its meaning and its allowed values.
 
     Args:
-        default: The published value.
+        default: The published value; without one, the option is required.
         help: What it does, with the paper's symbol if it has one.
         search: Values worth trying when tuning.
         low: Smallest allowed value.
         high: Largest allowed value.
+        above: The value must be greater than this.
+        below: The value must be less than this.
         choices: Allowed values, if there are few.
     """
     metadata = {"help": help, "search": search, "low": low, "high": high, "choices": choices}
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata={**metadata, "above": above, "below": below})
 
 
 def changed(options: type[Values], name: str, default: Any) -> Any:
@@ -119,10 +123,15 @@ class Values:
         problems = {}
         hints = get_type_hints(type(self))
         for spec in dataclasses.fields(self):
-            value = getattr(self, spec.name)
-            if hints[spec.name] is float and type(value) is int:
+            value, hint = getattr(self, spec.name), _without_none(hints[spec.name])
+            if value is None and hint is not hints[spec.name]:
+                continue
+            if hint is float and type(value) is int:
                 object.__setattr__(self, spec.name, value := float(value))
-            problem = _problem(value, hints[spec.name], spec.metadata)
+            elif hint == tuple[float, float] and isinstance(value, tuple | list):
+                value = tuple(float(end) if type(end) is int else end for end in value)
+                object.__setattr__(self, spec.name, value)
+            problem = _problem(value, hint, spec.metadata)
             if problem:
                 problems[spec.name] = f"{spec.name} = {value!r}: expected {problem}"
         if problems:
@@ -264,18 +273,38 @@ class Registry(dict[str, type[Kind]]):
         )
 
 
+def _without_none(hint: Any) -> Any:
+    """Return the type of an option that may be None; any other type as it is."""
+    kinds = [kind for kind in get_args(hint) if kind is not type(None)]
+    return kinds[0] if len(kinds) == 1 and type(None) in get_args(hint) else hint
+
+
 def _problem(value: Any, hint: Any, metadata: Mapping[str, Any]) -> str | None:
     """Return what was expected of a value, or None if it is valid."""
     choices = metadata.get("choices")
     if choices is not None:
         return None if value in choices else f"one of {', '.join(map(str, choices))}"
+    if hint == tuple[float, float]:
+        is_pair = isinstance(value, tuple) and [type(end) for end in value] == [float, float]
+        bounds = _broken_bounds(value, metadata) if is_pair else ""
+        if is_pair and value[0] <= value[1] and bounds is None:
+            return None
+        return f"a pair (low, high) of numbers, low <= high{bounds or ''}"
     if hint not in (bool, int, float, str):
         return None
     if type(value) is not hint:
         return f"a value of type {hint.__name__}"
+    bounds = _broken_bounds((value,), metadata) if hint in (int, float) else None
+    return None if bounds is None else f"a finite number{bounds}"
+
+
+def _broken_bounds(values: tuple[float, ...], metadata: Mapping[str, Any]) -> str | None:
+    """Return the bounds in words if a value is outside of them or not finite, otherwise None."""
     low, high = metadata.get("low", -math.inf), metadata.get("high", math.inf)
-    if hint in (int, float) and not (math.isfinite(value) and low <= value <= high):
-        return (
-            "a finite number" if low == -math.inf else f"a finite number from {low:g} to {high:g}"
-        )
-    return None
+    above, below = metadata.get("above", -math.inf), metadata.get("below", math.inf)
+    if all(
+        math.isfinite(value) and low <= value <= high and above < value < below for value in values
+    ):
+        return None
+    words = {" from ": low, " above ": above, " to ": high, " below ": below}
+    return "".join(f"{word}{bound:g}" for word, bound in words.items() if math.isfinite(bound))

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from acclimate import builtin
-from acclimate.builtin.draws import uniform
 from acclimate.builtin.model import WideResNet
 from acclimate.builtin.shapes import OUTLINES
 from acclimate.errors import BadInput, UnsuitableModel
+from acclimate.functional.rng import uniform
 from tests.codes import raises
 
 # --- random draws ----------------------------------------------------------------------------

@@ -18,11 +18,12 @@ from typer.testing import CliRunner, Result
 
 from acclimate.cli.main import app
 from acclimate.errors import BadInput, InvalidConfig
+from acclimate.functional.augmix import shift_and_flip
+from acclimate.functional.rng import generator_at, seed_of
 from acclimate.storage import read_file
 from acclimate.training import TrainResult, TrainSettings
-from acclimate.training.augment import shift_and_flip
-from acclimate.training.draws import batch_order, generator_at, seed_of
 from acclimate.training.sets import FolderSet
+from acclimate.training.trainer import batch_order
 from tests.cli_models import tiny_cnn
 from tests.codes import check_coded
 from tests.paths import ROOT
@@ -82,7 +83,7 @@ def test_the_command_in_the_card_is_the_run(photos: Path, monkeypatch: pytest.Mo
         weight_decay=1e-05,
         warmup_epochs=0.5,
         label_smoothing=0.1,
-        augmentation="augmix",
+        objective="augmix",
         precision="bf16-mixed",
         images=20,
         size=16,
@@ -99,7 +100,9 @@ def test_mistakes_are_refused_before_anything_is_loaded(photos: Path) -> None:
     start = ("--model", "resnet9-cifar10", "--out", "a.safetensors")
     result = run(*start, "--data", str(photos), "--augmentation", "augmax")
     assert isinstance(result.exception, InvalidConfig)
-    check_coded(result.exception, "unknown_name", kind="augmentation", name="augmax")
+    check_coded(result.exception, "invalid_options", problems=lambda found: "augmentation" in found)
+    result = run(*start, "--data", str(photos), "--size", "8x9")
+    check_coded(result.exception, "malformed", option="size")
     result = run(*start, "--data", "cifra10")
     check_coded(result.exception, "unknown_name", kind="data set", name="cifra10")
 
@@ -110,7 +113,7 @@ def test_an_interrupted_run_says_how_to_go_on(
     def stop(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("acclimate.training.run.run_epochs", stop)
+    monkeypatch.setattr("acclimate.training.trainer.run_epochs", stop)
     out = tmp_path / "out.safetensors"
     result = run(*words_of(make_settings(photos)), "--out", str(out), "--device", "cpu")
     assert result.exit_code != 0

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from torch import nn
 
 from acclimate.data.domain_images import ArrayDomain
 from acclimate.data.domains import Domain, DomainSet
-from acclimate.training.domains import DomainSettings
-from tests.cli_models import CLASSES, Mortal, tiny_cnn
+from tests.cli_models import CLASSES
 from tests.images import write_images
 
 DOMAINS = ("city", "farm", "shore")
@@ -52,32 +49,3 @@ def make_set(n: int = 20, domains: tuple[str, ...] = DOMAINS) -> DomainSet:
         made[name] = ArrayDomain(images.clip(0, 255).astype(np.uint8), labels, CLASSES, {})
     about = {name: domain.description for name, domain in made.items()}
     return DomainSet("sample", CLASSES, made, {"name": "sample", "domains": about})
-
-
-def make_settings(**changes: Any) -> DomainSettings:
-    """Return settings of a run of 6 steps with 3 checks, of a model with dropout and BatchNorm."""
-    known: dict[str, Any] = {
-        "algorithm": "coral",
-        "model": "tests.cli_models:tiny_cnn",
-        "data": "builtin-domains",
-        "test_domain": "shore",
-        "steps": 6,
-        "check_every": 2,
-        "batch_size": 4,
-        "lr": 1e-2,
-        "weight_decay": 1e-3,
-        "dropout": 0.2,
-    }
-    return DomainSettings(**{**known, **changes})
-
-
-def seven_classes() -> nn.Module:
-    """Return a model with more classes than the data has: its head is to be replaced."""
-    model = tiny_cnn()
-    model[-1] = nn.Linear(24, 7)
-    return model
-
-
-def mortal_cnn() -> nn.Module:
-    """Return the tiny model in a body that can be killed."""
-    return Mortal(*tiny_cnn())

@@ -329,7 +329,7 @@ def test_the_message_of_plain_training_names_the_options_for_domains(tmp_path: P
     settings = TrainSettings(model="resnet9-cifar10", data="pacs", size=96)
     with raises("wrong_loader", name="pacs") as caught:
         load_sets(settings, tmp_path)
-    assert "--algorithm" in str(caught.value)
+    assert "--task domains" in str(caught.value)
     assert "--test-domain" in str(caught.value)
 
 

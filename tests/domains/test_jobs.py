@@ -15,7 +15,7 @@ from acclimate.bench import JobSpec, Preparing, Suite
 from acclimate.bench.folder import JobFolder
 from acclimate.builtin.domains import STYLES
 from acclimate.data.domain_pool import DomainChoice
-from acclimate.training.domains import DomainSettings, train_domains
+from acclimate.training import DomainSettings, train
 from acclimate.zoo.named import load_named
 from tests.bench.jobs import run_once, stable
 from tests.codes import check_coded, raises
@@ -28,7 +28,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model trained a little on two styles, with statistics of BatchNorm frozen."""
     out = tmp_path_factory.mktemp("weights") / "model.safetensors"
     settings = DomainSettings(
-        algorithm="erm",
+        objective="erm",
         model="builtin",
         data="builtin-domains",
         test_domain=("sketch", "woven"),
@@ -37,7 +37,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
         images=50,
         trial_seed=2,
     )
-    train_domains(settings, out, device="cpu")
+    train(settings, out, device="cpu")
     return out
 
 

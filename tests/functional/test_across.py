@@ -24,7 +24,7 @@ from acclimate.functional.across import (
 )
 from acclimate.functional.entropy import entropy_of_mean, information_maximization
 from acclimate.functional.norm import use_statistics
-from acclimate.functional.views import draw_uniforms
+from acclimate.functional.rng import draw_uniforms
 from tests.codes import raises
 from tests.processes import run_on_processes
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from acclimate.functional.image_ops import OPERATIONS, apply_color, grayscale, hue_, invert
+from acclimate.functional.image_ops import COLOURS, apply_colours, grayscale, hue_, invert
 from acclimate.functional.views import ColorJitter
 from tests.torchvision_door import v2
 
@@ -61,7 +61,7 @@ def test_each_operation_equals_torchvision(column: int, channels: int, dtype: to
     factors, order = decisions(ColorJitter(1.0, 1.0, 1.0, 0.5), N_IMAGES)
     neutral = torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=torch.float64).repeat(N_IMAGES, 1)
     neutral[:, column] = factors[:, column]
-    result = apply_color(x, neutral, order)
+    result = apply_colours(x, neutral, order)
     for i in range(N_IMAGES):
         expected = TORCHVISION[column](x[i], factors[i, column].item())
         torch.testing.assert_close(result[i], expected, rtol=0, atol=TOLERANCE[dtype])
@@ -88,7 +88,7 @@ def test_hue_at_the_borders_of_the_circle(shift: float) -> None:
 def test_chains_in_float64_equal_torchvision(channels: int) -> None:
     x = images(channels, torch.float64)
     factors, order = decisions(ColorJitter(), N_IMAGES)
-    result = apply_color(x, factors, order)
+    result = apply_colours(x, factors, order)
     for i in range(N_IMAGES):
         expected = x[i]
         for column in order[i].tolist():
@@ -111,7 +111,7 @@ def test_chains_in_float32_equal_torchvision(hue: float) -> None:
     """
     x = images(3, torch.float32)
     factors, order = decisions(ColorJitter(hue=hue), N_IMAGES, seed=1)
-    result = apply_color(x, factors, order)
+    result = apply_colours(x, factors, order)
     for i in range(N_IMAGES):
         expected, tolerance = x[i], 2e-6 if hue else 1e-6
         after_hue = False
@@ -127,11 +127,11 @@ def test_chains_in_float32_equal_torchvision(hue: float) -> None:
 def test_a_batch_equals_its_samples_one_by_one() -> None:
     x = images(3, torch.float32)
     factors, order = decisions(ColorJitter(), N_IMAGES)
-    result = apply_color(x, factors, order)
+    result = apply_colours(x, factors, order)
     for i in range(N_IMAGES):
         expected = x[i : i + 1].clone()
         for column in order[i].tolist():
-            OPERATIONS[column](expected, factors[i, column].float().view(1, 1, 1, 1))
+            COLOURS[column](expected, factors[i, column].float().view(1, 1, 1, 1))
         torch.testing.assert_close(result[i : i + 1], expected, rtol=0, atol=1e-6)
 
 
@@ -147,7 +147,7 @@ def test_grayscale_and_invert_equal_torchvision(channels: int, dtype: torch.dtyp
 def test_the_input_is_not_changed_and_images_stay_in_range() -> None:
     x = images(3, torch.float32)
     before = x.clone()
-    result = apply_color(x, *decisions(ColorJitter(2.0, 2.0, 2.0, 0.5), N_IMAGES))
+    result = apply_colours(x, *decisions(ColorJitter(2.0, 2.0, 2.0, 0.5), N_IMAGES))
     assert torch.equal(x, before)
     assert result.min() >= 0
     assert result.max() <= 1
@@ -156,14 +156,14 @@ def test_the_input_is_not_changed_and_images_stay_in_range() -> None:
 
 def test_neutral_factors_change_no_bit() -> None:
     x = images(3, torch.float32)
-    assert torch.equal(apply_color(x, *decisions(ColorJitter(0, 0, 0, 0), N_IMAGES)), x)
+    assert torch.equal(apply_colours(x, *decisions(ColorJitter(0, 0, 0, 0), N_IMAGES)), x)
 
 
 def test_one_channel_has_neither_saturation_nor_hue() -> None:
     x = images(1, torch.float32)
-    assert torch.equal(apply_color(x, *decisions(ColorJitter(0, 0, 0.8, 0.2), N_IMAGES)), x)
+    assert torch.equal(apply_colours(x, *decisions(ColorJitter(0, 0, 0.8, 0.2), N_IMAGES)), x)
 
 
 def test_an_empty_batch_stays_empty() -> None:
     x = torch.zeros(0, 3, 4, 4)
-    assert apply_color(x, *decisions(ColorJitter(), 0)).shape == x.shape
+    assert apply_colours(x, *decisions(ColorJitter(), 0)).shape == x.shape

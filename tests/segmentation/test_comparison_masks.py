@@ -29,7 +29,7 @@ from acclimate.data.masks.copies import corrupt_masks
 from acclimate.data.masks.tree import guess_set
 from acclimate.report import Run, summarize
 from acclimate.streams import Domain
-from acclimate.training.segmentation import SegmentationSettings, train_segmentation
+from acclimate.training import SegmentationSettings, train
 from acclimate.zoo.named import load_named
 from acclimate.zoo.segmentation import whitening_layers
 from tests.bench.jobs import run_once
@@ -256,7 +256,7 @@ def test_weights_are_those_of_the_model_that_was_named(tmp_path: Path) -> None:
         isw_warmup_epochs=1,
     )
     path = tmp_path / "model.safetensors"
-    train_segmentation(settings, path, device="cpu")
+    train(settings, path, device="cpu")
     assert whitening_layers(load_named("builtin-scenes+isw", path))
     differences = {"name": ("builtin-scenes+isw", "builtin-scenes")}
     with raises("other_weights", differences=differences):

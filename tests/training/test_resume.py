@@ -22,9 +22,9 @@ from acclimate.training.checkpoint import (
     Position,
     checkpoint_path,
     load_checkpoint,
+    log_path,
     save_checkpoint,
 )
-from acclimate.training.output import log_path
 from tests.codes import raises
 from tests.paths import ROOT
 from tests.training.samples import make_photos, make_settings
@@ -82,7 +82,7 @@ def train_whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole
         ({}, [5]),  # after an epoch's last step, before it was counted
         pytest.param({"warmup_epochs": 1.5}, [4, 9, 14], marks=pytest.mark.slow),
         pytest.param({"momentum": 0.0}, [8], marks=pytest.mark.slow),
-        pytest.param({"augmentation": "augmix"}, [8], marks=pytest.mark.slow),
+        pytest.param({"objective": "augmix"}, [8], marks=pytest.mark.slow),
         pytest.param({"precision": "bf16-mixed"}, [8], marks=pytest.mark.slow),
     ],
 )

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import acclimate
 from acclimate import zoo
 from acclimate.cli.main import app
+from acclimate.functional.augmix import shift_and_flip
 from acclimate.functional.views import get_views
 from acclimate.methods import METHODS
 from acclimate.methods.tfa import Tfa
@@ -24,8 +25,7 @@ from acclimate.methods.ttt_pp import TttPp
 from acclimate.parts import Contrast
 from acclimate.storage import read_file
 from acclimate.training import CrossEntropy, TrainSettings, train
-from acclimate.training.augment import shift_and_flip
-from acclimate.training.simclr import SimclrJoint, head_path
+from acclimate.training.objectives import SimclrJoint, head_path
 from tests.cli_models import tiny_cnn
 from tests.codes import raises
 from tests.reference import oracles_alignment as oracles
@@ -81,19 +81,24 @@ def test_what_cannot_be_is_refused() -> None:
     with raises("not_attached"):
         SimclrJoint(CrossEntropy())(tiny_cnn(), *batch(), torch.Generator())
     known = {"model": "resnet20-cifar10", "data": "cifar10"}
-    with raises("unknown_name", kind="joint", name="simclear", known=("none", "simclr")):
-        TrainSettings(**known, joint="simclear")
-    for weight in (0.0, math.inf):
-        with raises("out_of_range", option="joint_weight", found=weight):
-            TrainSettings(**known, joint="simclr", joint_weight=weight)
-    settings = TrainSettings(**known, joint="simclr", joint_weight=0.5)
-    assert settings.command.endswith("--joint simclr --joint-weight 0.5")
+    for wrong in (
+        {"objective": "simclear"},
+        {"contrast_weight": 0.0},
+        {"contrast_weight": math.inf},
+    ):
+        expected = {"problems": lambda found, wrong=wrong: set(found) == set(wrong)}
+        with raises("invalid_options", **expected):
+            TrainSettings(**{**known, **wrong})
+    settings = TrainSettings(**known, objective="simclr", contrast_weight=0.5)
+    assert settings.command.endswith("--objective simclr --contrast-weight 0.5")
+    with raises("conflicting_options", options=("objective", "augmentation")):
+        TrainSettings(**known, objective="augmix", augmentation="none")
 
 
 def test_from_joint_training_to_ttt_pp(photos: Path, tmp_path: Path) -> None:
-    """`train --joint simclr`, then prepare, then adapt."""
+    """`train --objective simclr`, then prepare, then adapt."""
     out = tmp_path / "joint.safetensors"
-    settings = make_settings(photos, epochs=2, joint="simclr", lr=0.02)
+    settings = make_settings(photos, epochs=2, objective="simclr", lr=0.02)
     words = [*shlex.split(settings.command)[1:], "--out", str(out), "--device", "cpu"]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
@@ -132,7 +137,7 @@ class Cut(Exception):
 
 @pytest.mark.slow
 def test_a_run_that_was_cut_ends_at_the_same_head(photos: Path, tmp_path: Path) -> None:
-    settings = make_settings(photos, epochs=2, joint="simclr", lr=0.02)
+    settings = make_settings(photos, epochs=2, objective="simclr", lr=0.02)
     whole = train(settings, tmp_path / "whole.safetensors", **CPU)
 
     def cut(stage: str, done: int, total: int | None) -> None:
@@ -151,7 +156,7 @@ def test_a_run_that_was_cut_ends_at_the_same_head(photos: Path, tmp_path: Path) 
         expected, found = read_file(first, kind)[0], read_file(second, kind)[0]
         assert all(torch.equal(expected[name], found[name]) for name in expected)
     other = train(
-        make_settings(photos, epochs=2, joint="simclr", joint_weight=3.0, lr=0.02),
+        make_settings(photos, epochs=2, objective="simclr", contrast_weight=3.0, lr=0.02),
         tmp_path / "weighted.safetensors",
         **CPU,
     )

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from acclimate.builtin.draws import FloatArray, uniform
 from acclimate.builtin.render import CLASSES, SIZE, render
 from acclimate.errors import BadInput
+from acclimate.functional.rng import FloatArray, uniform
 
 Pixels = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]

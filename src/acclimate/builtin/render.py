@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from acclimate.builtin.draws import Draws, FloatArray, uniform
 from acclimate.builtin.shapes import OUTLINES
 from acclimate.builtin.textures import N_NOISE_DRAWS, colour, pattern, smooth_noise
 from acclimate.errors import BadInput
+from acclimate.functional.rng import Draws, FloatArray, uniform
 
 CLASSES: tuple[str, ...] = tuple(OUTLINES)
 SIZE = 32

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from acclimate.builtin.draws import FloatArray
+from acclimate.functional.rng import FloatArray
 
 Outline = Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
 

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from acclimate.builtin.draws import Draws, FloatArray
+from acclimate.functional.rng import Draws, FloatArray
 
 # Smooth noise is drawn on these coarse grids and interpolated to the size of the image.
 _GRIDS = (4, 8)

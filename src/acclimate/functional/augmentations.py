@@ -9,31 +9,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from acclimate.errors import InvalidConfig
 from acclimate.functional.image_ops import (
     BLUR_REACH,
+    COLOURS,
+    apply_colours,
     blur_margin,
-    brightness_,
-    contrast_,
-    hue_,
-    saturation_,
+    change_,
     turn_and_scale,
     warp,
 )
 from acclimate.functional.inputs import Normalization, check_images
-from acclimate.functional.views import change_, draw_uniforms
+from acclimate.functional.rng import draw_uniforms
+from acclimate.options import Values, hp
 
 #: Takes images in [0, 1] and a generator on the CPU; returns the same number of new images.
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
-# Lowest and highest factor of each operation on colours, in the order of `_OPERATIONS`.
+# Lowest and highest factor of each operation on colours, in the order of `COLOURS`.
 _FACTORS = ((0.6, 1.4), (0.7, 1.3), (0.5, 1.5), (-0.06, 0.06), (0.7, 1.3))
-_NEED_COLOUR = (False, False, True, True, False)
 _ANGLES = (-math.pi / 12, math.pi / 12)
 _SCALES = (0.9, 1.1)
 # A sixteenth of the authors' image, which is padded to twice the size at this point.
@@ -43,52 +40,19 @@ _SIGMAS = (0.001, 0.5)
 _PADDINGS = {"edge": "border", "reflect": "reflection"}
 
 
-def gamma_(x: Tensor, factors: Tensor) -> Tensor:
-    """Raise every pixel in place to the power of its image; `factors` are (batch, 1, 1, 1)."""
-    return x.clamp_(0, 1).pow_(factors)
-
-
-_OPERATIONS = (brightness_, contrast_, saturation_, hue_, gamma_)
-_N_COLOUR = len(_OPERATIONS)
-
-
 @dataclass(frozen=True)
-class CottaAugmentation:
+class CottaAugmentation(Values):
     """The augmentation of CoTTA's code: colours, rotation, shift, zoom, blur, flip and noise.
 
     It changes brightness, contrast, saturation, hue and gamma in random order, applies an affine
     map and a blur of 5 × 5 pixels, flips with probability 0.5, and adds noise.
-
-    Attributes:
-        padding: Padding outside the image: `"edge"` or `"reflect"`.
-        blur: Whether images are blurred.
-        noise: Standard deviation of the noise, which is independent for each pixel.
-        per_image: Whether random numbers are drawn per image. CoTTA's code draws them per batch.
-        in_place: Whether pixels keep their positions: no rotation, shift, zoom or flip.
     """
 
-    padding: str = "edge"
-    blur: bool = True
-    noise: float = 0.005
-    per_image: bool = False
-    in_place: bool = False
-
-    def __post_init__(self) -> None:
-        if self.padding not in _PADDINGS:
-            raise InvalidConfig(
-                "unknown_name",
-                f'Expected padding to be "edge" or "reflect", found {self.padding!r}.',
-                kind="padding",
-                name=self.padding,
-                known=tuple(_PADDINGS),
-            )
-        if not 0 <= self.noise < math.inf:
-            raise InvalidConfig(
-                "out_of_range",
-                f"Expected noise of at least 0, found {self.noise!r}.",
-                option="noise",
-                found=self.noise,
-            )
+    padding: str = hp("edge", choices=tuple(_PADDINGS), help="padding outside the image")
+    blur: bool = hp(True, help="blur the images")
+    noise: float = hp(0.005, low=0, help="standard deviation of the noise, of each pixel alone")
+    per_image: bool = hp(False, help="draw per image; CoTTA's code draws per batch")
+    in_place: bool = hp(False, help="keep pixels in place: no rotation, shift, zoom or flip")
 
     @torch.no_grad()
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
@@ -98,11 +62,11 @@ class CottaAugmentation:
             x: Contiguous float32 or float64 images in [0, 1], (batch, channels, height, width).
             generator: A generator on the CPU.
         """
-        n_draws = len(x) if self.per_image else 1
-        uniforms = draw_uniforms(n_draws, 2 * _N_COLOUR + 6, generator)
-        factors, ranks, rest = uniforms.split_with_sizes([_N_COLOUR, _N_COLOUR, 6], dim=1)
+        n_colours = len(COLOURS)
+        uniforms = draw_uniforms(len(x) if self.per_image else 1, 2 * n_colours + 6, generator)
+        factors, ranks, rest = uniforms.split_with_sizes([n_colours, n_colours, 6], dim=1)
         low, high = factors.new_tensor(_FACTORS).unbind(1)
-        out = change_colours(x, low + factors * (high - low), ranks.argsort(dim=1))
+        out = apply_colours(x, low + factors * (high - low), ranks.argsort(dim=1))
 
         angle, scale, column, row, sigma, mirror = rest.unbind(1)
         if self.in_place:
@@ -119,34 +83,6 @@ class CottaAugmentation:
         if self.noise:
             out = out.add_(torch.randn(x.shape, generator=generator).to(out), alpha=self.noise)
         return out.clamp_(0, 1)
-
-
-@torch.no_grad()
-def change_colours(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
-    """Return the images after brightness, contrast, saturation, hue and gamma.
-
-    Saturation and hue are skipped for images of one channel.
-
-    Args:
-        x: Contiguous images in [0, 1], (batch, channels, height, width).
-        factors: Factors of the five operations on the CPU, per image (batch, 5) or for all (1, 5).
-        order: Permutations of 0 to 4 with the same number of rows: the operation at each position.
-    """
-    out = x.clone(memory_format=torch.contiguous_format)
-    values = factors.to(x.dtype)
-    usable = [not needed or x.shape[1] > 1 for needed in _NEED_COLOUR]
-    if len(order) == 1:
-        for number in order[0].tolist():
-            if usable[number]:
-                _OPERATIONS[number](out, values[:, number, None, None, None].to(x.device))
-        return out
-    for position in order.unbind(1):
-        for number, operation in enumerate(_OPERATIONS):
-            chosen = position == number
-            if usable[number]:
-                own = values[chosen, number, None, None, None].to(x.device)
-                change_(out, chosen, partial(operation, factors=own))
-    return out
 
 
 @torch.no_grad()
@@ -180,13 +116,6 @@ def augment(
             changed = normalization.normalize(changed)
     layout = torch.channels_last if is_channels_last else torch.contiguous_format
     return changed.to(x.dtype).contiguous(memory_format=layout)
-
-
-def copy_generator(generator: torch.Generator) -> torch.Generator:
-    """Return a generator with the same state, so that the given one does not advance."""
-    result = torch.Generator()
-    result.set_state(generator.get_state())
-    return result
 
 
 def _between(ends: tuple[float, float], uniforms: Tensor) -> Tensor:

@@ -1,70 +1,199 @@
-"""AugMix-style copies of images in [0, 1], as in MEMO.
+"""AugMix: images mixed with several chains of simple operations.
 
-AugMix is Hendrycks et al. 2020, https://arxiv.org/abs/1912.02781. Each copy is shifted (or cropped)
-and flipped, then mixed with three chains of simple operations. All random decisions use uniform
-random numbers, one row per copy, which suffices for the published Dirichlet and Beta parameters
-of 1.
+Hendrycks et al., "AugMix: A Simple Data Processing Method to Improve Robustness and Uncertainty",
+ICLR 2020, https://arxiv.org/abs/1912.02781. None of the operations resembles a corruption that
+robustness is measured with.
+
+The same nine operations serve two uses that compute differently. `AugMix` makes the copies of MEMO:
+float images in [0, 1], grey where an operation leaves the image. `mix` trains models: uint8 images,
+with every operation rounded as in Pillow, black outside. Operations on tones are those of 8-bit
+values in both uses; only `autocontrast` keeps all digits of floats.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from acclimate.errors import InvalidConfig
-from acclimate.functional.image_ops import CROP_TRIES, crop_boxes, resized_crop, warp
-from acclimate.functional.views import change_, draw_uniforms
+from acclimate.functional.image_ops import (
+    CROP_TRIES,
+    apply_in_order,
+    change_,
+    crop_boxes,
+    resized_crop,
+    take_pixels,
+    warp,
+)
+from acclimate.functional.rng import draw_uniforms
+from acclimate.options import Values, hp
 
-N_CHAINS = 3
-MOST_OPERATIONS = 3  # per chain
 LEAST_LEVEL = 0.1
 HIGHEST = 255  # of 8-bit values
 
-# Operations by number: the first four change tones, the others positions.
-AUTOCONTRAST, EQUALIZE, POSTERIZE, SOLARIZE, ROTATE, SHEAR_X, SHEAR_Y, SHIFT_X, SHIFT_Y = range(9)
-N_OPERATIONS = 9
-
 # The effect of each operation at level 10.
-_MOST_BITS, _MOST_ANGLE, _MOST_SHEAR, _MOST_SHIFT = 4, 30, 0.3, 1 / 3
+_MOST_BITS, _MOST_DEGREES, _MOST_SHEAR, _MOST_SHIFT = 4, 30, 0.3, 1 / 3
 _GREY = 128 / HIGHEST
 
+_Tone = Callable[[Tensor, Tensor], Tensor]
+
+
+def _on_bytes(change: _Tone) -> _Tone:
+    """Let an operation on uint8 images take images in [0, 1] as well, rounded to 8 bits."""
+
+    @wraps(change)
+    def changed(x: Tensor, levels: Tensor) -> Tensor:
+        if x.dtype == torch.uint8:
+            return change(x, levels)
+        pixels = (x * HIGHEST).round().to(torch.uint8)
+        return change(pixels, levels).to(x.dtype).div_(HIGHEST)
+
+    return changed
+
+
+def autocontrast(x: Tensor, levels: Tensor) -> Tensor:
+    """Return each channel stretched to the full range; the level is ignored."""
+    values = x.int() if x.dtype == torch.uint8 else x
+    low, high = values.amin(dim=(2, 3), keepdim=True), values.amax(dim=(2, 3), keepdim=True)
+    spread = high - low
+    if x.dtype == torch.uint8:
+        stretched = (values - low) * HIGHEST // spread.clamp_min(1)
+    else:
+        stretched = (values - low) / spread.clamp_min(torch.finfo(x.dtype).tiny)
+    return torch.where(spread > 0, stretched, values).to(x.dtype)
+
+
+@_on_bytes
+def equalize(x: Tensor, levels: Tensor) -> Tensor:
+    """Return each channel with its histogram equalised; the level is ignored."""
+    n, channels, height, width = x.shape
+    flat = x.reshape(n * channels, height * width).long()
+    offsets = torch.arange(n * channels, device=x.device)[:, None] * (HIGHEST + 1)
+    counts = torch.bincount((flat + offsets).flatten(), minlength=n * channels * (HIGHEST + 1))
+    counts = counts.view(n * channels, HIGHEST + 1)
+    # The pixels of the highest value always map to the top.
+    n_highest = counts.gather(1, flat.amax(dim=1, keepdim=True))
+    unit = (height * width - n_highest) // HIGHEST
+    below = counts.cumsum(dim=1) - counts
+    table = ((below + unit // 2) // unit.clamp_min(1)).clamp_max(HIGHEST)
+    return torch.where(unit > 0, table.gather(1, flat), flat).to(torch.uint8).view_as(x)
+
+
+@_on_bytes
+def posterize(x: Tensor, levels: Tensor) -> Tensor:
+    """Return values reduced to four bits, or fewer at higher levels."""
+    n_dropped = 8 - _MOST_BITS + (levels.abs() * _MOST_BITS / 10).int()
+    units = torch.pow(2, n_dropped).to(x.device, torch.int32)[:, None, None, None]
+    return (x.int() // units * units).to(torch.uint8)
+
+
+@_on_bytes
+def solarize(x: Tensor, levels: Tensor) -> Tensor:
+    """Return the highest values inverted, more of them at higher levels."""
+    n_inverted = (levels.abs() * (HIGHEST + 1) / 10).int().to(x.device)[:, None, None, None]
+    values = x.int()
+    kept = values < HIGHEST + 1 - n_inverted
+    return torch.where(kept, values, HIGHEST - values).to(torch.uint8)
+
+
+_TONES = (autocontrast, equalize, posterize, solarize)
+
+#: Names by number: operations on tones, then those that move pixels.
+OPERATIONS = (
+    *(tone.__name__ for tone in _TONES),
+    *("rotate", "shear_x", "shear_y", "translate_x", "translate_y"),
+)
+_ROTATE, _SHEAR_X, _SHEAR_Y, _SHIFT_X, _SHIFT_Y = range(len(_TONES), len(OPERATIONS))
+
+
+def _move(x: Tensor, kinds: Tensor, levels: Tensor) -> Tensor:
+    """Return images that are rotated, sheared or shifted; shears keep the top and left edge."""
+    height, width = x.shape[2:]
+    angles = torch.where(kinds == _ROTATE, (levels * _MOST_DEGREES / 10).trunc(), 0.0).deg2rad()
+    cosine, sine = angles.cos(), angles.sin()
+    shears = levels * _MOST_SHEAR / 10
+    shear_x, shear_y = (torch.where(kinds == kind, shears, 0.0) for kind in (_SHEAR_X, _SHEAR_Y))
+    shift_x, shift_y = (
+        torch.where(kinds == kind, (levels * size * _MOST_SHIFT / 10).trunc(), 0.0)
+        for kind, size in ((_SHIFT_X, width), (_SHIFT_Y, height))
+    )
+    middle = width / 2, height / 2
+    if x.dtype == torch.uint8:  # in pixels from the top left corner
+        from_x = shift_x + (middle[0] - cosine * middle[0] + sine * middle[1])
+        from_y = shift_y + (middle[1] - sine * middle[0] - cosine * middle[1])
+    else:  # from the centre
+        from_x, from_y = shift_x + shear_x * middle[1], shift_y + shear_y * middle[0]
+    columns, rows = [cosine, shear_x - sine, from_x], [shear_y + sine, cosine, from_y]
+    maps = torch.stack([torch.stack(columns, dim=1), torch.stack(rows, dim=1)], dim=1)
+    if x.dtype == torch.uint8:
+        return _warp_bytes(x, maps)
+    # The padding is zero; subtracting grey first makes it grey.
+    return warp(x.sub_(_GREY), maps, "zeros").add_(_GREY)
+
+
+def _warp_bytes(x: Tensor, maps: Tensor) -> Tensor:
+    """Return uint8 images resampled as Pillow does: bilinear up to the edge, black outside.
+
+    Like `warp`, but positions are those of pixel centres in pixels from the top left corner.
+    """
+    height, width = x.shape[2:]
+    column = torch.arange(width, dtype=torch.float32, device=x.device) + 0.5
+    row = torch.arange(height, dtype=torch.float32, device=x.device)[:, None] + 0.5
+    parts = maps.to(x.device, torch.float32)[:, :, :, None, None].unbind(1)
+    from_x, from_y = (part[:, 0] * column + part[:, 1] * row + part[:, 2] for part in parts)
+    inside = (from_x >= 0) & (from_x < width) & (from_y >= 0) & (from_y < height)
+    grid = torch.stack([2 * from_x / width - 1, 2 * from_y / height - 1], dim=3)
+    taken = F.grid_sample(x.float(), grid, padding_mode="border", align_corners=False)
+    return (taken.round() * inside[:, None]).to(torch.uint8)
+
+
+@torch.no_grad()
+def apply_chains(x: Tensor, depths: Tensor, operations: Tensor, levels: Tensor) -> Tensor:
+    """Return the images, each after the first `depth` operations of its chain.
+
+    Args:
+        x: Images, (batch, channels, height, width): uint8, or in [0, 1].
+        depths: Number of operations of each image, (batch,); on the CPU, like the others.
+        operations: Operations by number, (batch, steps).
+        levels: Levels from -10 to 10, (batch, steps); the sign is the direction, if any.
+    """
+    is_done = torch.arange(operations.shape[1]) >= depths[:, None]
+    order = operations.clamp_max(_ROTATE).masked_fill(is_done, -1)
+
+    def change(number: int, part: Tensor, rows: Tensor, step: int) -> Tensor:
+        if number < _ROTATE:
+            return _TONES[number](part, levels[rows, step])
+        return _move(part, operations[rows, step], levels[rows, step])
+
+    return apply_in_order(x, order, change)
+
+
+# Copies of images in [0, 1], as MEMO makes them -------------------------------------------------
+
+_N_CHAINS, _MOST_OPERATIONS = 3, 3
 _CROP_AREA, _CROP_RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 _PLACES = {"shift": 2, "crop": 2 * CROP_TRIES + 2}  # random numbers per image
-_N_STEPS = N_CHAINS * MOST_OPERATIONS
 
 
 @dataclass(frozen=True)
-class AugMix:
+class AugMix(Values):
     """Shifts or crops, flips, and mixes with three chains of one to three operations.
 
-    Attributes:
-        severity: The highest level of an operation, up to 10; the lowest is 0.1.
-        place: `"shift"` by up to an eighth of the image with black padding, as on CIFAR; or
-            `"crop"` of 8 to 100 % of the area, as on ImageNet.
+    All random decisions use uniform random numbers, one row per copy, which suffices for the
+    published Dirichlet and Beta parameters of 1.
     """
 
-    severity: float = 1.0
-    place: str = "shift"
-
-    def __post_init__(self) -> None:
-        if not LEAST_LEVEL <= self.severity <= 10:
-            raise InvalidConfig(
-                "out_of_range",
-                f"Expected a severity from {LEAST_LEVEL} to 10, found {self.severity!r}.",
-                option="severity",
-                found=self.severity,
-            )
-        if self.place not in _PLACES:
-            raise InvalidConfig(
-                "unknown_name",
-                f'Expected place to be "shift" or "crop", found {self.place!r}.',
-                kind="place",
-                name=self.place,
-                known=tuple(_PLACES),
-            )
+    severity: float = hp(1.0, low=LEAST_LEVEL, high=10, help="highest level of an operation")
+    place: str = hp(
+        "shift",
+        choices=tuple(_PLACES),
+        help="shift by up to an eighth with black padding (CIFAR), or crop 8 to 100 % (ImageNet)",
+    )
 
     @torch.no_grad()
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
@@ -74,7 +203,8 @@ class AugMix:
             x: Contiguous float32 or float64 images in [0, 1], (batch, channels, height, width).
             generator: A generator on the CPU.
         """
-        sizes = [_PLACES[self.place], 1, 1, N_CHAINS, N_CHAINS, _N_STEPS, _N_STEPS, _N_STEPS]
+        n_steps = _N_CHAINS * _MOST_OPERATIONS
+        sizes = [_PLACES[self.place], 1, 1, _N_CHAINS, _N_CHAINS, n_steps, n_steps, n_steps]
         draws = draw_uniforms(len(x), sum(sizes), generator).split_with_sizes(sizes, dim=1)
         place, mirror, part, weights, depths, operations, levels, signs = draws
         if self.place == "crop":
@@ -87,105 +217,16 @@ class AugMix:
         signed = LEAST_LEVEL + levels * (self.severity - LEAST_LEVEL)
         signed = torch.where(signs < 0.5, -signed, signed)
         chains = apply_chains(
-            first.repeat_interleave(N_CHAINS, dim=0),
-            (depths * MOST_OPERATIONS).long().flatten() + 1,
-            (operations * N_OPERATIONS).long().view(-1, MOST_OPERATIONS),
-            signed.view(-1, MOST_OPERATIONS),
+            first.repeat_interleave(_N_CHAINS, dim=0),
+            (depths * _MOST_OPERATIONS).long().flatten() + 1,
+            (operations * len(OPERATIONS)).long().view(-1, _MOST_OPERATIONS),
+            signed.view(-1, _MOST_OPERATIONS),
         )
         # Exponential variates divided by their sum have the Dirichlet distribution of parameters 1.
         shares = -torch.log1p(-weights)
         shares = (shares / shares.sum(dim=1, keepdim=True)).to(x)[:, :, None, None, None]
-        mixed = (chains.view(len(x), N_CHAINS, *x.shape[1:]) * shares).sum(dim=1)
+        mixed = (chains.view(len(x), _N_CHAINS, *x.shape[1:]) * shares).sum(dim=1)
         return torch.lerp(mixed, first, part.to(x)[:, :, None, None]).clamp_(0, 1)
-
-
-@torch.no_grad()
-def apply_chains(x: Tensor, depths: Tensor, operations: Tensor, levels: Tensor) -> Tensor:
-    """Return the images, each after the first `depth` operations of its chain.
-
-    Args:
-        x: Images in [0, 1], (batch, channels, height, width).
-        depths: Number of operations of each image, (batch,); on the CPU, like the others.
-        operations: Operations by number, (batch, steps).
-        levels: Levels from -10 to 10, (batch, steps); the sign is the direction, if any.
-    """
-    out = x.clone()
-    for step in range(operations.shape[1]):
-        kinds = torch.where(depths > step, operations[:, step], -1)
-        own = levels[:, step]
-        for number, tone in enumerate(_TONES):
-            chosen = kinds == number
-            if bool(chosen.any()):
-                index = chosen.nonzero().squeeze(1).to(x.device)
-                out.index_copy_(0, index, tone(out.index_select(0, index), own[chosen]))
-        moved = kinds >= ROTATE
-        if bool(moved.any()):
-            index = moved.nonzero().squeeze(1).to(x.device)
-            maps = _maps(kinds[moved], own[moved], x.shape[2], x.shape[3])
-            # The padding is zero; subtracting grey first makes it grey.
-            part = warp(out.index_select(0, index).sub_(_GREY), maps, "zeros").add_(_GREY)
-            out.index_copy_(0, index, part)
-    return out
-
-
-def autocontrast(x: Tensor, levels: Tensor) -> Tensor:
-    """Return each channel stretched to the full range; the level is ignored."""
-    low, high = x.amin(dim=(2, 3), keepdim=True), x.amax(dim=(2, 3), keepdim=True)
-    spread = high - low
-    stretched = (x - low) / spread.clamp_min(torch.finfo(x.dtype).tiny)
-    return torch.where(spread > 0, stretched, x)
-
-
-def equalize(x: Tensor, levels: Tensor) -> Tensor:
-    """Return each channel with its histogram of 8-bit values equalised; the level is ignored."""
-    values = _to_bytes(x).flatten(2)
-    counts = values.new_zeros(*values.shape[:2], HIGHEST + 1)
-    counts.scatter_add_(2, values, torch.ones_like(values))
-    # The pixels of the highest value always map to the top.
-    n_others = values.shape[2] - counts.gather(2, values.amax(dim=2, keepdim=True))
-    unit = n_others // HIGHEST
-    below = counts.cumsum(dim=2) - counts
-    table = ((below + unit // 2) // unit.clamp_min(1)).clamp_max(HIGHEST)
-    spread = table.gather(2, values)
-    return torch.where(unit > 0, spread, values).view(x.shape).to(x.dtype).div_(HIGHEST)
-
-
-def posterize(x: Tensor, levels: Tensor) -> Tensor:
-    """Return 8-bit values reduced to four bits, or fewer at higher levels."""
-    n_dropped = 8 - _MOST_BITS + (levels.abs() * _MOST_BITS / 10).long()
-    units = (2**n_dropped).to(x.device)[:, None, None, None]
-    return (_to_bytes(x) // units * units).to(x.dtype).div_(HIGHEST)
-
-
-def solarize(x: Tensor, levels: Tensor) -> Tensor:
-    """Return 8-bit values with the highest inverted, more of them at higher levels."""
-    n_inverted = (levels.abs() * (HIGHEST + 1) / 10).long().to(x.device)[:, None, None, None]
-    values = _to_bytes(x)
-    kept = values < HIGHEST + 1 - n_inverted
-    return torch.where(kept, values, HIGHEST - values).to(x.dtype).div_(HIGHEST)
-
-
-_TONES = (autocontrast, equalize, posterize, solarize)
-
-
-def _maps(kinds: Tensor, levels: Tensor, height: int, width: int) -> Tensor:
-    """Return the maps of images that are rotated, sheared or shifted; see `warp`."""
-    angles = torch.where(kinds == ROTATE, (levels * _MOST_ANGLE / 10).trunc(), 0.0).deg2rad()
-    shears = levels * _MOST_SHEAR / 10
-    shear_x, shear_y = (torch.where(kinds == kind, shears, 0.0) for kind in (SHEAR_X, SHEAR_Y))
-    shift_x, shift_y = (
-        torch.where(kinds == kind, (levels * size * _MOST_SHIFT / 10).trunc(), 0.0)
-        for kind, size in ((SHIFT_X, width), (SHIFT_Y, height))
-    )
-    cosine, sine = angles.cos(), angles.sin()
-    # Shears keep the top and the left edge fixed.
-    from_column = [cosine, shear_x - sine, shift_x + shear_x * (height / 2)]
-    from_row = [shear_y + sine, cosine, shift_y + shear_y * (width / 2)]
-    return torch.stack([torch.stack(from_column, dim=1), torch.stack(from_row, dim=1)], dim=1)
-
-
-def _to_bytes(x: Tensor) -> Tensor:
-    return (x * HIGHEST).round().long()
 
 
 def _shift(x: Tensor, uniforms: Tensor) -> Tensor:
@@ -194,8 +235,102 @@ def _shift(x: Tensor, uniforms: Tensor) -> Tensor:
     reach = (height // 8, width // 8)
     padded = F.pad(x, (reach[1], reach[1], reach[0], reach[0]))
     starts = (uniforms * uniforms.new_tensor([2 * reach[0] + 1, 2 * reach[1] + 1])).floor().long()
-    rows = (starts[:, :1] + torch.arange(height)).to(x.device)
-    columns = (starts[:, 1:] + torch.arange(width)).to(x.device)
-    samples = torch.arange(len(x), device=x.device)[:, None, None]
-    moved = padded.permute(0, 2, 3, 1)[samples, rows[:, :, None], columns[:, None, :]]
-    return moved.permute(0, 3, 1, 2).contiguous()
+    rows, columns = starts[:, :1] + torch.arange(height), starts[:, 1:] + torch.arange(width)
+    return take_pixels(padded, rows, columns).contiguous()
+
+
+# uint8 images, as models are trained with them --------------------------------------------------
+
+# The order in which the operations are numbered in the draws that models were trained with.
+_DRAWN = torch.tensor([0, 1, 2, _ROTATE, 3, _SHEAR_X, _SHEAR_Y, _SHIFT_X, _SHIFT_Y])
+
+
+def shift_and_flip(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Return images shifted by up to an eighth of their size and, half of them, flipped.
+
+    Borders are mirrored. Of 32×32 images that is the usual crop of an image padded by 4.
+
+    Args:
+        x: Images of any dtype, (batch, channels, height, width).
+        generator: On the CPU.
+    """
+    n, _, height, width = x.shape
+    rows = _mirrored_places(n, height, generator)
+    columns = _mirrored_places(n, width, generator)
+    flipped = torch.rand(n, generator=generator) < 0.5
+    return take_pixels(x, rows, torch.where(flipped[:, None], columns.flip(1), columns))
+
+
+def _mirrored_places(n: int, size: int, generator: torch.Generator) -> Tensor:
+    """Return where each pixel of a side is taken from, (n, size)."""
+    farthest = min(size // 8, size - 1)
+    shifts = torch.randint(-farthest, farthest + 1, (n, 1), generator=generator)
+    places = (shifts + torch.arange(size)).abs()
+    return torch.where(places < size, places, 2 * (size - 1) - places)
+
+
+@dataclass(frozen=True)
+class AugMixOptions(Values):
+    """How `mix` mixes; the defaults are the paper's."""
+
+    severity: float = hp(3.0, above=LEAST_LEVEL, high=10, help="highest level of an operation")
+    width: int = hp(3, low=1, help="number of chains (k)")
+    depth: int = hp(3, low=1, help="largest number of operations of a chain")
+    alpha: float = hp(1.0, above=0, help="of the Dirichlet and the Beta distribution (α)")
+
+
+@dataclass(frozen=True)
+class Draws:
+    """All that is random in the mixing of a batch, on the CPU.
+
+    Attributes:
+        depths: Operations in each chain, (batch, width).
+        operations: Which they are, positions in `OPERATIONS`, (batch, width, depth).
+        levels: Their levels with the sign of the direction, (batch, width, depth).
+        weights: Of the chains, (batch, width); they sum to 1.
+        parts: Part of the chains in the result, (batch,).
+    """
+
+    depths: Tensor
+    operations: Tensor
+    levels: Tensor
+    weights: Tensor
+    parts: Tensor
+
+
+def draw(n: int, options: AugMixOptions, generator: torch.Generator) -> Draws:
+    """Return the random draws for a batch of `n` images."""
+    chains = (n, options.width)
+    steps = (*chains, options.depth)
+    depths = torch.randint(1, options.depth + 1, chains, generator=generator)
+    operations = _DRAWN[torch.randint(0, len(OPERATIONS), steps, generator=generator)]
+    spread = options.severity - LEAST_LEVEL
+    levels = LEAST_LEVEL + spread * torch.rand(steps, generator=generator)
+    signs = 2 * torch.randint(0, 2, steps, generator=generator) - 1
+    # PyTorch draws from these distributions with its global generator only.
+    numpy = np.random.default_rng(int(torch.randint(0, 2**62, (1,), generator=generator)))
+    weights = torch.from_numpy(numpy.dirichlet([options.alpha] * options.width, n)).float()
+    parts = torch.from_numpy(numpy.beta(options.alpha, options.alpha, n)).float()
+    return Draws(depths, operations, levels * signs, weights, parts)
+
+
+@torch.no_grad()
+def mix(x: Tensor, draws: Draws) -> Tensor:
+    """Return images in [0, 1], each mixed with its chains.
+
+    Args:
+        x: uint8 images, (batch, channels, height, width).
+        draws: For as many images.
+    """
+    n, width = draws.depths.shape
+    chained = apply_chains(
+        x.repeat_interleave(width, dim=0),
+        draws.depths.flatten(),
+        draws.operations.flatten(0, 1),
+        draws.levels.flatten(0, 1),
+    )
+    weights = draws.weights.to(x.device)[:, :, None, None, None]
+    chains = (chained.view(n, width, *x.shape[1:]).float() * weights).sum(dim=1)
+    parts = draws.parts.to(x.device)[:, None, None, None]
+    mixed = ((1 - parts) * x.float() + parts * chains) / HIGHEST
+    return mixed.contiguous(memory_format=torch.channels_last)

@@ -1,6 +1,8 @@
 """Image operations in which every sample of a batch has its own parameters.
 
-They are colours, blur, crops, affine maps and shuffled patches.
+One table serves all augmentations: the views of the paper (`views`), CoTTA's augmentation
+(`augmentations`), and AugMix, as MEMO uses it and as models are trained with it (`augmix`).
+`apply_in_order` applies the operations, each sample in an order of its own.
 
 Colour, blur and crops compute what `torchvision.transforms.v2.functional` computes for one image,
 with its rounding: images in [0, 1], of 1 or 3 channels, stay in [0, 1]. One operation in float32 is
@@ -20,10 +22,6 @@ from torch import Tensor
 from acclimate.errors import BadInput
 
 RED, GREEN, BLUE = 0.2989, 0.587, 0.114
-
-# The operations in the order of the columns of `factors`, and their neutral factors.
-BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
-NEUTRAL = (1.0, 1.0, 1.0, 0.0)
 
 
 def luma(x: Tensor) -> Tensor:
@@ -102,49 +100,109 @@ def hue_(x: Tensor, factors: Tensor) -> Tensor:
     return x
 
 
-OPERATIONS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
+def gamma_(x: Tensor, factors: Tensor) -> Tensor:
+    """Raise every pixel in place to the power of its image."""
+    return x.clamp_(0, 1).pow_(factors)
+
+
+#: The operations on colours, in the order of the columns of `factors`.
+COLOURS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
     brightness_,
     contrast_,
     saturation_,
     hue_,
+    gamma_,
 )
+_NEUTRAL = (1.0, 1.0, 1.0, 0.0, 1.0)
+_NEEDS_COLOUR = (2, 3)  # saturation and hue
+
+#: Takes the number of an operation, samples, their positions in the batch, and the number of the
+#: step. It may change the samples in place.
+Change = Callable[[int, Tensor, Tensor, int], Tensor]
+
+
+def apply_in_order(x: Tensor, order: Tensor, change: Change) -> Tensor:
+    """Return the images after one operation per step, chosen separately for each sample.
+
+    Args:
+        x: Images, (batch, channels, height, width); unchanged.
+        order: Number of the operation at each step, (batch, steps), on the CPU; negative for none.
+        change: Applies one operation to some samples.
+    """
+    samples = torch.arange(len(x))
+    out = x
+    for step in range(order.shape[1]):
+        # After sorting by operation, each operation changes one contiguous part. index_select
+        # copies, so `x` itself is unchanged.
+        operation, by_operation = order[samples, step].sort(stable=True)
+        samples = samples[by_operation]
+        out = out.index_select(0, by_operation.to(x.device))
+        numbers, counts = torch.unique_consecutive(operation, return_counts=True)
+        sizes = counts.tolist()
+        parts = zip(
+            numbers.tolist(),
+            out.split_with_sizes(sizes),
+            samples.split_with_sizes(sizes),
+            strict=True,
+        )
+        for number, part, own in parts:
+            if number >= 0 and (changed := change(number, part, own, step)) is not part:
+                part.copy_(changed)
+    return out.index_select(0, samples.argsort().to(x.device))
 
 
 @torch.no_grad()
-def apply_color(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
-    """Return the images after the four colour operations, in a separate order for each sample.
+def apply_colours(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
+    """Return the images after the operations on colours, in a separate order for each sample.
 
     An operation that is neutral for the whole batch is skipped, as are saturation and hue for
     images of one channel.
 
     Args:
         x: Contiguous float32 or float64 images, (batch, channels, height, width).
-        factors: Brightness, contrast, saturation and hue, (batch, 4), on the CPU.
-        order: Permutations of 0 to 3, (batch, 4), on the CPU: the operation at each position.
+        factors: Of the first four operations in `COLOURS`, (batch, 4), or all, (batch, 5), on the
+            CPU. A single row is used for all samples.
+        order: Permutations of the columns with as many rows: the operation at each position.
     """
-    neutral = factors.new_tensor(NEUTRAL)
-    is_used = (factors != neutral).any(dim=0)
+    unused = (factors == factors.new_tensor(_NEUTRAL[: factors.shape[1]])).all(dim=0)
     if x.shape[1] == 1:
-        is_used[SATURATION:] = False
-    used = is_used.tolist()
-    values = factors.to(x.dtype)
-    samples = torch.arange(len(x))
-    out = x
-    for position in range(len(OPERATIONS)):
-        # After sorting by operation, each operation changes one contiguous part in place.
-        # index_select copies, so `x` itself is unchanged.
-        operation = order[samples, position]
-        by_operation = operation.argsort(stable=True)
-        samples = samples[by_operation]
-        out = out.index_select(0, by_operation.to(x.device))
-        counts = operation.bincount(minlength=len(OPERATIONS)).tolist()
-        parts = zip(
-            out.split_with_sizes(counts), values[samples].split_with_sizes(counts), strict=True
-        )
-        for column, (part, own) in enumerate(parts):
-            if used[column] and len(part):
-                OPERATIONS[column](part, own[:, column, None, None, None].to(x.device))
-    return out.index_select(0, samples.argsort().to(x.device))
+        unused[list(_NEEDS_COLOUR)] = True
+    order = torch.where(unused[order], -1, order)
+    values = factors.to(x.dtype)[:, :, None, None, None]
+    if len(order) == 1:
+        out = x.clone(memory_format=torch.contiguous_format)
+        for number in order[order >= 0].tolist():
+            COLOURS[number](out, values[:, number].to(x.device))
+        return out
+
+    def change(number: int, part: Tensor, rows: Tensor, step: int) -> Tensor:
+        return COLOURS[number](part, values[rows, number].to(x.device))
+
+    return apply_in_order(x, order, change)
+
+
+def change_(x: Tensor, chosen: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Change the chosen samples of `x` in place; all others are unchanged.
+
+    Args:
+        x: Images, samples first.
+        chosen: Which samples to change, (batch,), on the CPU.
+        change: Takes the chosen samples and returns the same number of samples.
+    """
+    index = chosen.nonzero().squeeze(1).to(x.device)
+    if len(index):
+        x.index_copy_(0, index, change(x.index_select(0, index)))
+    return x
+
+
+def take_pixels(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Return images made of the pixels at the given rows (batch, height) and columns of each.
+
+    Colour becomes the last axis in memory, the layout that convolutions are fastest in.
+    """
+    picks = torch.arange(len(x))[:, None, None], rows[:, :, None], columns[:, None, :]
+    image, row, column = (pick.to(x.device) for pick in picks)
+    return x[image, :, row, column].permute(0, 3, 1, 2)
 
 
 # Attempts to find a box that fits before the largest central one is used, as in torchvision.

@@ -20,22 +20,20 @@ for the two views that it contrasts.
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from acclimate.errors import InvalidConfig, did_you_mean
-from acclimate.functional.across import batch_rand
 from acclimate.functional.image_ops import (
     CROP_TRIES,
-    apply_color,
+    apply_colours,
+    change_,
     crop_boxes,
     gaussian_blur,
     grayscale,
@@ -43,23 +41,12 @@ from acclimate.functional.image_ops import (
     resized_crop,
 )
 from acclimate.functional.inputs import Normalization, check_image_shape
-
-
-def draw_uniforms(n: int, n_uniforms: int, generator: torch.Generator) -> Tensor:
-    """Return random numbers in [0, 1), one row per sample, (n, n_uniforms), on the CPU."""
-    if generator.device.type != "cpu":
-        raise InvalidConfig(
-            "out_of_range",
-            f"Expected a generator on the CPU, found one on {generator.device}. Create it with "
-            "torch.Generator(), so that results are the same on every device.",
-            option="generator",
-            found=str(generator.device),
-        )
-    return batch_rand(n, n_uniforms, generator)
+from acclimate.functional.rng import draw_uniforms
+from acclimate.options import Values, hp
 
 
 @dataclass(frozen=True)
-class View(ABC):
+class View(Values, ABC):
     """A random transform of images, independent for each sample."""
 
     @property
@@ -68,9 +55,9 @@ class View(ABC):
         return False
 
     @property
-    @abstractmethod
     def n_uniforms(self) -> int:
         """Number of random numbers per sample."""
+        return 1
 
     @abstractmethod
     def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
@@ -89,67 +76,8 @@ class View(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the name of the class and the settings as plain values."""
-        settings = {name: _plain(getattr(self, name)) for name in self.setting_names()}
+        settings = {spec.name: _plain(getattr(self, spec.name)) for spec in fields(self)}
         return {"name": type(self).__name__, **settings}
-
-    @classmethod
-    def setting_names(cls) -> list[str]:
-        """Return the names of the settings."""
-        return [field.name for field in dataclasses.fields(cls)]
-
-
-def change_(x: Tensor, chosen: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """Change the chosen samples of `x` in place; all others are unchanged.
-
-    Args:
-        x: Images, samples first.
-        chosen: Which samples to change, (batch,), on the CPU.
-        change: Takes the chosen samples and returns the same number of samples.
-    """
-    index = chosen.nonzero().squeeze(1).to(x.device)
-    if len(index):
-        x.index_copy_(0, index, change(x.index_select(0, index)))
-    return x
-
-
-def set_number(view: View, field: str, lowest: float, highest: float) -> None:
-    """Convert a setting to float; raise InvalidConfig unless it is within the bounds."""
-    value = getattr(view, field)
-    if not _is_number(value) or not lowest <= value <= highest:
-        message = (
-            f"Expected {field} of {type(view).__name__} to be a number from {lowest} to {highest}, "
-            f"found {value!r}."
-        )
-        refuse(message, field, value, isinstance(value, int | float))
-    object.__setattr__(view, field, float(value))
-
-
-def set_range(view: View, field: str, highest: float) -> None:
-    """Convert a setting to a pair of floats; raise unless 0 < low <= high <= highest."""
-    value = getattr(view, field)
-    pair = tuple(value) if isinstance(value, tuple | list) else ()
-    if (
-        len(pair) != 2
-        or not all(_is_number(end) for end in pair)
-        or not 0 < pair[0] <= pair[1] <= highest
-    ):
-        message = (
-            f"Expected {field} of {type(view).__name__} to be a pair (low, high) with "
-            f"0 < low <= high <= {highest}, found {value!r}."
-        )
-        refuse(message, field, value, isinstance(value, tuple | list))
-    object.__setattr__(view, field, (float(pair[0]), float(pair[1])))
-
-
-def refuse(message: str, option: str, value: object, has_type: bool) -> NoReturn:
-    """Raise InvalidConfig for a setting with a wrong value or, without `has_type`, type."""
-    if has_type:
-        raise InvalidConfig("out_of_range", message, option=option, found=value)
-    raise InvalidConfig("wrong_type", message, option=option, found=type(value).__name__)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _plain(value: object) -> object:
@@ -166,63 +94,56 @@ class ColorJitter(View):
     of the circle uniform in [−hue, hue].
     """
 
-    brightness: float = 0.8
-    contrast: float = 0.8
-    saturation: float = 0.8
-    hue: float = 0.2
-
-    def __post_init__(self) -> None:
-        for field in ("brightness", "contrast", "saturation"):
-            set_number(self, field, 0, math.inf)
-        set_number(self, "hue", 0, 0.5)
+    brightness: float = hp(0.8, low=0, help="strength of the change")
+    contrast: float = hp(0.8, low=0, help="strength of the change")
+    saturation: float = hp(0.8, low=0, help="strength of the change")
+    hue: float = hp(0.2, low=0, high=0.5, help="largest rotation as a fraction of the circle")
 
     @property
     def n_uniforms(self) -> int:
         return 8
 
     def decide(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-        """Return factors and order of the operations, each (batch, 4); see `apply_color`."""
+        """Return factors and order of the operations, each (batch, 4); see `apply_colours`."""
         strengths = (self.brightness, self.contrast, self.saturation)
         low = uniforms.new_tensor([*(max(0.0, 1 - s) for s in strengths), -self.hue])
         high = uniforms.new_tensor([*(1 + s for s in strengths), self.hue])
         return low + uniforms[:, :4] * (high - low), uniforms[:, 4:].argsort(dim=1)
 
     def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
-        return apply_color(x, *self.decide(uniforms))
+        return apply_colours(x, *self.decide(uniforms))
 
 
 @dataclass(frozen=True)
 class _Chance(View):
     """Changes a sample with probability `p`."""
 
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        set_number(self, "p", 0, 1)
-
-    @property
-    def n_uniforms(self) -> int:
-        return 1
+    p: float = hp(0.5, low=0, high=1, help="probability of the change")
 
     def decide(self, uniforms: Tensor) -> Tensor:
         """Return which samples are changed, (batch,)."""
         return uniforms[:, 0] < self.p
 
+    @abstractmethod
+    def change(self, x: Tensor) -> Tensor:
+        """Return these samples changed."""
+
+    def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
+        return change_(x.clone(), self.decide(uniforms), self.change)
+
 
 class Grayscale(_Chance):
     """Converts images to grey with probability `p`; the number of channels is unchanged."""
 
-    def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
-        if x.shape[1] == 1:
-            return x.clone()  # already grey
-        return change_(x.clone(), self.decide(uniforms), grayscale)
+    def change(self, x: Tensor) -> Tensor:
+        return grayscale(x)
 
 
 class Invert(_Chance):
     """Inverts images with probability `p`."""
 
-    def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
-        return change_(x.clone(), self.decide(uniforms), invert)
+    def change(self, x: Tensor) -> Tensor:
+        return invert(x)
 
 
 class Flip(_Chance):
@@ -232,26 +153,23 @@ class Flip(_Chance):
     def moves_pixels(self) -> bool:
         return True
 
-    def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
-        return change_(x.clone(), self.decide(uniforms), lambda part: part.flip(-1))
+    def change(self, x: Tensor) -> Tensor:
+        return x.flip(-1)
 
 
 @dataclass(frozen=True)
 class Blur(View):
     """Blurs with a Gaussian of random width, with probability `p`."""
 
-    kernel: int = 3
-    sigma: tuple[float, float] = (1.0, 2.0)
-    p: float = 0.5
+    kernel: int = hp(3, low=1, help="width of the filter in pixels, odd")
+    sigma: tuple[float, float] = hp((1.0, 2.0), above=0, help="standard deviations in pixels")
+    p: float = hp(0.5, low=0, high=1, help="probability of the change")
 
     def __post_init__(self) -> None:
-        if not isinstance(self.kernel, int) or self.kernel < 1 or self.kernel % 2 == 0:
-            message = (
-                f"Expected kernel of Blur to be an odd positive integer, found {self.kernel!r}."
-            )
-            refuse(message, "kernel", self.kernel, isinstance(self.kernel, int))
-        set_range(self, "sigma", math.inf)
-        set_number(self, "p", 0, 1)
+        super().__post_init__()
+        if self.kernel % 2 == 0:
+            text = f"Expected kernel of Blur to be odd, found {self.kernel}."
+            raise InvalidConfig("out_of_range", text, option="kernel", found=self.kernel)
 
     @property
     def n_uniforms(self) -> int:
@@ -264,11 +182,8 @@ class Blur(View):
 
     def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
         chosen, sigmas = self.decide(uniforms)
-
-        def blur(part: Tensor) -> Tensor:
-            return gaussian_blur(part, self.kernel, sigmas[chosen])
-
-        return change_(x.clone(), chosen, blur)
+        own = sigmas[chosen]
+        return change_(x.clone(), chosen, lambda part: gaussian_blur(part, self.kernel, own))
 
 
 @dataclass(frozen=True)
@@ -279,12 +194,8 @@ class Crop(View):
     is uniform in `ratio`.
     """
 
-    scale: tuple[float, float] = (0.2, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-
-    def __post_init__(self) -> None:
-        set_range(self, "scale", 1)
-        set_range(self, "ratio", math.inf)
+    scale: tuple[float, float] = hp((0.2, 1.0), above=0, high=1, help="share of the area")
+    ratio: tuple[float, float] = hp((3 / 4, 4 / 3), above=0, help="width divided by height")
 
     @property
     def moves_pixels(self) -> bool:
@@ -350,68 +261,36 @@ def view_from_dict(value: Mapping[str, Any]) -> View:
     settings = dict(value)
     name = str(settings.pop("name", None))
     if name not in VIEW_KINDS:
-        raise InvalidConfig(
-            "unknown_name",
-            f'There is no view "{name}". {did_you_mean(name, VIEW_KINDS)}',
-            kind="view",
-            name=name,
-            known=tuple(VIEW_KINDS),
-        )
-    kind = VIEW_KINDS[name]
-    known = kind.setting_names()
-    for setting in map(str, settings):
-        if setting not in known:
-            raise InvalidConfig(
-                "unknown_option",
-                f'{name} has no setting "{setting}". {did_you_mean(setting, known)}',
-                option=setting,
-                known=tuple(known),
-            )
-    if kind is OneOf and not settings:
+        raise _unknown("view", name, VIEW_KINDS)
+    if VIEW_KINDS[name] is OneOf and not settings:
         raise InvalidConfig(
             "missing_option",
             'Expected OneOf to have "views", the list to choose from, found none.',
             option="views",
         )
-    return kind(**settings)
+    return VIEW_KINDS[name].from_dict(settings)
+
+
+def _unknown(kind: str, name: str, known: Mapping[str, object]) -> InvalidConfig:
+    text = f'There is no {kind} "{name}". {did_you_mean(name, known)}'
+    return InvalidConfig("unknown_name", text, kind=kind, name=name, known=tuple(known))
 
 
 def views_from(values: object) -> tuple[View, ...]:
     """Return a tuple of views, given views or results of `to_dict`."""
-    if not isinstance(values, tuple | list):
-        raise InvalidConfig(
-            "wrong_type",
-            f"Expected a list of views, found {values!r}.",
-            option="views",
-            found=type(values).__name__,
-        )
-    views = tuple(view_from_dict(v) if isinstance(v, Mapping) else v for v in values)
-    for view in views:
-        if not isinstance(view, View):
-            known = ", ".join(VIEW_KINDS)
-            raise InvalidConfig(
-                "wrong_type",
-                f"Expected a list of views ({known}), found a list with {view!r}.",
-                option="view",
-                found=type(view).__name__,
-            )
-    return views
-
-
-__all__ = [
-    "VIEW_SETS",
-    "Blur",
-    "ColorJitter",
-    "Crop",
-    "Flip",
-    "Grayscale",
-    "Invert",
-    "OneOf",
-    "View",
-    "Views",
-    "apply_views",
-    "get_views",
-]
+    option, found = "views", values
+    if isinstance(values, tuple | list):
+        views = tuple(view_from_dict(v) if isinstance(v, Mapping) else v for v in values)
+        strangers = [view for view in views if not isinstance(view, View)]
+        if not strangers:
+            return views
+        option, found = "view", strangers[0]
+    raise InvalidConfig(
+        "wrong_type",
+        f"Expected a list of views ({', '.join(VIEW_KINDS)}), found {values!r}.",
+        option=option,
+        found=type(found).__name__,
+    )
 
 
 @dataclass(frozen=True)
@@ -527,13 +406,7 @@ def get_views(which: str | View | Views | Sequence[View | Mapping[str, Any]]) ->
         return which
     if isinstance(which, str):
         if which not in VIEW_SETS:
-            raise InvalidConfig(
-                "unknown_name",
-                f'There is no set of views "{which}". {did_you_mean(which, VIEW_SETS)}',
-                kind="set of views",
-                name=which,
-                known=tuple(VIEW_SETS),
-            )
+            raise _unknown("set of views", which, VIEW_SETS)
         return VIEW_SETS[which]
     return Views(views_from([which] if isinstance(which, View) else which))
 

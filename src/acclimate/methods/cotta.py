@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.export import ExportPlan
-from acclimate.functional.augmentations import CottaAugmentation, augment, copy_generator
+from acclimate.functional.augmentations import CottaAugmentation, augment
 from acclimate.functional.entropy import cross_entropy_between, log_probs
 from acclimate.functional.inputs import check_images
 from acclimate.functional.pixels import Grid, to_maps, to_rows
+from acclimate.functional.rng import copy_generator
 from acclimate.functional.teacher import copy_frozen, follow, share_buffers
 from acclimate.methods.config import GradientConfig, hp, options, published, uniform
 from acclimate.methods.gradient import GradientMethod

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from acclimate.export import ExportPlan, refuse_export
-from acclimate.functional.augmentations import augment, copy_generator
+from acclimate.functional.augmentations import augment
 from acclimate.functional.augmix import AugMix
 from acclimate.functional.entropy import entropy_of_mean
 from acclimate.functional.norm import Statistics
+from acclimate.functional.rng import copy_generator
 from acclimate.methods.config import GradientConfig, changed, hp, options, published
 from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.method import MethodCard

@@ -127,7 +127,7 @@ class Tfa(GradientMethod):
                     f"the artifact has no projection head: {self.name} aligns the encoder's "
                     "features alone. Say head_scale=0 if that is what you want, or prepare a "
                     "jointly trained model with parts=[Contrast(head=FILE)] (see "
-                    "`acclimate train --joint`).",
+                    "`acclimate train --objective simclr`).",
                 ),
                 stacklevel=2,
             )

@@ -36,11 +36,11 @@ class TttPp(Tfa):
     """Aligns features with the source, and goes on with the contrastive task of training.
 
     The method `both` of the authors' code for CIFAR. Needs a model that was trained jointly with a
-    projection head on a contrastive loss (`acclimate train --joint simclr`), and the head in the
-    artifact. The two views of the batch pass the model together, as in training by the authors; the
-    alignment sees the batch as it is. The authors' script is offline and takes the two losses from
-    different batches; here each batch is seen once, by both, and no test label is used. See `tfa`
-    for the rest. The second forward is on twice as many images, the backward is through both.
+    projection head on a contrastive loss (`acclimate train --objective simclr`), and the head in
+    the artifact. The two views of the batch pass the model together, as in training by the authors;
+    the alignment sees the batch as it is. The authors' script is offline and takes the two losses
+    from different batches; here each batch is seen once, by both, and no test label is used. See
+    `tfa` for the rest. The second forward is on twice as many images, the backward is through both.
     """
 
     name = "ttt_pp"

@@ -11,7 +11,7 @@ from acclimate.bench.spec import JobSpec, Preparing
 from acclimate.data.domain_pool import DomainChoice
 from acclimate.data.domains import DomainSet
 from acclimate.paper.domain_setups import ALL, Candidate, DomainSetup
-from acclimate.training.domains import DomainResult
+from acclimate.training import DomainResult
 from acclimate.training.domains.model import full_name
 from acclimate.training.domains.search import SearchRun
 from acclimate.training.domains.selection import DomainRule, Look

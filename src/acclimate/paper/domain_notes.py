@@ -9,7 +9,7 @@ from typing import Any
 
 from acclimate.bench.outcome import Entry
 from acclimate.paper.domain_jobs import Arena, Choice
-from acclimate.training.domains import DomainResult
+from acclimate.training import DomainResult
 from acclimate.training.domains.search import SearchRun
 
 
@@ -33,7 +33,7 @@ def record_model(run: SearchRun, result: DomainResult) -> dict[str, Any]:
     """Return what is to be known of a trained model, as JSON types."""
     return {
         "file": run.file,
-        "algorithm": run.settings.algorithm,
+        "algorithm": run.settings.objective,
         "without": list(run.without),
         "trial": run.trial,
         "seed": run.seed,

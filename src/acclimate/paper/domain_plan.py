@@ -29,7 +29,7 @@ from acclimate.paper.domain_setups import N_TRIALS, SEEDS, DomainSetup, find_dom
 from acclimate.paper.plan import Plan, Workshop
 from acclimate.paper.published import load_published
 from acclimate.paper.scales import Settings
-from acclimate.training.domains import DomainResult, DomainSettings
+from acclimate.training import DomainResult, DomainSettings
 from acclimate.training.domains.search import SearchRun, list_runs, train_all
 from acclimate.training.domains.selection import (
     DOMAIN_RULES,
@@ -94,7 +94,7 @@ def _train(
     made = []
     for algorithm in setup.algorithms:
         base = DomainSettings(
-            algorithm=algorithm,
+            objective=algorithm,
             model=setup.model,
             data=setup.data,
             test_domain=tests[:1],

@@ -8,7 +8,7 @@ from typing import Any
 
 from acclimate.errors import BadInput
 from acclimate.paper.scales import Settings, check_scale
-from acclimate.training.domains import ALGORITHMS
+from acclimate.training.settings import ALGORITHMS
 
 #: Stands for as many supports of T3A as there are images, which is all of them.
 ALL = None
@@ -68,7 +68,7 @@ class DomainSetup:
         name: As our tables call it; empty for the paper's own setting.
         column: The set of the paper that it is, or stands in for.
         data: A set of domains, or a folder of them.
-        model: As `acclimate train --algorithm` names it.
+        model: As `acclimate train --task domains` names it.
         weights: What it begins with, in a few words.
         pretrained: Whether to ask for the published weights.
         size: Height and width of the images; None for that of the set.

@@ -76,7 +76,7 @@ class Contrast(Part):
     head: nn.Module | str | Path | None = hp(
         None,
         help="the projection head that was trained jointly with the model, which TTT++ needs: a "
-        "file of `acclimate train --joint simclr`, or a module (Linear, ReLU, Linear)",
+        "file of `acclimate train --objective simclr`, or a module (Linear, ReLU, Linear)",
     )
 
     def __post_init__(self) -> None:

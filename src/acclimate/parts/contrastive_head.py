@@ -18,8 +18,8 @@ WIDTH = 128
 
 #: The remedy if there is no head.
 HOW_TO_TRAIN = (
-    "Train the model together with a head: acclimate train --joint simclr --model NAME --data SET "
-    "--out FILE.safetensors, which writes the head to FILE.head.safetensors. Then prepare: "
+    "Train the model together with a head: acclimate train --objective simclr --model NAME --data "
+    "SET --out FILE.safetensors, which writes the head to FILE.head.safetensors. Then prepare: "
     'acclimate.prepare(model, source, method="ttt_pp", '
     'parts=[Contrast(head="FILE.head.safetensors")]).'
 )

@@ -1,26 +1,55 @@
-"""Training of source models, on one device or several; runs that are cut go on exactly.
+"""Training of source models, on one device or several; interrupted runs resume exactly.
 
 settings = TrainSettings(model="resnet20-cifar10", data="cifar10", epochs=100)
 train(settings, "resnet20.safetensors").error                     # on the test split, in percent
 zoo.load("resnet20-cifar10", "resnet20.safetensors")
+
+The settings say which task it is: `TrainSettings` classification, `DomainSettings` several domains
+with one held out, `SegmentationSettings` a class for every pixel. Names are imported when they are
+first used: settings need no torch.
 """
 
 from __future__ import annotations
 
-from acclimate.training.augmix import AugMixJsd, AugMixOptions
-from acclimate.training.objectives import CrossEntropy, Objective
-from acclimate.training.output import TrainResult
-from acclimate.training.run import train
-from acclimate.training.settings import TrainSettings
-from acclimate.training.simclr import SimclrJoint
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from acclimate.training.objectives import AugMixJsd, CrossEntropy, Objective, SimclrJoint
+    from acclimate.training.results import DomainResult, SegmentationResult, TrainResult
+    from acclimate.training.settings import (
+        DomainSettings,
+        SegmentationSettings,
+        Settings,
+        TrainSettings,
+    )
+    from acclimate.training.trainer import train
+
+_HOMES = {
+    "objectives": ["AugMixJsd", "CrossEntropy", "Objective", "SimclrJoint"],
+    "results": ["DomainResult", "SegmentationResult", "TrainResult"],
+    "settings": ["DomainSettings", "SegmentationSettings", "Settings", "TrainSettings"],
+    "trainer": ["train"],
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AugMixJsd",
-    "AugMixOptions",
     "CrossEntropy",
+    "DomainResult",
+    "DomainSettings",
     "Objective",
+    "SegmentationResult",
+    "SegmentationSettings",
+    "Settings",
     "SimclrJoint",
     "TrainResult",
     "TrainSettings",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"acclimate.training.{_HOME[name]}"), name)

@@ -1,4 +1,4 @@
-"""Images to train on and to measure the error with: arrays, or folders read as they are needed."""
+"""Images to train on and to measure the error with. All use of `acclimate.data` is here."""
 
 from __future__ import annotations
 
@@ -14,10 +14,28 @@ from torch import Tensor
 
 from acclimate.data import LabelledImages, data_root, load
 from acclimate.data.catalog import SETS
+from acclimate.data.domains import Domain, DomainSet, Part, load_domains
+from acclimate.data.masks import IGNORE, LabelledPixels, load_masks
+from acclimate.data.masks.loading import find_set
+from acclimate.data.masks.tree import list_splits
 from acclimate.errors import AcclimateWarning, BadInput
 from acclimate.streams.folder import FolderSource
 from acclimate.streams.images import read_ahead
-from acclimate.training.settings import TrainSettings
+from acclimate.training.settings import SegmentationSettings, TrainSettings
+
+__all__ = [
+    "IGNORE",
+    "ArraySet",
+    "Domain",
+    "DomainSet",
+    "FolderSet",
+    "ImageSet",
+    "LabelledPixels",
+    "Part",
+    "load_domains",
+    "load_mask_sets",
+    "load_sets",
+]
 
 #: How many images of the built-in task are made, which has no end: for training and testing.
 _N_BUILTIN = {"train": 20_000, "test": 2_000}
@@ -171,7 +189,7 @@ def load_sets(
     if name in SETS and SETS[name].kind == "domains":
         raise BadInput(
             "wrong_loader",
-            f'The data set "{name}" has several domains. Train with --algorithm erm or coral, and '
+            f'The data set "{name}" has several domains. Train with --task domains, and '
             "hold one domain out with --test-domain.",
             name=name,
         )
@@ -211,3 +229,28 @@ def load_sets(
         return source, None
     tests = [folder / split for split in ("test", "val") if (folder / split).is_dir()]
     return source, FolderSet(tests[0], settings.size, None, source.classes) if tests else None
+
+
+def load_mask_sets(
+    settings: SegmentationSettings, root: str | Path | None = None
+) -> tuple[LabelledPixels, LabelledPixels]:
+    """Return images with masks to train on, and for validation.
+
+    Raises:
+        BadInput: A folder does not have both splits; the message says how to make them.
+    """
+    if settings.data != "builtin-scenes":
+        spec, base = find_set(settings.data, data_root(root))
+        there = list_splits(base, spec)
+        if not spec.splits and not {"train", "val"} <= set(there):
+            raise BadInput(
+                "wrong_layout",
+                f"Expected the splits train and val in {base}, each with images and masks (val is "
+                f"used for validation), found {', '.join(there) or 'no splits'}. Put the training "
+                f"pairs into {base / 'train'}, and some others, such as a tenth of all, into "
+                f"{base / 'val' / 'images'} and {base / 'val' / 'masks'}.",
+                path=base,
+            )
+    form: dict[str, Any] = {"size": settings.size, "ignore_label": settings.ignore_label}
+    train = load_masks(settings.data, "train", root, n=settings.images, **form)
+    return train, load_masks(settings.data, "val", root, **form)

@@ -1,144 +1,62 @@
-"""What a training run is: everything its weights depend on, besides data and machine."""
+"""What a training run is: everything its weights depend on, besides data files and machine.
+
+There is one class of settings for each task. They import no torch, so that the command line can
+make its options of them.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shlex
-from dataclasses import asdict, dataclass, fields
+from abc import abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from acclimate.data.catalog import SETS
 from acclimate.errors import BadInput, InvalidConfig, did_you_mean
-from acclimate.zoo import get_spec
+from acclimate.options import Values, hp, options
+from acclimate.training.results import DomainResult, SegmentationResult, TrainResult
 
-AUGMENTATIONS = ("standard", "augmix", "none")
-JOINTS = ("none", "simclr")
+if TYPE_CHECKING:
+    from acclimate.training.domains.hparams import Hyperparameters
+
+Result = TypeVar("Result")
+
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+ALGORITHMS = ("erm", "coral")
+
+_BATCH = "images per step, on all devices together"
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainSettings:
-    """What a training run is.
+@options
+class Settings(Values, Generic[Result]):
+    """What the runs of all tasks have in common."""
 
-    Attributes:
-        model: A name of the zoo, `timm:NAME`, `torchvision:NAME` or `package.module:function`.
-        data: A set with a split `train`, such as `cifar10`; or a folder, one sub-folder a class.
-        epochs: Passes over the training images.
-        batch_size: Images a step, on all devices together.
-        lr: The largest learning rate; it follows half a cosine down to zero.
-        momentum: Of SGD, in Nesterov's form; 0 is plain SGD.
-        weight_decay: Factor of the weights that is added to their gradient.
-        warmup_epochs: Passes, or parts of one, in which the rate grows from zero, linearly.
-        label_smoothing: Part of the target that is spread over all classes.
-        augmentation: `standard` (shifts and flips), `augmix` (these and AugMix, with its
-            Jensen-Shannon term) or `none`.
-        joint: A second task that is trained with the first: `simclr`, a contrastive one with a head
-            of its own, which TTT++ goes on with at test time; or `none`.
-        joint_weight: Weight of the second task's loss.
-        precision: `32-true`, or `bf16-mixed` or `16-mixed` to compute most products in 16 bits.
-        images: How many training images, the first; None is all.
-        size: Height and width image files are brought to; None if all have one size.
-        devices: How many compute together; each normalises by the statistics of its own images.
-        seed: Of the first weights, the order of the images and all other draws.
-    """
+    task: ClassVar[str]
 
-    model: str
-    data: str
-    epochs: int = 100
-    batch_size: int = 128
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    warmup_epochs: float = 0.0
-    label_smoothing: float = 0.0
-    augmentation: str = "standard"
-    joint: str = "none"
-    joint_weight: float = 1.0
-    precision: str = "32-true"
-    images: int | None = None
-    size: int | None = None
-    devices: int = 1
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        self._check_names()
-        for name in ("epochs", "batch_size", "images", "size", "devices"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvalidConfig(
-                    "out_of_range",
-                    f"Expected {name} to be at least 1, found {value}.",
-                    option=name,
-                    found=value,
-                )
-        if self.batch_size % self.devices:
-            raise InvalidConfig(
-                "out_of_range",
-                f"Expected a batch size that is a multiple of the {self.devices} devices, found "
-                f"{self.batch_size}.",
-                option="batch_size",
-                found=self.batch_size,
-            )
-        for name, usual in (("lr", 0.1), ("joint_weight", 1)):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise InvalidConfig(
-                    "out_of_range",
-                    f"Expected {name} to be greater than 0, found {value}. A typical value is "
-                    f"{usual}.",
-                    option=name,
-                    found=value,
-                )
-        for name, end in (("momentum", 1), ("label_smoothing", 1), ("weight_decay", math.inf)):
-            value = getattr(self, name)
-            if not 0 <= value < end:
-                until = "" if end == math.inf else f" and below {end}"
-                raise InvalidConfig(
-                    "out_of_range",
-                    f"Expected {name} to be at least 0{until}, found {value}.",
-                    option=name,
-                    found=value,
-                )
-        if not 0 <= self.warmup_epochs < self.epochs:
-            raise InvalidConfig(
-                "out_of_range",
-                f"Expected warmup_epochs to be at least 0 and less than the {self.epochs} epochs, "
-                f"found {self.warmup_epochs}. Use more epochs or a shorter warm-up.",
-                option="warmup_epochs",
-                found=self.warmup_epochs,
-            )
-
-    def _check_names(self) -> None:
-        if ":" not in self.model:
-            get_spec(self.model)
-        if self.data not in SETS and not Path(self.data).is_dir():
-            raise BadInput(
-                "unknown_name",
-                f'"{self.data}" is neither a data set nor a folder. '
-                f"{did_you_mean(self.data, SETS)} A folder has one subfolder of images per class.",
-                kind="data set",
-                name=self.data,
-                known=tuple(SETS),
-            )
-        for name, known in (
-            ("augmentation", AUGMENTATIONS),
-            ("joint", JOINTS),
-            ("precision", PRECISIONS),
-        ):
-            value = getattr(self, name)
-            if value not in known:
-                raise InvalidConfig(
-                    "unknown_name",
-                    f'Unknown {name} "{value}". {did_you_mean(value, known)}',
-                    kind=name,
-                    name=value,
-                    known=tuple(known),
-                )
+    model: str = hp(
+        help="architecture: a name of `acclimate zoo list`, `timm:NAME`, `torchvision:NAME` or a "
+        "function `package.module:function`"
+    )
+    data: str = hp(help="data set or folder to train on")
+    precision: str = hp(
+        "32-true",
+        choices=PRECISIONS,
+        help="full, or most products in 16 bits: bf16-mixed, 16-mixed",
+    )
+    images: int | None = hp(None, low=1, help="number of training images; default: all")
+    devices: int = hp(1, low=1, help="number of devices that train together")
+    seed: int = hp(0, help="seed of the first weights, the order of images and all other draws")
 
     def to_dict(self) -> dict[str, Any]:
         """Return all settings as plain values."""
-        return asdict(self)
+        return dataclasses.asdict(self)
+
+    @property
+    @abstractmethod
+    def n_images_per_step(self) -> int:
+        """Images per step, on all devices; of each domain if there are several."""
 
     @property
     def command(self) -> str:
@@ -148,12 +66,99 @@ class TrainSettings:
         'acclimate train --model resnet20-cifar10 --data cifar10 --epochs 20 --lr 0.2'
         """
         words = ["acclimate", "train"]
-        for option in fields(self):
-            value = getattr(self, option.name)
-            # The number of epochs is what one looks for: it is always said.
-            if value != option.default or option.name == "epochs":
-                words += [f"--{option.name.replace('_', '-')}", str(value)]
+        if self.task != "classification":
+            words += ["--task", self.task]
+        for spec in dataclasses.fields(self):
+            value, flag = getattr(self, spec.name), f"--{spec.name.replace('_', '-')}"
+            if spec.name == "test_domain":
+                words += [word for name in value for word in (flag, name)]
+            elif isinstance(value, bool):
+                words += [flag] if value else []
+            # The number of epochs of a classifier is always stated.
+            elif value != spec.default or (spec.name, self.task) == ("epochs", "classification"):
+                is_pair = isinstance(value, tuple)
+                words += [flag, "x".join(map(str, value)) if is_pair else str(value)]
         return shlex.join(words)
+
+    def _check_data(self, known: Mapping[str, Any], kind: str, layout: str) -> None:
+        if self.data not in known and not Path(self.data).is_dir():
+            raise BadInput(
+                "unknown_name",
+                f'"{self.data}" is neither a data set{kind} nor a folder. '
+                f"{did_you_mean(self.data, known)} A folder has {layout}.",
+                kind="data set",
+                name=self.data,
+                known=tuple(known),
+            )
+
+    def _check_batch_size(self, least: int = 1) -> None:
+        found = self.n_images_per_step
+        if found % self.devices or found < least * self.devices:
+            raise InvalidConfig(
+                "out_of_range",
+                f"Expected a batch size that gives each of {self.devices} device(s) the same "
+                f"number of images, at least {least}, found {found}.",
+                option="batch_size",
+                found=found,
+            )
+
+    def _check_warmup(self, name: str, epochs: int) -> None:
+        found = getattr(self, name)
+        if found >= epochs:
+            raise InvalidConfig(
+                "out_of_range",
+                f"Expected {name} to be less than the {epochs} epochs, found {found}. Use more "
+                "epochs or a shorter warm-up.",
+                option=name,
+                found=found,
+            )
+
+
+@options
+class TrainSettings(Settings[TrainResult]):
+    """Settings of a classifier, trained from fresh weights by SGD with a cosine schedule."""
+
+    task = "classification"
+
+    epochs: int = hp(100, low=1, help="passes over the training images")
+    batch_size: int = hp(128, low=1, help=_BATCH)
+    lr: float = hp(0.1, above=0, help="largest learning rate; it follows half a cosine to zero")
+    momentum: float = hp(0.9, low=0, below=1, help="of SGD, in Nesterov's form; 0 is plain SGD")
+    weight_decay: float = hp(5e-4, low=0, help="factor of the weights added to their gradient")
+    warmup_epochs: float = hp(0.0, low=0, help="passes in which the rate grows from zero")
+    label_smoothing: float = hp(0.0, low=0, below=1, help="part of the target spread over classes")
+    objective: str = hp(
+        "cross_entropy",
+        choices=("cross_entropy", "augmix", "simclr", "augmix+simclr"),
+        help="augmix adds AugMix with its Jensen-Shannon term, simclr a contrastive task with a "
+        "head of its own, which TTT++ continues at test time",
+    )
+    augmentation: str = hp(
+        "standard", choices=("standard", "none"), help="shifts and flips, or none"
+    )
+    contrast_weight: float = hp(1.0, above=0, help="weight of the contrastive task")
+    size: int | None = hp(None, low=1, help="height and width that image files are resized to")
+
+    def __post_init__(self) -> None:
+        from acclimate.data.catalog import SETS
+        from acclimate.zoo import get_spec
+
+        if ":" not in self.model:
+            get_spec(self.model)
+        self._check_data(SETS, "", "one subfolder of images per class")
+        super().__post_init__()
+        self._check_batch_size()
+        self._check_warmup("warmup_epochs", self.epochs)
+        if self.augmentation == "none" and "augmix" in self.objective:
+            raise InvalidConfig(
+                "conflicting_options",
+                "The objective augmix includes shifts and flips. Remove --augmentation none.",
+                options=("objective", "augmentation"),
+            )
+
+    @property
+    def n_images_per_step(self) -> int:
+        return self.batch_size
 
 
 def learning_rate(settings: TrainSettings, step: int, steps_per_epoch: int) -> float:
@@ -169,3 +174,162 @@ def learning_rate(settings: TrainSettings, step: int, steps_per_epoch: int) -> f
         return settings.lr * (step + 1) / n_warmup
     n_rest = settings.epochs * steps_per_epoch - n_warmup
     return settings.lr * 0.5 * (1 + math.cos(math.pi * (step - n_warmup) / n_rest))
+
+
+@options
+class DomainSettings(Settings[DomainResult]):
+    """Settings of a run on several domains: DomainBed's ERM and CORAL, trained by Adam.
+
+    A hyper-parameter that is None is that of the trial: DomainBed's default for `hparams_seed` 0,
+    else a draw of its random search. The model may also be `resnet50` or `resnet18`, those of
+    DomainBed, or `builtin`.
+    """
+
+    task = "domains"
+
+    objective: str = hp(choices=ALGORITHMS, help="cross entropy; or with CORAL's penalty")
+    test_domain: str | tuple[str, ...] = hp(help="domain to hold out; may be repeated")
+    pretrained: bool = hp(False, help="begin with the published weights and a fresh head")
+    weights: str | None = hp(None, help="begin with these weights instead, of any classes")
+    steps: int = hp(5000, low=1, help="number of steps")
+    check_every: int = hp(300, low=1, help="steps between two measurements on held-out images")
+    lr: float | None = hp(None, above=0, help="of Adam; default: the trial's")
+    batch_size: int | None = hp(None, low=1, help="images of each domain; default: the trial's")
+    weight_decay: float | None = hp(None, low=0, help="of Adam; default: the trial's")
+    dropout: float | None = hp(None, low=0, below=1, help="share of features that is dropped")
+    gamma: float | None = hp(None, above=0, help="weight of CORAL's penalty")
+    hparams_seed: int = hp(0, help="draw of DomainBed's random search; 0 is its defaults")
+    trial_seed: int = hp(0, help="of the splits, and of the draw")
+    size: int | None = hp(None, low=1, help="height and width of images; default: 224")
+
+    def __post_init__(self) -> None:
+        from acclimate.data.domain_sets import DOMAIN_SETS
+
+        given = self.test_domain
+        names = (given,) if isinstance(given, str) else tuple(sorted(given))
+        object.__setattr__(self, "test_domain", names)
+        layout = "one subfolder per domain, which has one subfolder of images per class"
+        self._check_data(DOMAIN_SETS, " with domains", layout)
+        super().__post_init__()
+        text = (
+            f"Expected one or more different test domains, found {', '.join(names) or 'none'}. "
+            "Pass --test-domain for each of them."
+        )
+        if not names:
+            raise BadInput("missing_option", text, option="test_domain")
+        if len(set(names)) < len(names):
+            raise BadInput("duplicate", text, name=max(names, key=names.count))
+        if self.pretrained and self.weights is not None:
+            raise InvalidConfig(
+                "conflicting_options",
+                "Expected either --pretrained or --weights FILE, found both. Remove one of them.",
+                options=("pretrained", "weights"),
+            )
+        if self.gamma is not None and self.objective != "coral":
+            raise InvalidConfig(
+                "not_applicable",
+                "The option gamma is the weight of the CORAL penalty; the objective "
+                f"{self.objective} has none. Remove it.",
+                option="gamma",
+            )
+        self._check_batch_size(2 if self.objective == "coral" else 1)
+
+    @property
+    def n_images_per_step(self) -> int:
+        return self.hparams.batch_size
+
+    @property
+    def held_out(self) -> tuple[str, ...]:
+        """The domains that are not trained on, as they were named, sorted."""
+        return tuple(self.test_domain)
+
+    @property
+    def hparams(self) -> Hyperparameters:
+        """The hyper-parameters of the run: those that are given, the rest those of the trial."""
+        from acclimate.training.domains.hparams import get_hparams
+
+        trial = get_hparams(self.hparams_seed, self.trial_seed)
+        names = [spec.name for spec in dataclasses.fields(trial)]
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return dataclasses.replace(trial, **given)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all settings as plain values, the hyper-parameters as they are used."""
+        hparams = dataclasses.asdict(self.hparams)
+        return {**super().to_dict(), "test_domain": list(self.held_out), **hparams}
+
+
+@options
+class SegmentationSettings(Settings[SegmentationResult]):
+    """Settings of a run for segmentation, trained by AdamW with a polynomial schedule.
+
+    The model is a name of `acclimate.zoo.segmentation.DENSE_MODELS`, or a function. A folder of
+    data has `train` and `val`, each with `images` and `masks`.
+    """
+
+    task = "segmentation"
+
+    objective: str = hp(
+        "cross_entropy",
+        choices=("cross_entropy", "isw"),
+        help="isw trains as RobustNet: instance whitening in the first stages, and a loss on "
+        "covariances of features that change with the colours",
+    )
+    isw_weight: float = hp(0.6, low=0, help="weight of the whitening loss (λ)")
+    isw_clusters: int = hp(
+        3, low=2, help="clusters of covariances; all but the lowest are whitened"
+    )
+    isw_warmup_epochs: int = hp(5, low=0, help="passes before the whitening loss begins")
+    pretrained: bool = hp(False, help="begin with an encoder trained on ImageNet")
+    epochs: int = hp(50, low=1, help="passes over the training images")
+    batch_size: int = hp(8, low=1, help=_BATCH)
+    lr: float = hp(1e-3, above=0, help="first learning rate of AdamW; it falls as (1 − t)^power")
+    power: float = hp(0.9, low=0, help="exponent of the schedule")
+    weight_decay: float = hp(1e-2, low=0, help="of AdamW")
+    crop_height: int | None = hp(None, low=1, help="height of crops; default: that of the images")
+    crop_width: int | None = hp(None, low=1, help="width of crops; default: that of the images")
+    smallest_scale: float = hp(0.75, above=0, help="smallest enlargement before cropping")
+    largest_scale: float = hp(1.5, above=0, help="largest enlargement before cropping")
+    jitter: float = hp(0.4, low=0, help="change of brightness, contrast, saturation; hue a quarter")
+    size: int | tuple[int, int] | None = hp(None, help="height and width of images, such as 48x64")
+    ignore_label: int = hp(255, help="value of pixels without a label, in masks of a folder")
+    check_every: int = hp(5, low=1, help="passes between two measurements on validation images")
+
+    def __post_init__(self) -> None:
+        from acclimate.data.masks.specs import MASK_SETS
+        from acclimate.streams.images import as_size
+        from acclimate.zoo.segmentation import get_dense
+
+        if ":" not in self.model:
+            get_dense(self.model)
+        layout = "train/images, train/masks, val/images, val/masks and classes.txt"
+        self._check_data(MASK_SETS, " with masks", layout)
+        super().__post_init__()
+        if self.size is not None:
+            as_size(self.size)
+        self._check_batch_size()
+        if self.objective == "isw":
+            self._check_warmup("isw_warmup_epochs", self.epochs)
+        if self.smallest_scale > self.largest_scale:
+            raise InvalidConfig(
+                "out_of_range",
+                f"Expected largest_scale to be at least {self.smallest_scale}, found "
+                f"{self.largest_scale}.",
+                option="largest_scale",
+                found=self.largest_scale,
+            )
+
+    @property
+    def n_images_per_step(self) -> int:
+        return self.batch_size
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all settings as plain values, as JSON types."""
+        size = self.size
+        return {**super().to_dict(), "size": list(size) if isinstance(size, tuple) else size}
+
+
+#: The settings of each task, by its name.
+TASKS: dict[str, type[Settings[Any]]] = {
+    kind.task: kind for kind in (TrainSettings, DomainSettings, SegmentationSettings)
+}

@@ -35,8 +35,8 @@ def load_named(
         n_classes: Of the data, if known: chooses the entry of the zoo that an architecture alone,
             such as `resnet20`, stands for.
 
-    Weights that `acclimate train --algorithm` wrote have the head they were trained with, whatever
-    that of the model was before.
+    Weights that `acclimate train --task domains` wrote have the head they were trained with,
+    whatever that of the model was before.
     """
     file = None if weights is None else Path(weights)
     if file is not None and _find_trained(file) == spec:
@@ -73,7 +73,7 @@ def _load_dense(name: str, file: Path | None) -> nn.Module:
 
 def how_to_train(name: str) -> str:
     """Return the command that trains a dense model of that name."""
-    whitened = " --isw" if name.endswith(WHITENED) else ""
+    whitened = " --objective isw" if name.endswith(WHITENED) else ""
     return (
         f"acclimate train --task segmentation --model {name.removesuffix(WHITENED)}{whitened} "
         "--data camvid --out FILE"
@@ -158,8 +158,8 @@ def load_trained(path: str | Path) -> nn.Module:
     if "head" not in training:
         raise ArtifactMismatch(
             "other_kind",
-            f"{path} was not written by acclimate train --algorithm. Load it like other weights: "
-            f'zoo.load("{card.get("name", "NAME")}", "{path}").',
+            f"{path} was not written by acclimate train --task domains. Load it like other "
+            f'weights: zoo.load("{card.get("name", "NAME")}", "{path}").',
             path=path,
             found=training.get("task", "classification"),
             expected="domains",

@@ -1,13 +1,13 @@
 """Training on all domains but one, as in DomainBed: ERM and CORAL, with frozen BatchNorm.
 
 settings = DomainSettings(
-    algorithm="coral", model="resnet50", data="pacs", test_domain="sketch", pretrained=True
+    objective="coral", model="resnet50", data="pacs", test_domain="sketch", pretrained=True
 )
-result = train_domains(settings, "coral-sketch.safetensors")
+result = train(settings, "coral-sketch.safetensors")
 result.validation                                  # accuracy on 20 % of each training domain
 model = load_trained("coral-sketch.safetensors")   # the weights that were best there
 
-Splits, draws of hyper-parameters, sampling, losses and optimiser are DomainBed's. What differs:
+Splits, draws of hyper-parameters, sampling, losses and optimizer are DomainBed's. What differs:
 
 - There are 5000 steps and a check after every 300 and the last; DomainBed has 5001, and checks
   after the first, the 301st and so on. The weights of the best check are kept, which T3A calls
@@ -17,24 +17,3 @@ Splits, draws of hyper-parameters, sampling, losses and optimiser are DomainBed'
   others. Dropout and its like that a model has of its own stay in use.
 - On several devices, CORAL compares the images of each device among themselves.
 """
-
-from __future__ import annotations
-
-from acclimate.training.domains.coral import coral_penalty
-from acclimate.training.domains.hparams import Hyperparameters, draw_hparams, get_hparams
-from acclimate.training.domains.output import DomainResult
-from acclimate.training.domains.run import train_domains
-from acclimate.training.domains.settings import ALGORITHMS, DomainSettings
-from acclimate.zoo.named import load_trained
-
-__all__ = [
-    "ALGORITHMS",
-    "DomainResult",
-    "DomainSettings",
-    "Hyperparameters",
-    "coral_penalty",
-    "draw_hparams",
-    "get_hparams",
-    "load_trained",
-    "train_domains",
-]

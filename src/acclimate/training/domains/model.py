@@ -6,9 +6,8 @@ from torch import Tensor, nn
 
 from acclimate import zoo
 from acclimate.errors import BadInput, UnsuitableModel
-from acclimate.functional.norm import batch_norm_layers
 from acclimate.introspect import inspect_model
-from acclimate.training.domains.settings import DomainSettings
+from acclimate.training.settings import DomainSettings
 from acclimate.zoo.external import NormalizedModel
 from acclimate.zoo.named import is_own, load_named, replace_head
 from acclimate.zoo.torchvision_door import import_torchvision
@@ -86,12 +85,3 @@ def _load_domainbed(name: str) -> nn.Module:
         ) from error
     transforms = weights.transforms()
     return NormalizedModel(model, transforms.mean, transforms.std)
-
-
-def freeze_statistics(model: nn.Module) -> None:
-    """Let BatchNorm normalise by the statistics it has, and keep them; weights stay trainable.
-
-    To be called after every `train()`, which undoes it.
-    """
-    for layer in batch_norm_layers(model).values():
-        layer.eval()

@@ -13,12 +13,11 @@ from typing import Any
 
 from filelock import FileLock
 
-from acclimate.data.domains import DomainSet
-from acclimate.data.places import Progress
 from acclimate.errors import BadInput
-from acclimate.training.domains.output import DomainResult
-from acclimate.training.domains.run import train_domains
-from acclimate.training.domains.settings import DomainSettings
+from acclimate.training.results import DomainResult
+from acclimate.training.sets import DomainSet
+from acclimate.training.settings import DomainSettings
+from acclimate.training.trainer import Progress, train
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class SearchRun:
         """Name of the file with its weights."""
         held_out = "-".join(name.replace(" ", "_") for name in self.without)
         data = Path(self.settings.data).name
-        kind = f"{data}-{self.settings.algorithm}-without-{held_out}"
+        kind = f"{data}-{self.settings.objective}-without-{held_out}"
         return f"{kind}-trial-{self.trial}-seed-{self.seed}.safetensors"
 
 
@@ -119,7 +118,7 @@ def train_all(
     for run in runs:
         out = place / run.file
         with FileLock(out.with_suffix(".lock")):
-            found[run] = train_domains(
+            found[run] = train(
                 run.settings, out, resume=True, device=device, data=data, progress=progress
             )
         if tell is not None:

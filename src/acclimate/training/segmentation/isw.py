@@ -109,7 +109,8 @@ class SelectiveWhitening(nn.Module):
             raise UnsuitableModel(
                 "missing_layers",
                 "Expected a model with instance whitening in its first stages, found none. Add "
-                "acclimate.zoo.segmentation.InstanceWhitening layers, or remove --isw.",
+                "acclimate.zoo.segmentation.InstanceWhitening layers, or train with --objective "
+                "cross_entropy.",
                 layers=("InstanceWhitening",),
             )
         self._n_clusters, self._names = n_clusters, tuple(layers)

@@ -17,19 +17,20 @@ from acclimate.data.domain_sets import DOMAIN_SETS
 from acclimate.data.domain_split import split_keys
 from acclimate.data.domains import Domain, DomainSet, load_domains
 from acclimate.errors import AcclimateError, BadInput, InvalidConfig
+from acclimate.functional.rng import generator_at, seed_of
 from acclimate.storage import read_file, write_file
-from acclimate.training.domains import DomainSettings, load_trained, train_domains
-from acclimate.training.domains import run as run_module
-from acclimate.training.domains.loop import minibatches, pick_images
-from acclimate.training.domains.objective import VIEWS, DomainTrained
-from acclimate.training.domains.output import last_path
-from acclimate.training.domains.run import split_domains
-from acclimate.training.draws import generator_at, seed_of
-from acclimate.training.output import log_path
+from acclimate.training import DomainSettings
+from acclimate.training import train as train_model
+from acclimate.training.checkpoint import last_path, log_path
+from acclimate.training.domains import task as task_module
+from acclimate.training.domains.objective import VIEWS, DomainObjective
+from acclimate.training.domains.task import minibatches, pick_images, split_domains
+from acclimate.training.trainer import Trained
 from acclimate.zoo.catalog import CATALOG
+from acclimate.zoo.named import load_trained
 from tests.cli_models import CLASSES, tiny_cnn
 from tests.codes import raises, warns
-from tests.domains.samples import DOMAINS, make_set, make_settings, make_tree
+from tests.training.domains.samples import DOMAINS, make_set, make_settings, make_tree
 
 
 def weights(path: Path) -> dict[str, Tensor]:
@@ -40,7 +41,7 @@ def train(tmp_path: Path, name: str = "out", **changes: Any) -> Any:
     data = changes.pop("data_set", None) or make_set()
     options = changes.pop("options", {})
     out = tmp_path / f"{name}.safetensors"
-    return train_domains(make_settings(**changes), out, device="cpu", data=data, **options)
+    return train_model(make_settings(**changes), out, device="cpu", data=data, **options)
 
 
 def train_by_hand(settings: DomainSettings, data: DomainSet) -> nn.Module:
@@ -66,7 +67,7 @@ def train_by_hand(settings: DomainSettings, data: DomainSet) -> nn.Module:
             features = F.dropout(model[:6](x), hparams.dropout)
             logits = model[6](features)
             loss = F.cross_entropy(logits, torch.cat(labels))
-            if settings.algorithm == "coral":
+            if settings.objective == "coral":
                 a, b = features.split(hparams.batch_size)
                 means = (a.mean(0) - b.mean(0)).pow(2).mean()
                 covariances = (torch.cov(a.T) - torch.cov(b.T)).pow(2).mean()
@@ -80,8 +81,8 @@ def train_by_hand(settings: DomainSettings, data: DomainSet) -> nn.Module:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"algorithm": "erm"},
-        {"algorithm": "coral", "gamma": 3.0, "trial_seed": 2, "seed": 5},
+        {"objective": "erm"},
+        {"objective": "coral", "gamma": 3.0, "trial_seed": 2, "seed": 5},
     ],
 )
 def test_weights_are_those_of_a_loop_by_hand(tmp_path: Path, changes: dict[str, Any]) -> None:
@@ -166,15 +167,15 @@ def test_the_domain_held_out_is_not_looked_at(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="the test domain was read"):
         train(tmp_path, "other", data_set=data, test_domain="farm")
     # Two are held out for a leave-one-domain-out validation, in whatever order.
-    pair = train(tmp_path, "pair", algorithm="erm", data_set=data, test_domain=("shore", "farm"))
+    pair = train(tmp_path, "pair", objective="erm", data_set=data, test_domain=("shore", "farm"))
     assert list(pair.validation) == ["city"]
     one, two = (
-        make_settings(algorithm="erm", test_domain=names)
+        make_settings(objective="erm", test_domain=names)
         for names in (("farm", "shore"), ("shore", "farm"))
     )
     assert one == two
     with raises("duplicate", name="farm"):
-        train(tmp_path, "twice", algorithm="erm", data_set=data, test_domain=("farm", "Farm"))
+        train(tmp_path, "twice", objective="erm", data_set=data, test_domain=("farm", "Farm"))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_the_checkpoint_is_chosen_on_the_training_domains(
         assert [len(part) for part in held.values()] == [4, 4]
         return {"city": mean - 5, "farm": mean + 5}
 
-    monkeypatch.setattr(run_module, "measure", measure)
+    monkeypatch.setattr(task_module, "measure", measure)
     result = train(tmp_path, options={"keep_last": True})
     assert result.step == best
     assert result.mean == max(accuracies)
@@ -218,7 +219,7 @@ def test_validation_is_the_accuracy_on_what_is_held_out(tmp_path: Path) -> None:
 
 
 def test_a_head_of_other_classes_is_replaced(tmp_path: Path) -> None:
-    model = "tests.domains.samples:seven_classes"
+    model = "tests.training.domains.samples:seven_classes"
     result = train(tmp_path, model=model)
     loaded = load_trained(result.path)
     assert loaded(torch.rand(2, 3, 8, 8)).shape == (2, len(CLASSES))
@@ -246,7 +247,7 @@ def test_models_of_the_zoo_and_the_built_in_one(tmp_path: Path) -> None:
     for model in ("resnet9-cifar10", "builtin"):
         settings = make_settings(model=model, test_domain="plain", **short)
         out = tmp_path / f"{model}.safetensors"
-        result = train_domains(settings, out, device="cpu")
+        result = train_model(settings, out, device="cpu")
         assert list(result.validation) == ["negative", "sketch", "woven"]
         with torch.no_grad():
             assert load_trained(out)(torch.rand(2, 3, 32, 32)).shape == (2, 10)
@@ -254,7 +255,7 @@ def test_models_of_the_zoo_and_the_built_in_one(tmp_path: Path) -> None:
 
 def test_statistics_stay_frozen_and_dropout_is_before_the_head() -> None:
     model = tiny_cnn()
-    trained = DomainTrained(model, "6", 0.0, 0.5)
+    trained = Trained(model, DomainObjective("6", 0.0, 0.5), freezes_statistics=True)
     trained.train()
     assert not model[1].training
     assert model[3].training
@@ -282,7 +283,7 @@ def test_images_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     torn.write_bytes(b"no image")
     settings = make_settings(data=str(root), size=8, batch_size=16)
     with warns("unreadable_images", paths=(torn,)):
-        result = train_domains(settings, tmp_path / "out.safetensors", device="cpu")
+        result = train_model(settings, tmp_path / "out.safetensors", device="cpu")
     assert list(result.unreadable) == [str(torn)]
     _, card = read_file(result.path, "zoo")
     assert card["training"]["unreadable"] == result.unreadable
@@ -301,23 +302,23 @@ def test_broken_files_do_not_end_a_run_that_is_under_way(tmp_path: Path) -> None
     assert sorted(path for warning in caught for path in warning.paths) == sorted(torn)
     assert [len(train[name]) + len(held[name]) for name in names] == [22, 22]
     with warns("unreadable_images"):
-        result = train_domains(settings, tmp_path / "out.safetensors", device="cpu")
+        result = train_model(settings, tmp_path / "out.safetensors", device="cpu")
     assert sorted(result.unreadable) == sorted(map(str, torn))
     cats = sorted((root / "farm" / "cat").iterdir())
     for path in cats:
         path.write_bytes(b"no image")
     with warns("unreadable_images"), raises("unreadable_images", paths=tuple(cats)):
-        train_domains(settings, tmp_path / "other.safetensors", device="cpu")
+        train_model(settings, tmp_path / "other.safetensors", device="cpu")
 
 
 @pytest.mark.parametrize(
     ("changes", "kind", "code", "about"),
     [
         (
-            {"algorithm": "corla"},
+            {"objective": "corla"},
             InvalidConfig,
-            "unknown_name",
-            {"kind": "algorithm", "name": "corla", "known": ("erm", "coral")},
+            "invalid_options",
+            {"problems": lambda found: set(found) == {"objective"}},
         ),
         (
             {"data": "pcas"},
@@ -333,10 +334,25 @@ def test_broken_files_do_not_end_a_run_that_is_under_way(tmp_path: Path) -> None
             "conflicting_options",
             {"options": ("pretrained", "weights")},
         ),
-        ({"algorithm": "erm", "gamma": 1.0}, InvalidConfig, "not_applicable", {"option": "gamma"}),
-        ({"steps": 0}, InvalidConfig, "out_of_range", {"option": "steps", "found": 0}),
-        ({"lr": -1.0}, InvalidConfig, "out_of_range", {"option": "lr", "found": -1.0}),
-        ({"dropout": 1.0}, InvalidConfig, "out_of_range", {"option": "dropout", "found": 1.0}),
+        ({"objective": "erm", "gamma": 1.0}, InvalidConfig, "not_applicable", {"option": "gamma"}),
+        (
+            {"steps": 0},
+            InvalidConfig,
+            "invalid_options",
+            {"problems": lambda found: set(found) == {"steps"}},
+        ),
+        (
+            {"lr": -1.0},
+            InvalidConfig,
+            "invalid_options",
+            {"problems": lambda found: set(found) == {"lr"}},
+        ),
+        (
+            {"dropout": 1.0},
+            InvalidConfig,
+            "invalid_options",
+            {"problems": lambda found: set(found) == {"dropout"}},
+        ),
         ({"batch_size": 1}, InvalidConfig, "out_of_range", {"option": "batch_size", "found": 1}),
         (
             {"batch_size": 5, "devices": 2},
@@ -344,7 +360,12 @@ def test_broken_files_do_not_end_a_run_that_is_under_way(tmp_path: Path) -> None
             "out_of_range",
             {"option": "batch_size", "found": 5},
         ),
-        ({"precision": "8"}, InvalidConfig, "unknown_name", {"kind": "precision", "name": "8"}),
+        (
+            {"precision": "8"},
+            InvalidConfig,
+            "invalid_options",
+            {"problems": lambda found: set(found) == {"precision"}},
+        ),
     ],
 )
 def test_settings_that_make_no_sense(
@@ -360,7 +381,7 @@ def test_runs_that_make_no_sense(tmp_path: Path) -> None:
     with raises("too_few_domains", expected=2, found=1):
         train(tmp_path, data_set=make_set(domains=("city", "shore")))
     with raises("too_few_domains", expected=1, found=0):
-        train(tmp_path, algorithm="erm", test_domain=DOMAINS)
+        train(tmp_path, objective="erm", test_domain=DOMAINS)
     # The first step of Adam moves a weight by the whole rate: layers behind each other overflow.
     with raises("diverged", step=2):
         train(tmp_path, lr=1e30, batch_size=8)
@@ -373,7 +394,7 @@ def test_runs_that_make_no_sense(tmp_path: Path) -> None:
 
 
 def test_hyper_parameters_are_those_of_the_trial_unless_given() -> None:
-    plain = DomainSettings(algorithm="coral", model="resnet50", data="pacs", test_domain="photo")
+    plain = DomainSettings(objective="coral", model="resnet50", data="pacs", test_domain="photo")
     assert plain.hparams.lr == 5e-5
     assert plain.hparams.batch_size == 32
     drawn = replace(plain, hparams_seed=4, trial_seed=1)
@@ -382,6 +403,6 @@ def test_hyper_parameters_are_those_of_the_trial_unless_given() -> None:
     given = replace(drawn, lr=1e-3)
     assert given.hparams == replace(drawn.hparams, lr=1e-3)
     assert given.command == (
-        "acclimate train --algorithm coral --model resnet50 --data pacs --test-domain photo "
-        "--lr 0.001 --hparams-seed 4 --trial-seed 1"
+        "acclimate train --task domains --model resnet50 --data pacs --objective coral "
+        "--test-domain photo --lr 0.001 --hparams-seed 4 --trial-seed 1"
     )

@@ -11,9 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from acclimate.training.segmentation import SelectiveWhitening, select_pairs, whitening_loss
 from acclimate.training.segmentation.clustering import cluster_line
-from acclimate.training.segmentation.isw import find_variances
+from acclimate.training.segmentation.isw import (
+    SelectiveWhitening,
+    find_variances,
+    select_pairs,
+    whitening_loss,
+)
 from acclimate.zoo.segmentation import InstanceWhitening
 from tests.codes import raises
 

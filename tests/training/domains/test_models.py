@@ -14,13 +14,14 @@ from torch import nn
 
 from acclimate import zoo
 from acclimate.storage import read_file
-from acclimate.training.domains import load_trained, train_domains
+from acclimate.training import train
 from acclimate.training.domains import model as model_module
 from acclimate.training.domains.model import build_model, full_name
 from acclimate.zoo.external import NormalizedModel
+from acclimate.zoo.named import load_trained
 from tests.cli_models import CLASSES
 from tests.codes import raises
-from tests.domains.samples import make_set, make_settings
+from tests.training.domains.samples import make_set, make_settings
 
 
 def make_net(n_classes: int = 1000) -> nn.Module:
@@ -60,7 +61,7 @@ def test_a_model_of_timm_begins_with_its_published_weights(
 ) -> None:
     out = tmp_path / "out.safetensors"
     settings = make_settings(model="timm:tinynet", pretrained=True, lr=1e-12)
-    train_domains(settings, out, device="cpu", data=make_set())
+    train(settings, out, device="cpu", data=make_set())
     assert asked == [{"name": "tinynet", "pretrained": True, "n": 1000}]
     tensors, card = read_file(out, "zoo")
     assert torch.allclose(tensors["0.weight"], torch.tensor(0.125))
@@ -73,11 +74,11 @@ def test_a_model_of_timm_begins_with_its_published_weights(
         assert torch.equal(zoo.load("timm:tinynet", out)(x), logits)
     assert logits.shape == (2, len(CLASSES))
     fresh = make_settings(model="timm:tinynet", steps=1)
-    train_domains(fresh, tmp_path / "fresh.safetensors", device="cpu", data=make_set())
+    train(fresh, tmp_path / "fresh.safetensors", device="cpu", data=make_set())
     assert asked[-1] == {"name": "tinynet", "pretrained": False, "n": len(CLASSES)}
     unknown = make_settings(model="timm:tinynt")
     with raises("unknown_name", kind="model", name="tinynt", known=("tinynet",)):
-        train_domains(unknown, tmp_path / "no.safetensors", device="cpu", data=make_set())
+        train(unknown, tmp_path / "no.safetensors", device="cpu", data=make_set())
 
 
 class Weights(dict[str, Any]):
@@ -135,7 +136,7 @@ def test_the_message_names_the_address_of_weights_that_cannot_be_downloaded(
 
 
 def test_a_model_without_a_linear_head_is_refused() -> None:
-    settings = make_settings(model="tests.domains.test_models:make_convolutional")
+    settings = make_settings(model="tests.training.domains.test_models:make_convolutional")
     with raises("head_not_found", candidates=()):
         build_model(settings, torch.rand(2, 3, 8, 8), 4)
     two = make_settings(model="tests.cli_models:two_outputs")

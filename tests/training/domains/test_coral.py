@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.training.domains import Hyperparameters, coral_penalty, draw_hparams, get_hparams
+from acclimate.training.domains.hparams import Hyperparameters, draw_hparams, get_hparams
+from acclimate.training.domains.objective import coral_penalty
 from tests.codes import raises
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 import torch
 
 from acclimate.storage import read_file
-from acclimate.training.domains import DomainResult, get_hparams
+from acclimate.training import DomainResult
+from acclimate.training.domains.hparams import get_hparams
 from acclimate.training.domains.search import SearchRun, list_runs, train_all
 from tests.codes import raises
-from tests.domains.samples import make_set, make_settings
+from tests.training.domains.samples import make_set, make_settings
 
 BASE = make_settings(
-    algorithm="erm", lr=None, batch_size=None, weight_decay=None, dropout=None, steps=2
+    objective="erm", lr=None, batch_size=None, weight_decay=None, dropout=None, steps=2
 )
 
 

@@ -15,13 +15,11 @@ import pytest
 import torch
 
 from acclimate.storage import read_file
-from acclimate.training.checkpoint import checkpoint_path
-from acclimate.training.domains import DomainResult, train_domains
-from acclimate.training.domains.output import last_path
-from acclimate.training.output import log_path
+from acclimate.training import DomainResult, train
+from acclimate.training.checkpoint import checkpoint_path, last_path, log_path
 from tests.codes import raises
-from tests.domains.samples import make_set, make_settings
 from tests.paths import ROOT
+from tests.training.domains.samples import make_set, make_settings
 
 
 class Cut(Exception):
@@ -40,7 +38,7 @@ def cut_after(n_steps: int) -> Any:
 
 def run(out: Path, changes: dict[str, Any] | None = None, **options: Any) -> DomainResult:
     settings = make_settings(**(changes or {}))
-    return train_domains(settings, out, device="cpu", data=make_set(), **options)
+    return train(settings, out, device="cpu", data=make_set(), **options)
 
 
 def assert_same(path: Path, other: Path) -> None:
@@ -75,7 +73,7 @@ def run_whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
         ({}, [1]),  # before the first checkpoint: from the beginning
         ({}, [3]),  # between two checks, one step after a checkpoint
         ({}, [4]),  # after a step, before its check
-        ({"algorithm": "erm"}, [3, 5, 6]),
+        ({"objective": "erm"}, [3, 5, 6]),
         ({"precision": "bf16-mixed"}, [5]),
     ],
 )
@@ -114,10 +112,10 @@ def test_a_process_that_was_killed_is_gone_on_with(run_whole: Whole, tmp_path: P
     out = tmp_path / "killed.safetensors"
     code = (
         "import sys, torch; torch.set_num_threads(1)\n"
-        "from acclimate.training.domains import train_domains\n"
-        "from tests.domains.samples import make_set, make_settings\n"
-        "run = make_settings(model='tests.domains.samples:mortal_cnn')\n"
-        "train_domains(run, sys.argv[1], device='cpu', data=make_set(), save_every=1)\n"
+        "from acclimate.training import train\n"
+        "from tests.training.domains.samples import make_set, make_settings\n"
+        "run = make_settings(model='tests.training.domains.samples:mortal_cnn')\n"
+        "train(run, sys.argv[1], device='cpu', data=make_set(), save_every=1)\n"
     )
     killed = subprocess.run(
         [sys.executable, "-c", code, str(out)],
@@ -128,7 +126,7 @@ def test_a_process_that_was_killed_is_gone_on_with(run_whole: Whole, tmp_path: P
     assert killed.returncode == -signal.SIGKILL
     assert checkpoint_path(out).exists()
     assert not out.exists()
-    changes = {"model": "tests.domains.samples:mortal_cnn"}
+    changes = {"model": "tests.training.domains.samples:mortal_cnn"}
     run(out, changes, resume=True)
     assert_same(run_whole(**changes).path, out)
 
