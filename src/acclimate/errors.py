@@ -240,6 +240,7 @@ class BadInput(AcclimateError, ValueError):
         "weights_unavailable": "The published weights of `name` cannot be downloaded.",
         # Suites, workers and selection
         "cluster_unreachable": "No Ray cluster can be used at `address`.",
+        "folder_not_shared": "The node `node` of a cluster does not see the folder `path`.",
         "insufficient_resources": "No node has the resources `required`.",
         "malformed_file": "`path` is not written in the expected format.",
         "models_not_trained": "The jobs of `name` need models that have not been trained yet.",
