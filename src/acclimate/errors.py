@@ -370,6 +370,8 @@ class ServerBusy(AcclimateError, RuntimeError):
 
     codes: ClassVar[Mapping[str, str]] = {
         "queue_full": "The queue of the stream `stream` is full.",
+        "replica_lost": "The replica that had the request was lost.",
+        "stream_elsewhere": "Another server has the stream `stream`.",
         "shutting_down": "The server shuts down, or one of its threads has failed.",
     }
 

@@ -477,7 +477,8 @@ class NodeRunner:
         messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
         job = self._thread.submit(self._run, spec, place, sums, messages.put)
         job.add_done_callback(lambda job: messages.put(None))
-        yield from iter(messages.get, None)
+        while (message := messages.get()) is not None:
+            yield message
         yield job.result(), 0, 0, ""
 
     def close(self) -> None:
