@@ -223,6 +223,17 @@ def test_ray_is_started_here_and_a_job_that_kills_its_worker_is_given_up(
     check_same(tmp_path / "out", tmp_path / "local")
 
 
+@pytest.mark.slow
+def test_a_run_ends_with_one_error_if_nodes_do_not_see_its_folder(
+    ray_environment, tmp_path: Path, monkeypatch
+) -> None:
+    """The driver expects another content than the nodes see."""
+    monkeypatch.setattr("acclimate.bench.ray.sha256_of", lambda path: "another")
+    with raises("folder_not_shared", BadInput, path=tmp_path / "out"):
+        run_suite(make_suite("norm"), tmp_path / "out", engine="ray", n_workers=1)
+    assert [own.state for own in Store(tmp_path / "out").statuses()] == ["waiting"]
+
+
 def test_a_cluster_that_is_not_there_is_refused(ray_environment, tmp_path: Path) -> None:
     for address in ("ray://nowhere:10001", "127.0.0.1:1"):
         with raises("cluster_unreachable", BadInput, address=address):

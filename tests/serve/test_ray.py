@@ -289,4 +289,4 @@ def test_streams_continue_when_a_replica_is_killed_under_load(
         # Every request was answered, or its client has seen an error that it may repeat.
         assert set(client.failed) <= {429, 503}
         assert client.answered + 4 * len(client.failed) == client.n_sent
-    assert serve.status().applications["default"].status == "RUNNING"
+    wait_until(lambda: serve.status().applications["default"].status == "RUNNING")

@@ -63,6 +63,8 @@ from acclimate.zoo.readers import sha256_of
 _LOOK_AT_NODES_EVERY, _WAIT_FOR_NODES = 2.0, 120.0
 # Seconds in which an address must answer.
 _ANSWER = 10.0
+# How often Ray restarts one actor; then another actor takes its place.
+_RESTARTS = 4
 # An actor can be closed while it runs a job.
 _CONCURRENCY = 3
 
@@ -204,7 +206,7 @@ class RayExecutor:
             num_cpus=n_cpus,
             num_gpus=n_gpus,
             max_concurrency=_CONCURRENCY,
-            max_restarts=-1,
+            max_restarts=_RESTARTS,
             scheduling_strategy="SPREAD",
             runtime_env={"env_vars": limit_threads(n_cpus)},
         )
@@ -255,6 +257,9 @@ class RayExecutor:
             try:
                 message = worker.receive()
             except self._ray.exceptions.RayError as error:
+                cause = getattr(error, "cause", None)
+                if isinstance(cause, BadInput):  # of `start`; errors of jobs are in their folders
+                    raise cause from error
                 worker.lose(error)
                 if not isinstance(error, self._ray.exceptions.ActorDiedError):
                     self._restarting.append(worker.actor)  # Ray restarts it
@@ -284,7 +289,8 @@ class RayWorker(Worker):
     ) -> None:
         super().__init__()
         self.actor = actor
-        self.answer: Any = actor.start.remote(suite)
+        # Ray waits until the actor is there, on whichever node.
+        self.answer: Any = actor.start.options(max_task_retries=-1).remote(suite)
         self._ray, self._storage = ray, storage
         self._node, self._error, self._closing = "", "ended", None
         self._folder: JobFolder | None = None

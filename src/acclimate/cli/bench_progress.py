@@ -81,7 +81,7 @@ def show_events(jobs: Mapping[str, Entry]) -> Iterator[Callable[[Event], None]]:
 
 def _tell(event: Event, meter: Meter) -> str:
     """Return one line on what has just happened, and how far the suite is."""
-    what = {"finished": "done", "retried": "taken up again"}.get(event.kind, event.kind)
+    what = {"finished": "done", "retried": "tried again"}.get(event.kind, event.kind)
     more = f": {event.text}" if event.text else ""
     left = _tell_left(meter)
     return f"{what}: {_name(event.entry)}{more} [{_count(meter)}{f', {left}' if left else ''}]"
