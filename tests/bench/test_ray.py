@@ -8,6 +8,8 @@ import os
 import shutil
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
@@ -33,6 +36,7 @@ from acclimate.bench.ray import (
     NodeRunner,
     NodeSink,
     RayExecutor,
+    RayWorker,
     Storage,
     import_ray,
 )
@@ -462,6 +466,73 @@ def test_a_node_that_does_not_see_the_folder_is_refused(ray_environment, tmp_pat
         with raises("folder_not_shared", BadInput, path=tmp_path):
             node.start((path, found))
     node.close()
+
+
+@pytest.mark.parametrize("has_storage", [False, True])
+def test_an_actor_that_is_closed_leaves_a_checkpoint(
+    ray_environment: Path, tmp_path: Path, monkeypatch, has_storage: bool
+) -> None:
+    """It waits at a gate that is opened when it was asked to close; another actor resumes."""
+    ray_environment.unlink(missing_ok=True)
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
+    storage = Storage((tmp_path / "storage").as_uri()) if has_storage else None
+    root = tmp_path / ("storage" if has_storage else "suite")
+    place = "jobs/a" if has_storage else str(root / "jobs" / "a")
+    options = RunOptions(artifacts=tmp_path / "artifacts", manner=Manner(command="by hand"))
+    spec = make_spec("bn_ema", **LONG)
+
+    def start() -> tuple[NodeRunner, Iterator[Message]]:
+        node = NodeRunner(options, str(Path.cwd()), None, None, storage)
+        return node, node.run(spec, place, {})
+
+    node, messages = start()
+    assert next(messages)[0] == "started"
+    while next(messages)[1] < 2:
+        pass
+    closing = threading.Thread(target=node.close)
+    closing.start()
+    time.sleep(0.1)
+    ray_environment.touch()
+    *_, last = messages
+    closing.join()
+    assert last[0] == "stopped"
+    records = (root / "jobs" / "a" / "records.jsonl").read_bytes()
+    point = json.loads((root / "jobs" / "a" / "checkpoint.json").read_text())
+    assert 2 <= point["n_batches"] == records.count(b"\n") < 15
+    node, messages = start()
+    assert [kind for kind, *_ in messages][-1] == "finished"
+    node.close()
+    check_alone(spec, root / "jobs" / "a", tmp_path / "alone")
+
+
+def test_a_job_of_another_process_is_busy_and_its_folder_is_left_alone(tmp_path: Path) -> None:
+    """The folder is held by somebody else; with a storage, whose copy is older."""
+    storage, folder = Storage((tmp_path / "storage").as_uri()), JobFolder(tmp_path / "jobs" / "a")
+    folder.make()
+    (folder.path / "records.jsonl").write_text("older")
+    storage.upload(folder.path, "jobs/a")
+    (folder.path / "records.jsonl").write_text("newer")
+
+    class FakeActor:
+        def __getattr__(self, name: str) -> Any:
+            return self
+
+        def __call__(self, *arguments: Any, **options: Any) -> Any:
+            return self
+
+    class Reference:
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+    ray = FakeActor()
+    ray.ObjectRef, ray.put, ray.get = Reference, Reference, lambda ref: ref.value
+    worker = RayWorker(ray, FakeActor(), None, storage)
+    worker.is_ready = True
+    with folder.hold():
+        worker.begin(make_spec("norm"), folder)
+        assert worker.receive()[0] == "busy"
+        worker.end(0.0)
+    assert (folder.path / "records.jsonl").read_text() == "newer"
 
 
 class Cut(Storage):

@@ -194,6 +194,9 @@ def cluster() -> Iterator[Path]:
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_worker_niceness": "0",
             "OMP_NUM_THREADS": "1",
+            # Seconds; on a busy machine the proxy takes longer to start than the usual 5.
+            "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+            "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
         }.items():
             patch.setenv(name, value)
         patch.delenv("RAY_ADDRESS", raising=False)

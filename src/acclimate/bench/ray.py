@@ -297,15 +297,15 @@ class RayWorker(Worker):
         self._held = ExitStack()
 
     def begin(self, spec: JobSpec, folder: JobFolder) -> None:
-        self._folder = folder
         folder.make()
         place = str(folder.path.resolve())
         if self._storage is not None:
-            place = f"{folder.path.parent.name}/{folder.path.name}"
+            place = _name(folder)
             is_mine = self._held.enter_context(folder.hold())
             if not is_mine:
                 self.answer = self._ray.put(("busy", 0, 0, ""))
                 return
+            self._folder = folder
         folder.describe(spec)
         if self._storage is not None and not self._storage.list_files(place):
             self._storage.upload(folder.path, place)
@@ -347,12 +347,10 @@ class RayWorker(Worker):
 
     def _leave(self) -> None:
         """Let go of the job; what is in the storage is copied here."""
-        self.answer = None
-        if self._storage is not None and self._folder is not None:
-            path = self._folder.path
-            self._storage.download(f"{path.parent.name}/{path.name}", path)
-        self._folder = None
-        self._held.close()
+        folder, self.answer, self._folder = self._folder, None, None
+        with self._held:
+            if self._storage is not None and folder is not None:
+                self._storage.download(_name(folder), folder.path)
 
 
 class Assets:
@@ -690,6 +688,11 @@ class Storage:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
         return True
+
+
+def _name(folder: JobFolder) -> str:
+    """Return the name of a run folder in a storage."""
+    return f"{folder.path.parent.name}/{folder.path.name}"
 
 
 def _is_kept(name: str) -> bool:
