@@ -259,7 +259,11 @@ def make_application(
 
     many = {"num_replicas": replicas, "max_ongoing_requests": 256, **options}
     deployment = serve.deployment(name="Replica", **many)(Sticky)
-    router = serve.deployment(name="Router", max_ongoing_requests=1024)(Router)
+    router = serve.deployment(
+        name="Router",
+        max_ongoing_requests=1024,
+        ray_actor_options={"num_cpus": 0},  # it only passes requests on
+    )(Router)
     application: Application = router.bind(
         deployment.bind(make_engine, place, engine, limits), token, limits.max_body
     )
