@@ -408,9 +408,9 @@ class Processes:
 
     def wait(self, workers: Sequence[Worker], seconds: float, report: Report) -> None:
         own = [worker for worker in workers if isinstance(worker, WorkerProcess)]
-        heard = connection.wait([worker.channel for worker in own], seconds)
+        ready = connection.wait([worker.channel for worker in own], seconds)
         for worker in own:
-            if worker.channel in heard:
+            if worker.channel in ready:
                 report(worker, worker.receive())
             elif worker.process.poll() is not None:  # what it has started may keep the channel open
                 report(worker, None)
