@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from acclimate.process import count_cores, limit_threads, share_threads
+
 # Counts the pages that the kernel gives for 5 buffers of 48 MB, after others were used. Large pages
 # are switched off (PR_SET_THP_DISABLE is 41), so that there are as many of them everywhere.
 FAULTS = """
@@ -71,3 +73,17 @@ def test_what_comes_too_late_is_not_claimed():
     code += "from acclimate.process import tune_process; print(tune_process())"
     assert "OMP_WAIT_POLICY" not in run(code).stdout
     assert "malloc" not in run(code, MALLOC_MMAP_THRESHOLD_="1000000").stdout
+
+
+def test_cores_are_divided(monkeypatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("acclimate.process.count_cores", lambda: 8)
+    assert [share_threads(n) for n in (1, 2, 3, 8, 20)] == [8, 4, 2, 1, 1]
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert set(limit_threads(3).values()) == {"3", "PASSIVE"}
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert [share_threads(n) for n in (1, 2, 8)] == [3, 3, 1]
+
+
+def test_cores_are_counted() -> None:
+    assert count_cores() >= 1

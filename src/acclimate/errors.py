@@ -240,6 +240,7 @@ class BadInput(AcclimateError, ValueError):
         "weights_unavailable": "The published weights of `name` cannot be downloaded.",
         # Suites, workers and selection
         "cluster_unreachable": "No Ray cluster can be used at `address`.",
+        "folder_not_shared": "The node `node` of a cluster does not see the folder `path`.",
         "insufficient_resources": "No node has the resources `required`.",
         "malformed_file": "`path` is not written in the expected format.",
         "models_not_trained": "The jobs of `name` need models that have not been trained yet.",
@@ -369,6 +370,8 @@ class ServerBusy(AcclimateError, RuntimeError):
 
     codes: ClassVar[Mapping[str, str]] = {
         "queue_full": "The queue of the stream `stream` is full.",
+        "replica_lost": "The replica that had the request was lost.",
+        "stream_elsewhere": "Another server has the stream `stream`.",
         "shutting_down": "The server shuts down, or one of its threads has failed.",
     }
 

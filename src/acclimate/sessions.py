@@ -303,7 +303,8 @@ class Sessions:
 
     def __contains__(self, stream: object) -> bool:
         with self._lock:
-            return stream in self._in_memory or stream in self._on_disk
+            is_known = stream in self._in_memory or stream in self._on_disk
+            return is_known or (isinstance(stream, str) and self.path(stream).is_file())
 
     def save(self, stream: str | None = None) -> None:
         """Write one session, or all that are in memory, to their files; each file atomically."""
@@ -391,7 +392,7 @@ class Sessions:
         if self._active == stream:
             return self._in_memory[stream], adapted
         session = self._in_memory.get(stream)
-        if session is None and (stream in self._on_disk or self._path(stream).is_file()):
+        if session is None and (stream in self._on_disk or self.path(stream).is_file()):
             session = self._read(stream)
         if session is None:
             self._check_room(stream)
@@ -471,7 +472,8 @@ class Sessions:
 
     # Files --------------------------------------------------------------------------------------
 
-    def _path(self, stream: str) -> Path:
+    def path(self, stream: str) -> Path:
+        """Return the file of a stream, which need not exist."""
         # An id may have characters that file names must not have, or differ in case only.
         return self._folder / f"{hashlib.sha256(stream.encode()).hexdigest()[:40]}{_SUFFIX}"
 
@@ -481,7 +483,7 @@ class Sessions:
         if session.state is None:
             session.state = self._pack(self._known_adapted().snapshot().tree)
         tensors, skeleton = flatten_tree({name: getattr(session, name) for name in _TREES})
-        path = self._path(stream)
+        path = self.path(stream)
         card = {
             **self._known_adapted()._identity(),
             "id": stream,
@@ -493,7 +495,7 @@ class Sessions:
         self._on_disk[stream] = path
 
     def _read(self, stream: str) -> _Session:
-        path = self._on_disk.get(stream) or self._path(stream)
+        path = self._on_disk.get(stream) or self.path(stream)
         tensors, card = read_file(path, _KIND)
         self._known_adapted()._check_identity(str(path), card)
         if card.get("id") != stream:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from acclimate.bench import JobSpec, Preparing
-from acclimate.bench.attempt import End, Setup, Tries
 from acclimate.bench.folder import JobFolder
 from acclimate.bench.job import Manner
+from acclimate.bench.schedule import End, Message, Runner, RunOptions
 from tests.paths import ROOT
 
 VOLATILE = ("ms", "peak_memory")
@@ -38,15 +38,15 @@ def run_once(
     """Try a job in this process; asked to stop after so many batches."""
     n_batches = -1  # as the first message says where it begins
 
-    def tell(kind: str, done: int, total: int, text: str) -> None:
+    def count(message: Message) -> None:
         nonlocal n_batches
-        n_batches += kind == "progress"
+        n_batches += message[0] == "progress"
 
-    setup = Setup(
+    options = RunOptions(
         artifacts=artifacts or folder.parent / "artifacts", manner=Manner(command="by hand")
     )
-    tries = Tries(setup, tell, lambda: stop_after is not None and n_batches >= stop_after)
-    return tries.run(spec, JobFolder(folder))
+    runner = Runner(options, count, lambda: stop_after is not None and n_batches >= stop_after)
+    return runner.run(spec, JobFolder(folder))
 
 
 def run_to_failure(spec: JobSpec, folder: Path) -> BaseException:

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from acclimate.bench import Entry, Event, JobSpec
-from acclimate.bench.events import Meter, weigh
 from acclimate.cli.main import app
 from acclimate.errors import BadInput, UnknownMethod
 from tests.codes import raises
@@ -107,42 +105,3 @@ def test_mistakes_are_refused_before_anything_is_made(suite: Path, tmp_path: Pat
 def test_help_has_an_example(command: str) -> None:
     text = call(command, "--help").output
     assert f"Example: acclimate bench {command}" in " ".join(text.split())
-
-
-def test_the_time_left_is_guessed_from_the_work_done(monkeypatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    jobs = {
-        "a": Entry(JobSpec(method="source"), "a"),
-        "b": Entry(JobSpec(method="tent"), "b"),
-        "c": Entry(JobSpec(method="tent"), "c"),
-        "d": Entry(JobSpec(method="source"), "d"),
-    }
-    assert (weigh(jobs["a"].spec), weigh(jobs["b"].spec)) == (1, 3)
-    memo = JobSpec(method="memo", protocol={"batch_size": 10})
-    assert weigh(memo) > 10
-    meter = Meter(jobs)
-
-    def tell(kind, name, done=0, total=0) -> None:
-        meter.take(Event(kind, name, jobs[name], done, total))
-
-    tell("found", "d")
-    tell("started", "a")
-    assert (meter.n_done, meter.seconds_left) == (1, None)
-    clock[0] = 10.0
-    tell("progress", "a", 0, 20)
-    tell("progress", "a", 10, 20)
-    # 10 of 20 + 3·20 + 3·20 are done in ten seconds.
-    assert meter.work == (10, 140)
-    assert meter.seconds_left == pytest.approx(130)
-    tell("finished", "a")
-    tell("started", "b")
-    # The first 15 batches were done before: nobody knows how long they took.
-    tell("progress", "b", 15, 20)
-    tell("progress", "b", 16, 20)
-    assert meter.work == (23, 20 + 15 + 60)
-    assert meter.running == {"b": (16, 20)}
-    tell("failed", "b")
-    tell("retried", "c")
-    assert (meter.n_done, meter.n_failed, meter.running) == (2, 1, {})
-    assert meter.work == (23, 23 + 60)

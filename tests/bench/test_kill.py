@@ -125,7 +125,7 @@ def test_the_command_and_its_workers_are_killed_and_interrupted(
     os.killpg(first.pid, signal.SIGINT)
     _, said = first.communicate(timeout=300)
     assert first.returncode != 0
-    assert said.count("taken up again: ") == 1
+    assert said.count("tried again: ") == 1
     assert "was terminated by SIGKILL" in said
     assert "Run the same command again to resume." in said
     with pytest.raises(ProcessLookupError):

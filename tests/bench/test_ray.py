@@ -1,27 +1,54 @@
-"""The Ray engine on a real cluster of two nodes on this machine, one of which is killed."""
+"""The Ray engine: on a cluster of two nodes, one of which is killed; and its parts alone."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
+import shutil
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from acclimate.bench import Entry, Event, Store, Suite, run_suite
-from acclimate.bench.ray_engine import Slots, import_ray
+from acclimate.bench import materials as own_materials
+from acclimate.bench.folder import JobFolder
+from acclimate.bench.hashes import file_sha256
+from acclimate.bench.job import Manner
+from acclimate.bench.materials import Materials
+from acclimate.bench.ray import (
+    Assets,
+    NodeMaterials,
+    NodeRunner,
+    NodeSink,
+    RayExecutor,
+    RayWorker,
+    Storage,
+    import_ray,
+)
+from acclimate.bench.schedule import End, Message, Runner, RunOptions
+from acclimate.bench.spec import JobSpec, Preparing
 from acclimate.cli.main import app
 from acclimate.errors import BadInput, MissingExtra
-from tests.bench.jobs import environment, make_spec, stable, stable_suite, sums
+from tests.bench.jobs import environment, make_spec, run_once, stable, stable_suite, sums
+from tests.bench.models import N_CLASSES, tiny
 from tests.bench.processes import find_children
 from tests.codes import raises
+from tests.images import write_images
 
 # Seconds on free cores; most of it is the start of processes.
 pytestmark = pytest.mark.timeout(600)
@@ -104,27 +131,32 @@ def ray_environment() -> Iterator[Path]:
         yield gate
 
 
-@pytest.fixture(scope="module")
-def survived(ray_environment, tmp_path_factory) -> Iterator[tuple[Path, Watcher]]:
+@pytest.fixture(scope="module", params=["shared", "storage"])
+def survived(request, ray_environment, tmp_path_factory) -> Iterator[tuple[Path, Watcher]]:
     """A suite on two nodes with one core each, of which one is lost."""
     from ray.cluster_utils import Cluster
 
-    out = tmp_path_factory.mktemp("ray") / "out"
+    root = tmp_path_factory.mktemp("ray")
+    ray_environment.unlink(missing_ok=True)
     memory = {"object_store_memory": 100_000_000}
     head = {"num_cpus": 1, "include_dashboard": False, **memory}
     cluster = Cluster(initialize_head=True, head_node_args=head)
+    options: dict[str, Any] = {}
+    if request.param == "storage":
+        options["storage"] = (root / "storage").as_uri()
     try:
         watcher = Watcher(cluster.add_node(num_cpus=1, **memory), ray_environment)
         cluster.wait_for_nodes()
         run_suite(
             make_suite(*SPECS),
-            out,
+            root / "out",
             engine="ray",
             address=cluster.address,
             on_event=watcher,
             checkpoint_every=2,
+            **options,
         )
-        yield out, watcher
+        yield root / "out", watcher
     finally:
         cluster.shutdown()
 
@@ -150,7 +182,8 @@ def test_all_that_a_killed_node_left_is_done_by_the_other(
     assert len(found) == len(GOOD)
     check_same(out, tmp_path / "local")
     assert not list(out.glob("jobs/*/*.state"))
-    assert len(list((out / "artifacts").glob("*.acclimate"))) == 1
+    stages = [event.text for event in watcher.events if event.kind == "stage"]
+    assert stages.count("preparing an artifact") == 1
 
 
 @pytest.mark.slow
@@ -194,6 +227,17 @@ def test_ray_is_started_here_and_a_job_that_kills_its_worker_is_given_up(
     check_same(tmp_path / "out", tmp_path / "local")
 
 
+@pytest.mark.slow
+def test_a_run_ends_with_one_error_if_nodes_do_not_see_its_folder(
+    ray_environment, tmp_path: Path, monkeypatch
+) -> None:
+    """The driver expects another content than the nodes see."""
+    monkeypatch.setattr("acclimate.bench.ray.sha256_of", lambda path: "another")
+    with raises("folder_not_shared", BadInput, path=tmp_path / "out"):
+        run_suite(make_suite("norm"), tmp_path / "out", engine="ray", n_workers=1)
+    assert [own.state for own in Store(tmp_path / "out").statuses()] == ["waiting"]
+
+
 def test_a_cluster_that_is_not_there_is_refused(ray_environment, tmp_path: Path) -> None:
     for address in ("ray://nowhere:10001", "127.0.0.1:1"):
         with raises("cluster_unreachable", BadInput, address=address):
@@ -226,8 +270,8 @@ def test_what_cannot_be_asked_for_is_refused(tmp_path: Path) -> None:
             run_suite(suite, tmp_path, engine="ray", **options)
 
 
-class FakeCluster:
-    """Says which nodes there are."""
+class FakeRay:
+    """Knows which nodes there are."""
 
     def __init__(self, *resources: dict[str, float]) -> None:
         self.alive = [{"Alive": True, "Resources": own} for own in resources]
@@ -235,22 +279,309 @@ class FakeCluster:
     def nodes(self) -> list[dict[str, Any]]:
         return [*self.alive, {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}}]
 
+    def count(self, n_cpus: int, n_gpus: float, n_workers: int | None = None) -> RayExecutor:
+        executor = RayExecutor.__new__(RayExecutor)
+        executor.note_needs(self, n_workers, n_cpus, n_gpus)
+        return executor
+
 
 def test_jobs_are_counted_that_the_nodes_have_room_for(monkeypatch) -> None:
-    cluster = FakeCluster({"CPU": 3.0}, {"CPU": 5.0, "GPU": 1.0})
-    assert Slots(cluster, 2, 0).count() == 3
-    assert Slots(cluster, 2, 0.5).count() == 2
-    with raises("insufficient_resources", BadInput, required={"CPU": 8, "GPU": 1}):
-        Slots(cluster, 8, 1).count()
+    cluster = FakeRay({"CPU": 3.0}, {"CPU": 5.0, "GPU": 1.0})
     clock = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    slots = Slots(cluster, 1, 1)
-    assert slots.count() == 1
+    assert cluster.count(2, 0).capacity() == 3
+    assert cluster.count(2, 0, n_workers=2).capacity() == 2
+    assert cluster.count(2, 0.5).capacity() == 2
+    large = cluster.count(8, 1)
+    assert large.capacity() == 0  # another node may come
+    one = cluster.count(1, 1)
+    assert one.capacity() == 1
     cluster.alive = []
     clock[0] += 1
-    assert slots.count() == 1  # it does not look at every call
+    assert one.capacity() == 1  # it does not look at every call
     clock[0] += 10
-    assert slots.count() == 0  # another node may come
+    assert one.capacity() == 0
     clock[0] += 120
     with raises("insufficient_resources", BadInput, required={"CPU": 1, "GPU": 1}):
-        slots.count()
+        one.capacity()
+    with raises("insufficient_resources", BadInput, required={"CPU": 8, "GPU": 1}):
+        large.capacity()
+
+
+# A node without a cluster -------------------------------------------------------------------------
+
+
+class Node:
+    """The parts of a node and of the machine of the command, in this process.
+
+    What is fetched is counted in `sent`.
+    """
+
+    def __init__(self, root: Path, storage: Storage | None = None) -> None:
+        self.options = RunOptions(
+            artifacts=root / "artifacts", manner=Manner(command="by hand", checkpoint_every=2)
+        )
+        self.sent: list[Any] = []
+        self.assets = Assets(self.options, str(Path.cwd()), None, put=self._put)
+        self.messages: list[Message] = []
+        (root / "scratch").mkdir(parents=True, exist_ok=True)
+        self.materials = NodeMaterials(self.options, root / "scratch", self._ask, storage)
+
+    def _put(self, value: Any) -> Any:
+        self.sent.append(value)
+        return value
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        found = getattr(self.assets, name)(*arguments)
+        return found[0] if isinstance(found, list) else found
+
+    def run(self, spec: JobSpec, folder: Path) -> End:
+        names = [name for name in (spec.weights,) if name is not None]
+        local = self.materials.localize(spec, {name: file_sha256(name) for name in names})
+        runner = Runner(self.options, self.messages.append, lambda: False, self.materials)
+        own = JobFolder(folder)
+        own.make()
+        own.describe(spec)
+        return runner.run(local, own, lambda folder: NodeSink(folder, spec))
+
+
+def check_alone(spec: JobSpec, folder: Path, scratch: Path) -> None:
+    """Compare with the same job in a process that has everything."""
+    assert run_once(spec, scratch / folder.name) == "finished"
+    assert stable(folder) == stable(scratch / folder.name)
+    assert sums(folder) == sums(scratch / folder.name)
+
+
+def elsewhere(monkeypatch, name: str, instead: Callable[..., Any]) -> None:
+    """Let nodes do something else than the machine of the command."""
+    usual = getattr(Materials, name)
+
+    def choose(self: Materials, *arguments: Any) -> Any:
+        return (instead if isinstance(self, NodeMaterials) else usual)(self, *arguments)
+
+    monkeypatch.setattr(Materials, name, choose)
+
+
+def refuse(*arguments: Any, **options: Any) -> Any:
+    raise BadInput("not_found", "there is no such thing on this machine.", path="nowhere")
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    counts = {f"class{label}": 2 for label in range(N_CLASSES)}
+    return write_images(tmp_path / "pictures", counts, size=16)
+
+
+def test_weights_that_a_node_lacks_are_sent_once(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "tiny.safetensors"
+    state = {name: -value for name, value in tiny().state_dict().items()}
+    state["1.running_var"] = state["1.running_var"].neg()
+    save_file(state, path)
+    spec, node = make_spec("norm", weights=str(path)), Node(tmp_path / "node")
+    assert node.run(spec, tmp_path / "near") == "finished"
+    assert node.sent == []
+    monkeypatch.setattr("acclimate.bench.ray.has_file", lambda name, sha256: False)
+    assert node.run(spec, tmp_path / "far") == "finished"
+    assert node.run(replace(spec, seed=1), tmp_path / "next") == "finished"
+    assert node.sent == [path.read_bytes()]
+    assert stable(tmp_path / "far") == stable(tmp_path / "near")
+    for name in ("near", "far"):
+        origin = json.loads((tmp_path / name / "result.json").read_text())["provenance"]
+        assert origin["spec"]["weights"] == origin["model"]["file"] == str(path)
+        assert json.loads((tmp_path / name / "spec.json").read_text())["weights"] == str(path)
+    check_alone(spec, tmp_path / "far", tmp_path / "alone")
+
+
+def test_data_is_read_there_or_sent(tmp_path: Path, pictures: Path, monkeypatch) -> None:
+    spec = make_spec("norm", data=str(pictures), corruptions=None, images=None)
+    node = Node(tmp_path / "same")
+    assert node.run(spec, tmp_path / "same-job") == "finished"
+    assert node.sent == []
+    usual = Materials.read_data
+
+    def read_others(*arguments: Any) -> Any:
+        """Return the pictures of a machine where one of them is another one."""
+        found = usual(*arguments)
+        (domain,) = found.domains
+        about = {domain.name: {**found.descriptions[domain.name], "sha256": "another"}}
+        dark = replace(domain, x=np.zeros((len(domain), 16, 16, 3), dtype=np.uint8))
+        return replace(found, groups={domain.name: (dark,)}, descriptions=about)
+
+    for name, instead in (("absent", refuse), ("altered", read_others)):
+        node = Node(tmp_path / name)
+        with monkeypatch.context() as patch:
+            elsewhere(patch, "read_data", instead)
+            assert node.run(spec, tmp_path / f"{name}-job") == "finished"
+        assert stable(tmp_path / f"{name}-job") == stable(tmp_path / "same-job")
+        assert len(node.sent) == 1
+    check_alone(spec, tmp_path / "absent-job", tmp_path / "alone")
+
+
+def test_the_source_is_read_there_or_sent(tmp_path: Path, pictures: Path, monkeypatch) -> None:
+    spec, node = make_spec("swr"), Node(tmp_path / "node")
+    how = replace(spec.prepare, source=str(pictures), images=None)
+    own = make_spec("swr", data=str(pictures), corruptions=None, images=None, prepare=how)
+    with monkeypatch.context() as patch:
+        elsewhere(patch, "open_source", refuse)
+        assert node.run(spec, tmp_path / "set") == "finished"
+        assert len(node.sent) == 1
+        assert node.run(own, tmp_path / "pictures-job") == "failed"
+    error = JobFolder(tmp_path / "pictures-job").read("error.json")
+    assert error is not None
+    assert (error["code"], error["data"]["path"]) == ("not_found", str(pictures))
+    check_alone(spec, tmp_path / "set", tmp_path / "alone")
+
+
+def test_data_that_nobody_has_is_one_error(tmp_path: Path, pictures: Path, monkeypatch) -> None:
+    spec = make_spec("norm", data=str(pictures), corruptions=None, images=None)
+    monkeypatch.setattr(own_materials, "load_data", refuse)
+    assert Node(tmp_path / "node").run(spec, tmp_path / "job") == "failed"
+    error = JobFolder(tmp_path / "job").read("error.json")
+    assert error is not None
+    assert error["code"] == "not_found"
+
+
+def test_what_the_guard_needs_is_prepared_once_for_all_nodes(tmp_path: Path) -> None:
+    """With a storage: artifacts are not in a folder that the nodes share."""
+    accuracy = {"n_samples": 64, "severities": [5], "n_runs": 4, "shifts": ["saturate"]}
+    how = Preparing(images=96, parts={"penalty": {"n_samples": 8}, "accuracy": accuracy})
+    first, second = (make_spec(name, guard=True, prepare=how) for name in ("tent", "swr"))
+    storage = Storage((tmp_path / "storage").as_uri())
+    nodes = [Node(tmp_path / name, storage) for name in "ab"]
+    assert nodes[0].run(first, tmp_path / "tent") == "finished"
+    assert nodes[1].run(second, tmp_path / "swr") == "finished"
+    stages = [text for node in nodes for kind, _, _, text in node.messages if kind == "stage"]
+    assert stages.count("preparing an artifact") == 2  # the guard's, and that of swr
+    assert len(list((tmp_path / "storage" / "artifacts").iterdir())) == 2
+    check_alone(second, tmp_path / "swr", tmp_path / "alone")
+
+
+def test_a_node_that_does_not_see_the_folder_is_refused(ray_environment, tmp_path: Path) -> None:
+    (tmp_path / "suite.json").write_text("{}")
+    sha256 = file_sha256(str(tmp_path / "suite.json"))
+    options = RunOptions(artifacts=tmp_path / "artifacts")
+    node = NodeRunner(options, str(Path.cwd()), None, None, None)
+    assert node.start((tmp_path / "suite.json", sha256))[0] == "ready"
+    for path, found in ((tmp_path / "absent.json", sha256), (tmp_path / "suite.json", "another")):
+        with raises("folder_not_shared", BadInput, path=tmp_path):
+            node.start((path, found))
+    node.close()
+
+
+@pytest.mark.parametrize("has_storage", [False, True])
+def test_an_actor_that_is_closed_leaves_a_checkpoint(
+    ray_environment: Path, tmp_path: Path, monkeypatch, has_storage: bool
+) -> None:
+    """It waits at a gate that is opened when it was asked to close; another actor resumes."""
+    ray_environment.unlink(missing_ok=True)
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
+    storage = Storage((tmp_path / "storage").as_uri()) if has_storage else None
+    root = tmp_path / ("storage" if has_storage else "suite")
+    place = "jobs/a" if has_storage else str(root / "jobs" / "a")
+    options = RunOptions(artifacts=tmp_path / "artifacts", manner=Manner(command="by hand"))
+    spec = make_spec("bn_ema", **LONG)
+
+    def start() -> tuple[NodeRunner, Iterator[Message]]:
+        node = NodeRunner(options, str(Path.cwd()), None, None, storage)
+        return node, node.run(spec, place, {})
+
+    node, messages = start()
+    assert next(messages)[0] == "started"
+    while next(messages)[1] < 2:
+        pass
+    closing = threading.Thread(target=node.close)
+    closing.start()
+    time.sleep(0.1)
+    ray_environment.touch()
+    *_, last = messages
+    closing.join()
+    assert last[0] == "stopped"
+    records = (root / "jobs" / "a" / "records.jsonl").read_bytes()
+    point = json.loads((root / "jobs" / "a" / "checkpoint.json").read_text())
+    assert 2 <= point["n_batches"] == records.count(b"\n") < 15
+    node, messages = start()
+    assert [kind for kind, *_ in messages][-1] == "finished"
+    node.close()
+    check_alone(spec, root / "jobs" / "a", tmp_path / "alone")
+
+
+def test_a_job_of_another_process_is_busy_and_its_folder_is_left_alone(tmp_path: Path) -> None:
+    """The folder is held by somebody else; with a storage, whose copy is older."""
+    storage, folder = Storage((tmp_path / "storage").as_uri()), JobFolder(tmp_path / "jobs" / "a")
+    folder.make()
+    (folder.path / "records.jsonl").write_text("older")
+    storage.upload(folder.path, "jobs/a")
+    (folder.path / "records.jsonl").write_text("newer")
+
+    class FakeActor:
+        def __getattr__(self, name: str) -> Any:
+            return self
+
+        def __call__(self, *arguments: Any, **options: Any) -> Any:
+            return self
+
+    class Reference:
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+    ray = FakeActor()
+    ray.ObjectRef, ray.put, ray.get = Reference, Reference, lambda ref: ref.value
+    worker = RayWorker(ray, FakeActor(), None, storage)
+    worker.is_ready = True
+    with folder.hold():
+        worker.begin(make_spec("norm"), folder)
+        assert worker.receive()[0] == "busy"
+        worker.end(0.0)
+    assert (folder.path / "records.jsonl").read_text() == "newer"
+
+
+class Cut(Storage):
+    """A storage whose writer is killed before it copies one more file."""
+
+    n_left = 0
+
+    def put(self, path: Path, name: str) -> None:
+        if self.n_left == 0:
+            raise KeyboardInterrupt
+        self.n_left -= 1
+        super().put(path, name)
+
+
+def test_a_job_is_resumed_from_a_storage_wherever_its_writer_was_killed(tmp_path: Path) -> None:
+    url, whole = (tmp_path / "storage").as_uri(), tmp_path / "whole"
+    spec = make_spec("bn_ema", images=8)
+    assert run_once(spec, whole) == "finished"
+    options = RunOptions(artifacts=tmp_path / "artifacts", manner=Manner(checkpoint_every=1))
+    runner = Runner(options, lambda message: None, lambda: False)
+
+    def run(storage: Storage, name: str) -> None:
+        folder = tmp_path / "node" / name
+        storage.download(name, folder)
+        upload = partial(storage.upload, folder, name)
+        assert runner.run(spec, JobFolder(folder), lambda own: NodeSink(own, spec, upload))
+        upload()
+
+    cut = Cut(url)
+    n_resumed = 0
+    for n in itertools.count(1):
+        cut.n_left, name = n, f"jobs/{n}"
+        with suppress(KeyboardInterrupt):
+            run(cut, name)
+        n_resumed += "checkpoint.json" in cut.list_files(name)
+        shutil.rmtree(tmp_path / "node")
+        run(Storage(url), name)
+        cut.download(name, tmp_path / "back")
+        assert stable(tmp_path / "back") == stable(whole)
+        assert sums(tmp_path / "back") == sums(whole)
+        assert not [each for each in cut.list_files(name) if each.endswith(".state")]
+        if cut.n_left:
+            break
+    assert n > 10
+    assert n_resumed > 3
+
+
+def test_a_storage_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for url in ("nonsense://bucket/x", (tmp_path / "file" / "x").as_uri()):
+        with raises("not_writable", BadInput, path=url):
+            Storage(url)

@@ -26,6 +26,7 @@ def make_engine(
     method: str = "tent",
     folder: Path | None = None,
     guard: bool = False,
+    shared: bool = False,
     **settings: Any,
 ) -> Engine:
     """Return an engine with a tiny model that waits for nobody and learns from 8 images."""
@@ -38,6 +39,7 @@ def make_engine(
         settings=chosen,
         folder=folder,
         guard=guard,
+        shared=shared,
     )
 
 

@@ -17,6 +17,7 @@ from acclimate.cli.options import (
     DeviceOption,
     EngineOption,
     GpusOption,
+    StorageOption,
     get_cluster,
 )
 from acclimate.cli.terminal import get_console, printable, show_warnings
@@ -58,7 +59,7 @@ def run(
         ),
     ] = None,
     retries: Annotated[
-        int, typer.Option(help="How often a job is taken up again if its process dies.")
+        int, typer.Option(help="How often a job is tried again if its process is lost.")
     ] = 1,
     artifacts: Annotated[
         Path | None,
@@ -73,11 +74,12 @@ def run(
     address: AddressOption = None,
     cpus: CpusOption = None,
     gpus: GpusOption = None,
+    storage: StorageOption = None,
 ) -> None:
     """Run the jobs of a suite that are not done yet.
 
-    Say the same again to go on after an interruption, whatever it was: jobs that are done are
-    skipped, others go on from their last checkpoint, to the same records.
+    Run the same command again to resume after an interruption: jobs that are done are skipped,
+    others are resumed from their last checkpoint, with the same records.
 
     A suite has what all jobs share, and rows of what differs. Lists stand for several jobs:
 
@@ -116,7 +118,7 @@ def run(
                     artifacts=artifacts,
                     checkpoint_every=checkpoint_every,
                     command=typed,
-                    **get_cluster(address, cpus, gpus),
+                    **get_cluster(address, cpus, gpus, storage),
                 )
         except KeyboardInterrupt:
             get_console(stderr=True).print("Interrupted. Run the same command again to resume.")

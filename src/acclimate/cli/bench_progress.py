@@ -11,7 +11,7 @@ from acclimate.cli.terminal import get_console, printable
 
 if TYPE_CHECKING:
     from acclimate.bench import Entry, Event
-    from acclimate.bench.events import Meter
+    from acclimate.bench.schedule import Meter
 
 # Seconds between two lines where nobody watches.
 _LINE_EVERY = 60.0
@@ -23,7 +23,7 @@ def show_events(jobs: Mapping[str, Entry]) -> Iterator[Callable[[Event], None]]:
 
     Where there is no terminal there is a line for each job that ends, and one a minute.
     """
-    from acclimate.bench.events import Meter
+    from acclimate.bench.schedule import Meter
 
     meter = Meter(jobs)
     console = get_console(stderr=True)
@@ -81,7 +81,7 @@ def show_events(jobs: Mapping[str, Entry]) -> Iterator[Callable[[Event], None]]:
 
 def _tell(event: Event, meter: Meter) -> str:
     """Return one line on what has just happened, and how far the suite is."""
-    what = {"finished": "done", "retried": "taken up again"}.get(event.kind, event.kind)
+    what = {"finished": "done", "retried": "tried again"}.get(event.kind, event.kind)
     more = f": {event.text}" if event.text else ""
     left = _tell_left(meter)
     return f"{what}: {_name(event.entry)}{more} [{_count(meter)}{f', {left}' if left else ''}]"

@@ -59,6 +59,14 @@ CpusOption = Annotated[
 GpusOption = Annotated[
     float | None, typer.Option(help="With ray: GPUs of each job, such as 1 or 0.5; default: none.")
 ]
+StorageOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="With ray, if not all nodes see the folder of the suite: where run folders are "
+        "copied, such as s3://bucket/suite.",
+    ),
+]
 SizeOption = Annotated[
     str | None,
     typer.Option(
@@ -157,9 +165,11 @@ def _is_same_file(first: Path, second: Path) -> bool:
     return first.resolve() == second.resolve()
 
 
-def get_cluster(address: str | None, cpus: int | None, gpus: float | None) -> dict[str, Any]:
+def get_cluster(
+    address: str | None, cpus: int | None, gpus: float | None, storage: str | None
+) -> dict[str, Any]:
     """Return those options of the Ray engine that are given."""
-    options = {"address": address, "n_cpus": cpus, "n_gpus": gpus}
+    options = {"address": address, "n_cpus": cpus, "n_gpus": gpus, "storage": storage}
     return {name: value for name, value in options.items() if value is not None}
 
 

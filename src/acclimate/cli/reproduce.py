@@ -17,6 +17,7 @@ from acclimate.cli.options import (
     DeviceOption,
     EngineOption,
     GpusOption,
+    StorageOption,
     get_cluster,
 )
 from acclimate.cli.reproduce_tables import show_list, show_table, show_verdicts
@@ -129,6 +130,7 @@ def reproduce(
     address: AddressOption = None,
     cpus: CpusOption = None,
     gpus: GpusOption = None,
+    storage: StorageOption = None,
 ) -> None:
     """Run a table or figure of the paper again, and print ours beside the published numbers.
 
@@ -186,7 +188,7 @@ def reproduce(
             if workers is None
             else workers,
             device=device,
-            **get_cluster(address, cpus, gpus),
+            **get_cluster(address, cpus, gpus, storage),
         )
     if not ok:
         raise typer.Exit(1)

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from acclimate import zoo
-from acclimate.bench.engine import run_suite
-from acclimate.bench.events import OnEvent
 from acclimate.bench.outcome import Entry, Outcome
+from acclimate.bench.schedule import OnEvent, run_suite
 from acclimate.bench.selection import get_rule
 from acclimate.bench.store import ARTIFACTS, Store
 from acclimate.bench.suite import Suite

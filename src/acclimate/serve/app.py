@@ -37,6 +37,8 @@ from acclimate.sessions import check_id
 _STATUS = {
     "queue_full": 429,
     "shutting_down": 503,
+    "stream_elsewhere": 503,
+    "replica_lost": 503,
     "too_large": 413,
     "image_too_large": 413,
     "too_many_images": 413,
@@ -105,7 +107,7 @@ def make_app(
     async def protect(
         request: Request, call_next: Callable[[Request], Awaitable[Response]]
     ) -> Response:
-        refused = _refuse(request, token)
+        refused = refuse(request, token)
         response = refused if refused is not None else await call_next(request)
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["X-Frame-Options"] = "DENY"
@@ -114,13 +116,7 @@ def make_app(
 
     @app.exception_handler(AcclimateError)
     async def explain(request: Request, error: AcclimateError) -> Response:
-        status = _STATUS.get(error.code, 400)
-        if error.code == "unknown_name":
-            status = 404
-        elif not isinstance(error, BadInput | UnreadableImage | ServerBusy):
-            status = 500
-        headers = {"Retry-After": "0.2" if status == 429 else "1"} if status in (429, 503) else {}
-        return JSONResponse({"error": error.code, "message": str(error)}, status, headers)
+        return explain_error(error)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def show_page() -> str:
@@ -201,7 +197,7 @@ def make_app(
             status = 200
             return JSONResponse(content)
         except AcclimateError as error:
-            response = await explain(request, error)
+            response = explain_error(error)
             status = response.status_code
             return response
         except (ClientDisconnect, asyncio.CancelledError):
@@ -241,7 +237,18 @@ async def _call(size: int, function: Callable[..., Any], *args: Any, **kwargs: A
     return function(*args, **kwargs)
 
 
-def _refuse(request: Request, token: str | None) -> Response | None:
+def explain_error(error: AcclimateError) -> Response:
+    """Return the response to a request that an error has ended."""
+    status = _STATUS.get(error.code, 400)
+    if error.code == "unknown_name":
+        status = 404
+    elif not isinstance(error, BadInput | UnreadableImage | ServerBusy):
+        status = 500
+    headers = {"Retry-After": "0.2" if status == 429 else "1"} if status in (429, 503) else {}
+    return JSONResponse({"error": error.code, "message": str(error)}, status, headers)
+
+
+def refuse(request: Request, token: str | None) -> Response | None:
     """Return the refusal of a request without the token, or from a page of another site."""
     origin = request.headers.get("Origin")
     is_foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("Host")

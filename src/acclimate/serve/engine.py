@@ -14,14 +14,15 @@ import os
 import threading
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -121,6 +122,13 @@ class _Stream:
     unsaved: int = 0
     compared: float = 0.0
     latencies: deque[float] = field(default_factory=lambda: deque(maxlen=_LATENCIES))
+    is_leaving: bool = False
+    n_busy: int = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits for an answer, or for learning."""
+        return not (self.requests or self.n_busy or self.n_to_learn >= 2)
 
 
 class Engine:
@@ -137,6 +145,8 @@ class Engine:
         observe: Called with the stream and the metrics of every learned batch.
         answered: Called with the stream, the size of every answered batch and who answered.
         skipped: Called with the stream and the number of images that will not be learned from.
+        shared: Whether several servers share the folder. Requests are then accepted for streams
+            that were opened by `open`, and no other server can open them until `release`.
         **options: See `method`.
     """
 
@@ -153,9 +163,11 @@ class Engine:
         observe: Callable[[str, BatchMetrics], None] | None = None,
         answered: Callable[[str, int, str], None] | None = None,
         skipped: Callable[[str, int], None] | None = None,
+        shared: bool = False,
         **options: Any,
     ) -> None:
         self.settings = settings or EngineSettings()
+        self._leases: dict[str, FileLock] | None = {} if shared else None
         self.shape, self.classes = tuple(shape), None if classes is None else list(classes)
         self.observe, self.answered, self.skipped = observe, answered, skipped
         self._source = copy.deepcopy(model).eval()
@@ -176,9 +188,8 @@ class Engine:
         self._device = next((p.device for p in second.parameters()), torch.device("cpu"))
         self._changed = threading.Condition()
         self._published: OrderedDict[str, _Published] = OrderedDict()
-        self._streams = {
-            name: _Stream(name, self._sessions.status(name)) for name in self._sessions
-        }
+        found = [] if shared else list(self._sessions)
+        self._streams = {name: _Stream(name, self._sessions.status(name)) for name in found}
         self._is_draining = False
         self._is_answering = True
         self.problem: BaseException | None = None
@@ -224,6 +235,9 @@ class Engine:
             if not self.is_ready:
                 raise ServerBusy("shutting_down", "The server shuts down, or has failed.")
             known = self._streams.get(stream)
+            is_ours = self._leases is None or stream in self._leases
+            if not is_ours or (known is not None and known.is_leaving):
+                raise _elsewhere(stream)
             if known is None:
                 known = self._add(stream)
             is_behind = (
@@ -255,6 +269,42 @@ class Engine:
         empty = SessionStatus(stream, False, Counts())
         self._streams[stream] = made = _Stream(stream, empty)
         return made
+
+    def open(self, stream: str) -> None:
+        """Accept requests of a stream of a shared folder, and continue with its saved state.
+
+        Raises:
+            ServerBusy: Another server has it.
+        """
+        check_id(stream)
+        lease = FileLock(self._sessions.path(stream).with_suffix(".lock"), thread_local=False)
+        try:
+            lease.acquire(timeout=0)
+        except Timeout as error:
+            raise _elsewhere(stream) from error
+        status = self._sessions.status(stream) if stream in self._sessions else None
+        with self._changed:
+            if status is not None:
+                self._streams[stream] = _Stream(stream, status)
+            if self._leases is not None:
+                self._leases[stream] = lease
+
+    def release(self, stream: str) -> None:
+        """Answer and learn what waits, save a stream, and let other servers open it."""
+        with self._changed:
+            if self._leases is None or stream not in self._leases:
+                return
+            known = self._streams.get(stream)
+            if known is not None:
+                known.is_leaving = True
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self.problem is not None or known.is_idle)
+                del self._streams[stream]
+            self._published.pop(stream, None)
+            lease = self._leases.pop(stream)
+        if stream in self._sessions:
+            self._sessions.release(stream)
+        lease.release()
 
     # Streams ------------------------------------------------------------------------------------
 
@@ -361,30 +411,33 @@ class Engine:
 
     def _answer_loop(self) -> None:
         while (taken := self._take_requests()) is not None:
-            stream, requests = taken
-            # A request whose client has gone is not answered, and so not learned from.
-            wanted = [each for each in requests if each.future.set_running_or_notify_cancel()]
-            if not wanted:
-                continue
-            images = torch.cat([each.images for each in wanted])
-            try:
-                published = self._get_published(stream)
-                self._replica.load(published.version, published.state)
-                output = self._replica.predict(images.to(self._device))
-                logits = get_logits(output, self._replica.adapted.logits_at).float().cpu()
-            except (AcclimateError, RuntimeError, OSError) as error:
-                _log.exception("A batch of the stream %r cannot be answered", stream.id)
-                for each in wanted:
-                    each.future.set_exception(error)
-                continue
-            self._queue_learning(stream, images)
-            self._note_answers(stream, logits, published.answered_by)
-            start = 0
+            with self._at_work(taken[0]):
+                self._answer(*taken)
+
+    def _answer(self, stream: _Stream, requests: Sequence[_Request]) -> None:
+        # A request whose client has gone is not answered, and so not learned from.
+        wanted = [each for each in requests if each.future.set_running_or_notify_cancel()]
+        if not wanted:
+            return
+        images = torch.cat([each.images for each in wanted])
+        try:
+            published = self._get_published(stream)
+            self._replica.load(published.version, published.state)
+            output = self._replica.predict(images.to(self._device))
+            logits = get_logits(output, self._replica.adapted.logits_at).float().cpu()
+        except (AcclimateError, RuntimeError, OSError) as error:
+            _log.exception("A batch of the stream %r cannot be answered", stream.id)
             for each in wanted:
-                rows = logits[start : start + len(each.images)]
-                start += len(rows)
-                stream.latencies.append(time.monotonic() - each.received)
-                each.future.set_result(Answer(rows, published.answered_by, published.estimate))
+                each.future.set_exception(error)
+            return
+        self._queue_learning(stream, images)
+        self._note_answers(stream, logits, published.answered_by)
+        start = 0
+        for each in wanted:
+            rows = logits[start : start + len(each.images)]
+            start += len(rows)
+            stream.latencies.append(time.monotonic() - each.received)
+            each.future.set_result(Answer(rows, published.answered_by, published.estimate))
 
     def _take_requests(self) -> tuple[_Stream, list[_Request]] | None:
         """Wait for requests of a stream that are due; None if there will be none any more."""
@@ -401,7 +454,9 @@ class Engine:
                 now, soonest = time.monotonic(), None
                 for stream in sorted(waiting, key=lambda each: each.requests[0].received):
                     due = stream.requests[0].received + settings.max_wait_ms / 1000
-                    if self._is_draining or stream.n_waiting >= settings.max_batch or due <= now:
+                    is_full = stream.n_waiting >= settings.max_batch
+                    if self._is_draining or stream.is_leaving or is_full or due <= now:
+                        stream.n_busy += 1
                         return stream, self._pop(stream)
                     soonest = due if soonest is None else min(soonest, due)
                 self._changed.wait(None if soonest is None else max(0.0, soonest - now))
@@ -445,7 +500,16 @@ class Engine:
             own = os.getpriority(os.PRIO_PROCESS, thread)
             os.setpriority(os.PRIO_PROCESS, thread, own + _NICE)
         while (taken := self._take_images()) is not None:
-            self._learn(*taken)
+            with self._at_work(taken[0]):
+                self._learn(*taken)
+
+    @contextmanager
+    def _at_work(self, stream: _Stream) -> Iterator[None]:
+        """Count a batch that was taken from a stream as done at the end."""
+        yield
+        with self._changed:
+            stream.n_busy -= 1
+            self._changed.notify_all()
 
     def _take_images(self) -> tuple[_Stream, Tensor] | None:
         """Wait for a batch to learn from; None if there will be none any more.
@@ -455,9 +519,10 @@ class Engine:
         with self._changed:
             while True:
                 is_over = not self._is_answering
-                least = 2 if is_over else self.settings.learn_batch
                 for name, stream in list(self._streams.items()):
-                    if stream.n_to_learn >= least:
+                    is_last = is_over or stream.is_leaving
+                    if stream.n_to_learn >= (2 if is_last else self.settings.learn_batch):
+                        stream.n_busy += 1
                         self._streams[name] = self._streams.pop(name)
                         return stream, self._pop_images(stream)
                 if is_over:
@@ -580,6 +645,8 @@ class Engine:
         model = self._sessions.close()
         for handle in self._handles:
             handle.remove()
+        while self._leases:
+            self._leases.popitem()[1].release()
         return model
 
 
@@ -594,6 +661,14 @@ def _wait_before_layers(model: nn.Module, is_idle: threading.Event) -> list[Remo
 
     layers = [module for module in model.modules() if not list(module.children())]
     return [layer.register_forward_pre_hook(wait) for layer in layers]
+
+
+def _elsewhere(stream: str) -> ServerBusy:
+    return ServerBusy(
+        "stream_elsewhere",
+        f'Another server has the stream "{stream}". Send the request again.',
+        stream=stream,
+    )
 
 
 def _describe_estimate(status: SessionStatus) -> dict[str, Any] | None:

@@ -1,0 +1,756 @@
+"""Run jobs on the nodes of a Ray cluster.
+
+Each worker is an actor that Ray restarts if its process or its node is lost. Run folders are on a
+file system that all nodes see, or at a URL, where they are copied at every checkpoint; so a job is
+resumed on any node. Data, weights and artifacts that a node lacks are loaded by one actor on the
+machine of the command, and travel through Ray's object store, once to each node.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+import os
+import platform
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, get_args
+
+import fsspec
+import numpy as np
+import torch
+from fsspec.implementations.local import LocalFileSystem
+from torch import Tensor, nn
+
+from acclimate.artifact import Artifact
+from acclimate.bench.folder import BEGUN, CHECKPOINT, LOCK, MEASURES, RESULT, SPEC, JobFolder
+from acclimate.bench.hashes import file_sha256
+from acclimate.bench.materials import Labelled, Materials
+from acclimate.bench.schedule import (
+    REPORT_EVERY,
+    End,
+    Executor,
+    Message,
+    Report,
+    Runner,
+    RunOptions,
+    Worker,
+    check_at_least,
+    choose_n_workers,
+)
+from acclimate.bench.sink import FolderSink, Known, Place
+from acclimate.bench.spec import JobSpec
+from acclimate.bench.store import ARTIFACTS, SUITE, Store
+from acclimate.comparison import ArraySource, Data
+from acclimate.data import SETS
+from acclimate.data.places import VARIABLE
+from acclimate.errors import AcclimateError, BadInput, MissingExtra
+from acclimate.process import limit_threads, share_threads, tune_process
+from acclimate.storage import write_atomically
+from acclimate.zoo.readers import sha256_of
+
+# Seconds between two looks at which nodes there are, and to wait if no node is large enough.
+_LOOK_AT_NODES_EVERY, _WAIT_FOR_NODES = 2.0, 120.0
+# Seconds in which an address must answer.
+_ANSWER = 10.0
+# How often Ray restarts one actor; then another actor takes its place.
+_RESTARTS = 4
+# An actor can be closed while it runs a job.
+_CONCURRENCY = 3
+
+
+@contextmanager
+def open_ray(
+    store: Store,
+    n_jobs: int,
+    options: RunOptions,
+    *,
+    n_workers: int | None = None,
+    address: str | None = None,
+    n_cpus: int | None = None,
+    n_gpus: float = 0,
+    storage: str | None = None,
+) -> Iterator[Executor]:
+    """Give an executor for a Ray cluster; see `acclimate.bench.run_suite`.
+
+    Args:
+        store: Where the suite is kept; all nodes must see its folder, unless there is a `storage`.
+        n_jobs: How many jobs there are.
+        options: What they have in common.
+        n_workers: Jobs at once; None for as many as the nodes have room for.
+        address: Of the cluster, such as `auto` or `HOST:6379`; None for that of the environment
+            (`RAY_ADDRESS`), or else for a cluster of this machine, which ends with the run.
+        n_cpus: Cores of each job, and threads it computes with. None for 1; for its share of the
+            cores on a cluster of this machine.
+        n_gpus: Graphics processors of each job, such as 0.5.
+        storage: URL of a folder that all nodes can read and write, such as `s3://bucket/suite`;
+            run folders are copied there. Any file system of fsspec.
+
+    Raises:
+        MissingExtra: Ray is not installed.
+        BadInput: The cluster or the storage cannot be used, or no node is large enough.
+    """
+    for name, value, least in (("n_workers", n_workers, 1), ("n_cpus", n_cpus, 1)):
+        if value is not None:
+            check_at_least(name, value, least)
+    check_at_least("n_gpus", n_gpus, 0)
+    ray = import_ray()
+    place = os.environ.get("RAY_ADDRESS") if address is None else address
+    if not (place or ray.is_initialized()):
+        n_workers = min(n_workers or choose_n_workers(), n_jobs)
+        n_cpus = n_cpus or share_threads(n_workers)
+    n = n_workers or 1
+    cores = n_cpus or 1
+    kept = None if storage is None else Storage(storage)
+    with connect(ray, place, num_cpus=n * cores, num_gpus=math.ceil(n * n_gpus)):
+        yield RayExecutor(ray, store, options, n_workers, (cores, n_gpus), kept)
+
+
+def import_ray() -> Any:
+    """Return the package.
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+    try:
+        return importlib.import_module("ray")
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise MissingExtra(
+            "missing_extra",
+            "The engine ray requires Ray, which is not installed. Run: pip install "
+            "'acclimate[ray]'",
+            package="ray",
+        ) from error
+
+
+@contextmanager
+def connect(ray: Any, address: str | None, **size: float) -> Iterator[None]:
+    """Connect to a cluster, or start one of this size on this machine; disconnect at the end."""
+    if ray.is_initialized():
+        yield
+        return
+    host, _, port = (address or "").rpartition(":")
+    try:
+        if address is not None and address.startswith("ray://"):
+            raise ValueError("run the command on a node of the cluster, or with ray job submit")
+        if host and port.isdecimal():  # Ray itself would try for minutes
+            socket.create_connection((host, int(port)), timeout=_ANSWER).close()
+        quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+        if address is None:
+            ray.init("local", include_dashboard=False, **size, **quiet)
+        else:
+            ray.init(address, **quiet)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise BadInput(
+            "cluster_unreachable",
+            f"Cannot connect to Ray at {address or 'this machine'} ({error}). Start a cluster with "
+            "ray start --head, or remove --address to use only this machine.",
+            address=address,
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+# The machine of the command -----------------------------------------------------------------------
+
+
+class RayExecutor:
+    """An executor of actors of Ray.
+
+    Args:
+        ray: The package, connected to a cluster.
+        store: Where the suite is kept.
+        options: What the jobs have in common.
+        n_workers: Jobs at once; None for as many as the nodes have room for.
+        size: Cores (which are also the threads) and graphics processors of each.
+        storage: Where run folders are copied; None if all nodes see the folder of the suite.
+    """
+
+    def __init__(
+        self,
+        ray: Any,
+        store: Store,
+        options: RunOptions,
+        n_workers: int | None,
+        size: tuple[int, float],
+        storage: Storage | None = None,
+    ) -> None:
+        n_cpus, n_gpus = size
+        self.note_needs(ray, n_workers, n_cpus, n_gpus)
+        self._storage = storage
+        self._restarting: list[Any] = []
+        suite = (store.root / SUITE).resolve()
+        self._suite = (suite, sha256_of(suite)) if storage is None else None
+        data = os.environ.get(VARIABLE)
+        path = None if data is None else str(Path(data).expanduser().absolute())
+        self._shared = options, str(Path.cwd()), path
+        node = ray.get_runtime_context().get_node_id()
+        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
+        kind = ray.remote(Assets).options(num_cpus=0, scheduling_strategy=here)
+        self._assets = kind.remote(*self._shared)
+        self._kind = ray.remote(NodeRunner).options(
+            num_cpus=n_cpus,
+            num_gpus=n_gpus,
+            max_concurrency=_CONCURRENCY,
+            max_restarts=_RESTARTS,
+            scheduling_strategy="SPREAD",
+            runtime_env={"env_vars": limit_threads(n_cpus)},
+        )
+
+    def note_needs(self, ray: Any, n_workers: int | None, n_cpus: int, n_gpus: float) -> None:
+        """Set what `capacity` counts."""
+        self._ray, self._n_workers = ray, n_workers
+        self._needs = {"CPU": n_cpus} | ({"GPU": n_gpus} if n_gpus else {})
+        self._room, self._look_at, self._last = 0, -math.inf, time.monotonic()
+
+    def capacity(self) -> int:
+        """Return how many workers the nodes have room for.
+
+        Raises:
+            BadInput: No node is large enough, and none was for some time.
+        """
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_AT_NODES_EVERY
+            nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+            rooms = [[int(node.get(k, 0) // n) for k, n in self._needs.items()] for node in nodes]
+            self._room = sum(min(room) for room in rooms)
+            self._last = now if self._room else self._last
+        if now > self._last + _WAIT_FOR_NODES:
+            needs = " and ".join(f"{n:g} {name}" for name, n in self._needs.items())
+            raise BadInput(
+                "insufficient_resources",
+                f"No node of the cluster has {needs}. Request less with --cpus and --gpus, or add "
+                "a node, and run the suite again. Finished jobs are kept.",
+                required=dict(self._needs),
+            )
+        return self._room if self._n_workers is None else min(self._n_workers, self._room)
+
+    def spawn(self) -> Worker:
+        if not self._restarting:
+            shared = *self._shared, self._assets, self._storage
+            self._restarting.append(self._kind.remote(*shared))
+        return RayWorker(self._ray, self._restarting.pop(), self._suite, self._storage)
+
+    def wait(self, workers: Sequence[Worker], seconds: float, report: Report) -> None:
+        own = [worker for worker in workers if isinstance(worker, RayWorker)]
+        answers = [worker.answer for worker in own if worker.answer is not None]
+        if not answers:
+            time.sleep(seconds)
+            return
+        ready = self._ray.wait(answers, timeout=seconds)[0]
+        for worker in [worker for worker in own if any(worker.answer is each for each in ready)]:
+            try:
+                message = worker.receive()
+            except self._ray.exceptions.RayError as error:
+                cause = getattr(error, "cause", None)
+                if isinstance(cause, BadInput):  # of `start`; errors of jobs are in their folders
+                    raise cause from error
+                worker.lose(error)
+                if not isinstance(error, self._ray.exceptions.ActorDiedError):
+                    self._restarting.append(worker.actor)  # Ray restarts it
+                message = None
+            report(worker, message)
+
+
+class RayWorker(Worker):
+    """An actor on some node.
+
+    Args:
+        ray: The package.
+        actor: A `NodeRunner`, or soon one.
+        suite: A file that its node must see, with its checksum; None if that is not needed.
+        storage: Where run folders are copied.
+
+    Attributes:
+        answer: Of Ray: when its next message is there; None if none is expected.
+    """
+
+    def __init__(
+        self,
+        ray: Any,
+        actor: Any,
+        suite: tuple[Path, str] | None,
+        storage: Storage | None,
+    ) -> None:
+        super().__init__()
+        self.actor = actor
+        # Ray waits until the actor is there, on whichever node.
+        self.answer: Any = actor.start.options(max_task_retries=-1).remote(suite)
+        self._ray, self._storage = ray, storage
+        self._node, self._error, self._closing = "", "ended", None
+        self._folder: JobFolder | None = None
+        self._held = ExitStack()
+
+    def begin(self, spec: JobSpec, folder: JobFolder) -> None:
+        folder.make()
+        place = str(folder.path.resolve())
+        if self._storage is not None:
+            place = _name(folder)
+            is_mine = self._held.enter_context(folder.hold())
+            if not is_mine:
+                self.answer = self._ray.put(("busy", 0, 0, ""))
+                return
+            self._folder = folder
+        folder.describe(spec)
+        if self._storage is not None and not self._storage.list_files(place):
+            self._storage.upload(folder.path, place)
+        names = [name for name in (spec.weights, spec.prepare.contrast_head) if name is not None]
+        sums = {name: file_sha256(name) for name in names}
+        self.answer = self.actor.run.remote(spec, place, sums)
+
+    def receive(self) -> Message:
+        """Return the message that is there."""
+        is_first = not self.is_ready
+        one = self.answer if isinstance(self.answer, self._ray.ObjectRef) else next(self.answer)
+        message: Message = self._ray.get(one)
+        if is_first:
+            self.answer, self._node = None, message[3]
+        else:
+            self.has_begun = True
+            if message[0] in get_args(End):
+                self._leave()
+        return message
+
+    def lose(self, error: Exception) -> None:
+        """Note that the actor was lost."""
+        self._error = str(error)
+        self._leave()
+
+    def stop(self) -> None:
+        self._closing = self.actor.close.remote() if self.is_ready else None
+
+    def end(self, seconds: float) -> None:
+        if self._closing is not None:
+            self._ray.wait([self._closing], timeout=seconds)
+        self._ray.kill(self.actor)
+        self._leave()
+
+    def describe_end(self) -> tuple[str, str]:
+        lines = [line.strip() for line in self._error.splitlines() if line.strip()]
+        where = f" on {self._node}" if self._node else ""
+        return f"was lost{where} ({lines[-1].partition('. ')[0].rstrip('.')})", self._error
+
+    def _leave(self) -> None:
+        """Let go of the job; what is in the storage is copied here."""
+        folder, self.answer, self._folder = self._folder, None, None
+        with self._held:
+            if self._storage is not None and folder is not None:
+                self._storage.download(_name(folder), folder.path)
+
+
+class Assets:
+    """An actor on the machine of the command: puts what nodes lack into the object store, once.
+
+    Args:
+        options: What the jobs have in common.
+        folder: Where the command runs.
+        data: Its folder of data sets, if the environment names one.
+        put: Takes a value, and returns what stands for it; None for `ray.put`.
+    """
+
+    def __init__(
+        self,
+        options: RunOptions,
+        folder: str,
+        data: str | None,
+        put: Callable[[Any], Any] | None = None,
+    ) -> None:
+        _enter(folder, data)
+        self._materials = Materials(options.artifacts, "cpu")
+        self._put = put or import_ray().put
+        self._kept: dict[Hashable, list[Any]] = {}
+        self._known: dict[Hashable, dict[str, Any]] = {}
+
+    def get_file(self, path: str | Path) -> list[Any]:
+        """Return the content of a file."""
+        return self._keep(("file", str(path)), Path(path).read_bytes)
+
+    def get_data(self, spec: JobSpec, found: Mapping[str, Any] | None) -> list[Any] | None:
+        """Return the data of a job; None if the data that was `found` on a node are the same.
+
+        Data that only nodes have must be the same on all of them.
+        """
+        needs_clean = spec.get_protocol().needs_clean
+        key = ("data", *spec.data_key)
+        if key not in self._known:
+            try:
+                self._known[key] = identify(self._materials.load_data(spec))
+            except AcclimateError:
+                if found is None:
+                    raise
+                self._known[key] = dict(found)
+        if found == self._known[key]:
+            return None
+        return self._keep(
+            (*key, needs_clean), lambda: gather(self._materials.load_data(spec), needs_clean)
+        )
+
+    def get_source(self, spec: JobSpec, key: str) -> list[Any]:
+        """Return the labelled images that the artifact of this key is prepared from."""
+
+        def load() -> tuple[Any, Sequence[str]]:
+            batches, classes = self._materials.open_source(spec, self._materials.load_data(spec))
+            if not isinstance(batches, ArraySource):
+                raise BadInput(
+                    "not_found",
+                    "The node that should prepare an artifact does not have the folder "
+                    f"{spec.prepare.source}, and folders of source images are not transferred. "
+                    "Copy it there to the same path, or run the suite on this machine first: "
+                    "--engine local.",
+                    path=spec.prepare.source or spec.data,
+                )
+            return batches, classes
+
+        return self._keep(("source", key), load)
+
+    def _keep(self, key: Hashable, load: Callable[[], Any]) -> list[Any]:
+        # Ray fetches references that are arguments or results; those in a list are passed on.
+        if key not in self._kept:
+            self._kept[key] = [self._put(load())]
+        return self._kept[key]
+
+
+# The nodes ----------------------------------------------------------------------------------------
+
+
+class NodeRunner:
+    """An actor that runs jobs on a node, one after another.
+
+    Args:
+        options: What the jobs have in common.
+        folder: Where the command runs.
+        data: Its folder of data sets, if the environment names one.
+        assets: The actor `Assets`.
+        storage: Where run folders are copied; None if this node sees them.
+    """
+
+    def __init__(
+        self,
+        options: RunOptions,
+        folder: str,
+        data: str | None,
+        assets: Any,
+        storage: Storage | None,
+    ) -> None:
+        _enter(folder, data)
+        self._options, self._storage = options, storage
+        self._scratch = TemporaryDirectory(prefix="acclimate-")
+        self._stop, self._thread = threading.Event(), ThreadPoolExecutor(1)
+        ask = partial(_ask, import_ray(), assets)
+        self._materials = NodeMaterials(options, Path(self._scratch.name), ask, storage)
+
+    def start(self, suite: tuple[Path, str] | None) -> Message:
+        """Return the name of this machine, if it sees the folder of the suite.
+
+        Raises:
+            BadInput: It does not.
+        """
+        if suite is not None and not has_file(str(suite[0]), suite[1]):
+            raise BadInput(
+                "folder_not_shared",
+                f"The node {platform.node()} does not see {suite[0].parent}. Use a folder that all "
+                "nodes see at the same path, or pass --storage URL.",
+                path=suite[0].parent,
+                node=platform.node(),
+            )
+        return "ready", 0, 0, platform.node()
+
+    def run(self, spec: JobSpec, place: str, sums: Mapping[str, str]) -> Iterator[Message]:
+        """Run a job; give its messages, the last of which is how it ended.
+
+        Args:
+            spec: The job.
+            place: Its folder, or the name of that in the storage.
+            sums: The SHA-256 of each file that it names.
+        """
+        messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        job = self._thread.submit(self._run, spec, place, sums, messages.put)
+        job.add_done_callback(lambda job: messages.put(None))
+        while (message := messages.get()) is not None:
+            yield message
+        yield job.result(), 0, 0, ""
+
+    def close(self) -> None:
+        """Let the job write a checkpoint and end; remove what was kept here."""
+        self._stop.set()
+        self._thread.shutdown()
+        self._scratch.cleanup()
+
+    def _run(
+        self,
+        spec: JobSpec,
+        place: str,
+        sums: Mapping[str, str],
+        report: Callable[[Message], None],
+    ) -> End:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        local = self._materials.localize(spec, sums)
+        runner = Runner(self._options, report, self._stop.is_set, self._materials, REPORT_EVERY)
+        if self._storage is None:
+            return runner.run(local, JobFolder(place), lambda folder: NodeSink(folder, spec))
+        path = Path(self._scratch.name) / place
+        upload = partial(self._storage.upload, path, place)
+        self._storage.download(place, path)
+        end = runner.run(local, JobFolder(path), lambda folder: NodeSink(folder, spec, upload))
+        upload()
+        return end
+
+
+class NodeMaterials(Materials):
+    """Loads what is on this node if it is what the command means; else it is fetched.
+
+    Args:
+        options: What the jobs have in common.
+        scratch: Folder for what is fetched.
+        ask: Calls a method of `Assets`, and returns the value.
+        storage: Where artifacts are copied; None if this node sees their folder.
+    """
+
+    def __init__(
+        self,
+        options: RunOptions,
+        scratch: Path,
+        ask: Callable[..., Any],
+        storage: Storage | None = None,
+    ) -> None:
+        own = options.artifacts if storage is None else scratch / ARTIFACTS
+        super().__init__(own, options.device)
+        self._scratch, self._ask, self._storage = scratch, ask, storage
+
+    def localize(self, spec: JobSpec, sums: Mapping[str, str]) -> JobSpec:
+        """Return the job with files that are on this node."""
+        paths: dict[str | None, str | None] = {None: None}
+        for name, sha256 in sums.items():
+            path = Path(name)
+            if not has_file(name, sha256):
+                path = self._scratch / f"{sha256[:16]}-{path.name}"
+                if not path.is_file():
+                    write_atomically(path, self._ask("get_file", name))
+            paths[name] = str(path)
+        head = paths[spec.prepare.contrast_head]
+        how = replace(spec.prepare, contrast_head=head)
+        return replace(spec, weights=paths[spec.weights], prepare=how)
+
+    def read_data(self, spec: JobSpec) -> Data:
+        if spec.data in SETS and SETS[spec.data].kind == "made":
+            return super().read_data(spec)
+        try:
+            own = super().read_data(spec)
+        except AcclimateError:  # it may be elsewhere; if not, asking for it raises the error
+            own = None
+        sent: Data | None = self._ask("get_data", spec, None if own is None else identify(own))
+        if sent is not None:
+            return sent
+        if own is None:
+            raise RuntimeError("data that a node lacks was not sent")
+        return own
+
+    def open_source(self, spec: JobSpec, data: Data) -> tuple[Labelled, Sequence[str]]:
+        try:
+            return super().open_source(spec, data)
+        except AcclimateError:
+            sent: tuple[Labelled, Sequence[str]]
+            sent = self._ask("get_source", spec, spec.artifact_key)
+            return sent
+
+    def _load_or_make(
+        self, key: str, spec: JobSpec, model: nn.Module, data: Data, parts: Sequence[str]
+    ) -> Artifact:
+        path = self.artifacts / f"{key}.acclimate"
+        name = f"{ARTIFACTS}/{path.name}"
+        if self._storage is None or self._storage.get(name, path):
+            return super()._load_or_make(key, spec, model, data, parts)
+        found = super()._load_or_make(key, spec, model, data, parts)
+        self._storage.put(path, name)
+        return found
+
+
+class NodeSink(FolderSink):
+    """Writes a run folder, and copies it to the storage at every checkpoint.
+
+    Args:
+        folder: Of the job.
+        spec: The job, with the names that files have where the command runs.
+        upload: Copies the folder; None if nothing has to be copied.
+    """
+
+    def __init__(
+        self, folder: JobFolder, spec: JobSpec, upload: Callable[..., None] | None = None
+    ) -> None:
+        super().__init__(folder)
+        self._spec, self._upload = spec, upload or (lambda anew=False: None)
+
+    def begin(self, setting: Mapping[str, Any]) -> Known:
+        known = super().begin(setting)
+        self._upload(anew=not known.records)
+        return known
+
+    def close_unit(self, unit: str, sums: Sequence[Mapping[str, Any]]) -> None:
+        super().close_unit(unit, sums)
+        self._upload()
+
+    def checkpoint(self, place: Place, save: Callable[[Path], None]) -> None:
+        super().checkpoint(place, save)
+        self._upload()
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        origin = {**result["provenance"], "spec": self._spec.to_dict()}
+        if self._spec.weights is not None:
+            origin["model"] = {**origin["model"], "file": str(Path(self._spec.weights))}
+        super().finish({**result, "provenance": origin})
+
+
+class Storage:
+    """Run folders at a URL of any file system of fsspec.
+
+    A reader of a folder finds what belongs together, whenever the writer is killed: what refers to
+    other files is copied after them.
+
+    Args:
+        url: Of a folder.
+
+    Raises:
+        BadInput: It cannot be written.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(url)
+            self._files.makedirs(self._root, exist_ok=True)
+            self._files.pipe_file(f"{self._root}/storage.txt", b"Run folders of acclimate bench\n")
+        except (OSError, ValueError, ImportError) as error:
+            raise BadInput(
+                "not_writable",
+                f"Cannot write to the storage {url} ({error}). Correct --storage, or install the "
+                "package for its protocol.",
+                path=url,
+            ) from error
+
+    def upload(self, folder: Path, name: str, anew: bool = False) -> None:
+        """Copy a run folder to the storage; `anew` removes what is there first."""
+        there = self.list_files(name)
+        if anew and there:
+            self._files.rm(f"{self._root}/{name}", recursive=True)
+            there = []
+        here = [path for path in folder.iterdir() if _is_kept(path.name)]
+        for path in sorted(here, key=lambda path: _rank(path.name)):
+            is_fixed = path.suffix == ".state" or path.name in (SPEC, BEGUN)
+            if not (is_fixed and path.name in there):
+                self.put(path, f"{name}/{path.name}")
+        for extra in set(there) - {path.name for path in here}:
+            self._files.rm_file(f"{self._root}/{name}/{extra}")
+
+    def download(self, name: str, folder: Path) -> None:
+        """Copy a run folder from the storage, if it is there."""
+        there = self.list_files(name)
+        for path in folder.iterdir() if there and folder.is_dir() else ():
+            if _is_kept(path.name) and path.name not in there:
+                path.unlink()
+        for each in sorted(there, key=_rank):
+            self.get(f"{name}/{each}", folder / each)
+
+    def list_files(self, name: str) -> list[str]:
+        """Return the names of the files in a run folder; none if it is not there."""
+        self._files.invalidate_cache()
+        found = self._files.find(f"{self._root}/{name}", maxdepth=1)
+        return [each for each in (Path(path).name for path in found) if _is_kept(each)]
+
+    def put(self, path: Path, name: str) -> None:
+        """Copy a file to the storage."""
+        target = f"{self._root}/{name}"
+        self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
+        if isinstance(self._files, LocalFileSystem):
+            write_atomically(target, path.read_bytes())
+        else:
+            self._files.pipe_file(target, path.read_bytes())  # one request, so atomic
+
+    def get(self, name: str, path: Path) -> bool:
+        """Copy a file from the storage; return whether it is there."""
+        try:
+            content: bytes = self._files.cat_file(f"{self._root}/{name}")
+        except FileNotFoundError:
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+        return True
+
+
+def _name(folder: JobFolder) -> str:
+    """Return the name of a run folder in a storage."""
+    return f"{folder.path.parent.name}/{folder.path.name}"
+
+
+def _is_kept(name: str) -> bool:
+    return name != LOCK and not name.endswith(".part")
+
+
+def _rank(name: str) -> tuple[bool, ...]:
+    return name == RESULT, name == CHECKPOINT, name == MEASURES
+
+
+def _enter(folder: str, data: str | None) -> None:
+    """Let a process on a node find what the command finds, unless the node has its own."""
+    tune_process()
+    if data is not None:
+        os.environ.setdefault(VARIABLE, data)
+    if Path(folder).is_dir():
+        os.chdir(folder)
+
+
+def _ask(ray: Any, assets: Any, name: str, *arguments: Any) -> Any:
+    try:
+        found = ray.get(getattr(assets, name).remote(*arguments))
+        return ray.get(found[0]) if isinstance(found, list) else found
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
+
+
+def has_file(name: str, sha256: str) -> bool:
+    """Return whether this machine has the same file at the same place."""
+    return Path(name).is_file() and sha256_of(Path(name)) == sha256
+
+
+def identify(data: Data) -> dict[str, Any]:
+    """Return what must be equal for the data of two machines to be the same: the checksums."""
+    return {
+        "classes": list(data.classes),
+        "n_unreadable": len(data.unreadable),
+        "domains": {
+            name: {key: value for key, value in about.items() if key != "folder"}
+            for name, about in data.descriptions.items()
+        },
+    }
+
+
+def gather(data: Data, needs_clean: bool) -> Data:
+    """Return data with all of its images in memory."""
+    clean = None
+    if needs_clean and data.clean is not None:
+        clean = partial(_same, _gather(data.clean()))
+    groups = {name: tuple(_gather(domain) for domain in own) for name, own in data.groups.items()}
+    return replace(data, groups=groups, clean=clean)
+
+
+def _gather(domain: Any) -> Any:
+    if isinstance(domain.x, Tensor):
+        return domain
+    return replace(domain, x=np.asarray(domain.x[np.arange(len(domain))]), y=np.array(domain.y))
+
+
+def _same(value: Any) -> Any:
+    return value

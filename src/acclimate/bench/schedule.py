@@ -1,0 +1,759 @@
+"""Run the jobs of a suite: in this process, in worker processes, or on a Ray cluster.
+
+`run_suite` gives the jobs that are left to a `Pool`, which distributes them among the workers of an
+`Executor` and reports events. An executor has three operations: how many workers there may be now,
+make one, and wait for their messages. `InProcess` runs jobs in the calling process, `Processes` in
+processes of this machine; the executor for Ray is in `acclimate.bench.ray`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import queue
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from acclimate import zoo
+from acclimate.bench.folder import ERROR, Failure, JobFolder
+from acclimate.bench.job import Manner, Stopped, run_job
+from acclimate.bench.materials import Materials
+from acclimate.bench.outcome import Entry, Outcome
+from acclimate.bench.sink import FolderSink
+from acclimate.bench.spec import JobSpec
+from acclimate.bench.store import LOGS, Store
+from acclimate.bench.suite import Suite
+from acclimate.data import SETS
+from acclimate.errors import BadInput, did_you_mean
+from acclimate.methods import get_method
+from acclimate.process import count_cores, limit_threads, share_threads, tune_process
+from acclimate.zoo.segmentation import is_dense_name
+
+#: `found`: done before. `busy`: another process works on it. `stage`: something before measuring.
+Kind = Literal[
+    "found", "busy", "started", "stage", "progress", "finished", "retried", "failed", "stopped"
+]
+#: `stopped`: it was asked to, and can be resumed.
+End = Literal["finished", "failed", "busy", "stopped"]
+#: From a worker: the kind of an event or `ready`, batches done, those of the job, and a text.
+Message = tuple[str, int, int, str]
+
+#: Where the executor of each engine is, and what it takes besides `n_workers`.
+ENGINES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "local": ("acclimate.bench.schedule:open_local", ()),
+    "ray": ("acclimate.bench.ray:open_ray", ("address", "n_cpus", "n_gpus", "storage")),
+}
+
+#: Seconds between two looks at a job that another process works on.
+LOOK_EVERY = 0.5
+#: Seconds that workers have for their last batch and a checkpoint when they are asked to stop.
+PATIENCE = 20.0
+#: Seconds between two messages of progress from other processes.
+REPORT_EVERY = 0.1
+# Workers that may fail to start, one after another.
+_MOST_FAILED = 3
+# Characters of the log that an error message quotes.
+_TAIL = 2000
+_MEMORY = (
+    "If the machine ran out of memory, use fewer --workers or smaller batches. Run the suite "
+    "again to resume the job from its last checkpoint."
+)
+
+
+# Events -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a job.
+
+    Attributes:
+        kind: What.
+        name: Folder of the job, relative to that of the suite.
+        entry: The job; of several rows that share it, the first.
+        done: Batches that are done.
+        total: Batches of the job; 0 while that is not known.
+        text: More: the stage, or what went wrong.
+    """
+
+    kind: Kind
+    name: str
+    entry: Entry
+    done: int = 0
+    total: int = 0
+    text: str = ""
+
+
+OnEvent = Callable[[Event], None]
+
+
+def weigh(spec: JobSpec) -> float:
+    """Return about how much work a batch of a job is, in forwards, to estimate the time left."""
+    kind = get_method(spec.method)
+    passes = kind.card.forwards + 2 * kind.card.backwards + (3 if "nsp" in spec.terms else 0)
+    return passes * (spec.get_protocol().batch_size if kind.card.per_image else 1)
+
+
+class Meter:
+    """Counts what is done of a suite, and estimates how long the rest will take.
+
+    Args:
+        jobs: By the name of their folder.
+
+    Attributes:
+        n_done: Jobs that are done, including those that were done before.
+        n_failed: Jobs that have failed.
+        running: Batches done and to do of the jobs that run.
+    """
+
+    def __init__(self, jobs: Mapping[str, Entry]) -> None:
+        self.n_jobs = len(jobs)
+        self.n_done = self.n_failed = 0
+        self.running: dict[str, tuple[int, int]] = {}
+        self._weights = {name: weigh(entry.spec) for name, entry in jobs.items()}
+        self._first: dict[str, int] = {}  # batches that were done before this run
+        self._done: dict[str, int] = {}
+        self._totals: dict[str, int] = {}
+        self._failed: set[str] = set()
+        self._start = time.monotonic()
+
+    def take(self, event: Event) -> None:
+        """Count an event."""
+        name = event.name
+        if event.kind == "found":
+            self._weights.pop(name)
+            self.n_done += 1
+        elif event.kind == "started":
+            self.running[name] = (0, 0)
+        elif event.kind == "progress":
+            self._first.setdefault(name, event.done)
+            self._done[name], self._totals[name] = event.done, event.total
+            self.running[name] = (event.done, event.total)
+        elif event.kind != "stage":
+            self.running.pop(name, None)
+            if event.kind == "finished":
+                self.n_done += 1
+                self._done[name] = self._totals.setdefault(name, 0)
+            elif event.kind == "failed":
+                self.n_failed += 1
+                self._failed.add(name)
+
+    @property
+    def work(self) -> tuple[float, float]:
+        """What was done in this run and what there is to do in it, in forwards of a batch."""
+        known = list(self._totals.values())
+        usual = sum(known) / len(known) if known else 0.0
+        done = total = 0.0
+        for name, weight in self._weights.items():
+            first = self._first.get(name, 0)
+            n_done = max(0, self._done.get(name, 0) - first)
+            left = max(0, self._totals.get(name, usual) - first)
+            done += weight * n_done
+            total += weight * (n_done if name in self._failed else left)
+        return done, total
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the rest will take at the speed so far; None while that is not known."""
+        done, total = self.work
+        if done == 0:
+            return None
+        return (time.monotonic() - self._start) * (total - done) / done
+
+
+# One job after another ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What all jobs of a run have in common, wherever they run.
+
+    Attributes:
+        artifacts: Folder of prepared artifacts, as an absolute path.
+        device: `auto`, `cpu`, `cuda` or `mps`.
+        manner: When checkpoints are written, and what was typed.
+    """
+
+    artifacts: Path
+    device: str = "auto"
+    manner: Manner = field(default_factory=Manner)
+
+
+class Runner:
+    """Runs jobs in this process, one after another, each in its folder.
+
+    Args:
+        options: What the jobs have in common.
+        report: Called with each message.
+        should_stop: Called after every batch and at every step of a preparation.
+        materials: Loads what the jobs need; None for what is on this machine.
+        report_every: Seconds between two messages of progress, at least.
+    """
+
+    def __init__(
+        self,
+        options: RunOptions,
+        report: Callable[[Message], None],
+        should_stop: Callable[[], bool],
+        materials: Materials | None = None,
+        report_every: float = 0.0,
+    ) -> None:
+        self._report_every = report_every
+        self._manner, self._report, self._should_stop = options.manner, report, should_stop
+        self._materials = materials or Materials(options.artifacts, options.device)
+        self._materials.progress = self._report_stage
+        self._stage, self._reported = "", 0.0
+
+    def run(
+        self,
+        spec: JobSpec,
+        folder: JobFolder,
+        make_sink: Callable[[JobFolder], FolderSink] = FolderSink,
+    ) -> End:
+        """Run a job until it ends or should stop; an error is written to its folder."""
+        folder.make()
+        with folder.hold() as is_mine:
+            if not is_mine:
+                return "busy"
+            if folder.is_done:
+                return "finished"
+            folder.describe(spec)
+            self._stage, self._reported = "", 0.0
+            self._report(("started", 0, 0, ""))
+            sink, materials, manner = make_sink(folder), self._materials, self._manner
+            try:
+                run_job(spec, materials, sink, manner, self._report_progress, self._should_stop)
+            except Stopped:
+                return "stopped"
+            except Exception as error:  # noqa: BLE001  # whatever it is, the other jobs continue
+                folder.fail_by(error)
+                return "failed"
+            finally:
+                sink.close()
+            return "finished"
+
+    def _report_progress(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if done == total or now >= self._reported + self._report_every:
+            self._reported = now
+            self._report(("progress", done, total, ""))
+
+    def _report_stage(self, stage: str, done: int, total: int | None) -> None:
+        if self._should_stop():
+            raise Stopped
+        if stage != self._stage:
+            self._stage = stage
+            self._report(("stage", 0, 0, stage))
+
+
+# Workers and executors ----------------------------------------------------------------------------
+
+
+class Worker:
+    """Runs one job at a time; its messages come through its executor.
+
+    Attributes:
+        job: Name of the folder of the job that it runs; None while it has none.
+        last: Name of the last job that it was given.
+        is_ready: Whether it has started and takes jobs.
+        has_begun: Whether its job has begun, so that the job may be the reason of a loss.
+        is_measuring: Whether its job has all that it needs.
+    """
+
+    def __init__(self) -> None:
+        self.job: str | None = None
+        self.last: str | None = None
+        self.is_ready = self.has_begun = self.is_measuring = False
+
+    def begin(self, spec: JobSpec, folder: JobFolder) -> None:
+        """Run a job."""
+
+    def stop(self) -> None:
+        """Ask it to write a checkpoint and end."""
+
+    def end(self, seconds: float) -> None:
+        """Kill it, unless it ends within this time."""
+
+    def describe_end(self) -> tuple[str, str]:
+        """Return how it was lost, such as "exited with code 3", and the end of its log."""
+        return "ended", ""
+
+
+#: Takes the messages of workers; None means that the worker was lost.
+Report = Callable[[Worker, Message | None], None]
+
+
+class Executor(Protocol):
+    """Where jobs run."""
+
+    def capacity(self) -> int:
+        """Return how many workers there may be now."""
+
+    def spawn(self) -> Worker:
+        """Return a new worker, which reports `ready` when it has started."""
+
+    def wait(self, workers: Sequence[Worker], seconds: float, report: Report) -> None:
+        """Report the messages of these workers; return after the first ones, or after a time."""
+
+
+class InProcess(Worker):
+    """Runs jobs in the calling process: an executor and its only worker."""
+
+    def __init__(self, options: RunOptions, is_interrupted: Callable[[], bool]) -> None:
+        super().__init__()
+        self._messages: Callable[[Message], None] = print
+        self._is_interrupted = is_interrupted
+        self._runner = Runner(options, lambda message: self._messages(message), is_interrupted)
+        self._order: tuple[JobSpec, JobFolder] | None = None
+
+    def capacity(self) -> int:
+        return 1
+
+    def spawn(self) -> Worker:
+        self.is_ready = True
+        return self
+
+    def begin(self, spec: JobSpec, folder: JobFolder) -> None:
+        self._order = spec, folder
+
+    def wait(self, workers: Sequence[Worker], seconds: float, report: Report) -> None:
+        if self._order is None:
+            time.sleep(seconds)
+            return
+        self._messages = partial(report, self)
+        order, self._order = self._order, None
+        self._messages((self._runner.run(*order), 0, 0, ""))
+        if self._is_interrupted():
+            raise KeyboardInterrupt
+
+
+class WorkerProcess(Worker):
+    """A process of this machine; everything that it prints is appended to a log."""
+
+    def __init__(self, options: RunOptions, n_threads: int, log: Path) -> None:
+        super().__init__()
+        self._log = log
+        self.channel, theirs = connection.Pipe()
+        program = "from acclimate.bench.schedule import serve_jobs; serve_jobs()"
+        with theirs, log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", program, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **limit_threads(n_threads)},
+                pass_fds=[theirs.fileno()],
+            )
+        self._send(options)
+
+    def begin(self, spec: JobSpec, folder: JobFolder) -> None:
+        self.has_begun = True
+        self._send((spec, folder.path.resolve()))
+
+    def stop(self) -> None:
+        self._send(None)
+
+    def end(self, seconds: float) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+        self.process.kill()
+        self.process.wait()
+        self.channel.close()
+
+    def describe_end(self) -> tuple[str, str]:
+        code = self.process.wait()
+        killed = f"was terminated by {signal.Signals(-code).name}" if code < 0 else ""
+        log_tail = self._log.read_text(errors="replace")[-_TAIL:].strip()
+        return killed or f"exited with code {code}", log_tail
+
+    def receive(self) -> Message | None:
+        """Return the next message; None if the process has ended."""
+        try:
+            message: Message = self.channel.recv()
+        except (EOFError, OSError):
+            return None
+        return message
+
+    def _send(self, order: Any) -> None:
+        with suppress(OSError):  # if the process has ended, `Processes.wait` notices
+            self.channel.send(order)
+
+
+class Processes:
+    """An executor of worker processes, among which the cores are divided."""
+
+    def __init__(self, store: Store, options: RunOptions, n_workers: int) -> None:
+        log = store.root / LOGS / "workers.log"
+        log.parent.mkdir(exist_ok=True)
+        self._n_workers = n_workers
+        self._shared = options, share_threads(n_workers), log
+
+    def capacity(self) -> int:
+        return self._n_workers
+
+    def spawn(self) -> WorkerProcess:
+        return WorkerProcess(*self._shared)
+
+    def wait(self, workers: Sequence[Worker], seconds: float, report: Report) -> None:
+        own = [worker for worker in workers if isinstance(worker, WorkerProcess)]
+        ready = connection.wait([worker.channel for worker in own], seconds)
+        for worker in own:
+            if worker.channel in ready:
+                report(worker, worker.receive())
+            elif worker.process.poll() is not None:  # what it has started may keep the channel open
+                report(worker, None)
+
+
+def serve_jobs() -> None:
+    """Run the jobs that come through a channel: the main function of a worker process.
+
+    When the channel is closed, because the process at its other end has ended, the job writes a
+    checkpoint, and this process ends.
+    """
+    tune_process()
+    # A Ctrl-C reaches all processes of a terminal; the process that started this one decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel: connection.Connection[Any, Any] = connection.Connection(int(sys.argv[1]))
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    should_stop = threading.Event()
+
+    def listen() -> None:
+        with suppress(EOFError, OSError):
+            while (order := channel.recv()) is not None:
+                inbox.put(order)
+        should_stop.set()
+        inbox.put(None)
+
+    def send(message: Message) -> None:
+        with suppress(BrokenPipeError):  # `listen` notices as well
+            channel.send(message)
+
+    threading.Thread(target=listen, daemon=True).start()
+    if (options := inbox.get()) is None:
+        return
+    runner = Runner(options, send, should_stop.is_set, report_every=REPORT_EVERY)
+    load_optimizers()
+    send(("ready", 0, 0, ""))
+    while (order := inbox.get()) is not None and not should_stop.is_set():
+        spec, path = order
+        send((runner.run(spec, JobFolder(path)), 0, 0, ""))
+
+
+def load_optimizers() -> None:
+    """Load what torch loads at the first step of an optimiser, which takes two seconds."""
+    import torch
+
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
+    torch.optim.Adam([parameter]).step()
+
+
+def choose_n_workers() -> int:
+    """Return a number of workers with two cores for each, if there are so many."""
+    return max(1, count_cores() // 2)
+
+
+@contextmanager
+def open_local(
+    store: Store, n_jobs: int, options: RunOptions, *, n_workers: int | None = None
+) -> Iterator[Executor]:
+    """Give an executor for this machine; see `run_suite`."""
+    if n_workers == 0:
+        with _hold_interrupts() as is_interrupted:
+            yield InProcess(options, is_interrupted)
+        return
+    n = min(n_jobs, choose_n_workers() if n_workers is None else n_workers)
+    check_at_least("n_workers", n, 0)
+    yield Processes(store, options, n)
+
+
+@contextmanager
+def _hold_interrupts() -> Iterator[Callable[[], bool]]:
+    """Delay a Ctrl-C until the end of the batch and a checkpoint; a second one is not delayed.
+
+    Gives a function that returns whether there was one. A program that handles interruptions
+    itself continues to do so.
+    """
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield lambda: False
+        return
+    asked = threading.Event()
+
+    def note(number: int, frame: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# The suite ----------------------------------------------------------------------------------------
+
+
+class Pool:
+    """Distributes jobs among workers, and retries those of workers that were lost.
+
+    Args:
+        store: Where the suite is kept.
+        names: Folders of the jobs to run.
+        artifacts: Folder of prepared artifacts.
+        on_event: Called with each event.
+        executor: Makes the workers.
+        retries: How often a job is tried again after its worker was lost.
+
+    Attributes:
+        workers: Those that were not lost.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        names: Sequence[str],
+        artifacts: Path,
+        on_event: OnEvent,
+        executor: Executor,
+        retries: int,
+    ) -> None:
+        self.workers: list[Worker] = []
+        self._store, self._artifacts, self._on_event = store, artifacts, on_event
+        self._executor, self._retries = executor, retries
+        self._jobs = store.jobs()
+        self._left = list(names)
+        self._not_before: dict[str, float] = {}  # of jobs that another process works on
+        self._losses: Counter[str] = Counter()
+        self._n_failed_to_start = 0
+
+    def run(self) -> None:
+        """Return when every job is done or has failed; all workers are ended then."""
+        try:
+            while self._left or any(worker.job for worker in self.workers):
+                self._assign()
+                self._executor.wait(tuple(self.workers), LOOK_EVERY, self._take)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        try:
+            for worker in self.workers:
+                worker.stop()
+        finally:
+            for worker in self.workers:
+                worker.end(max(0.0, deadline - time.monotonic()))
+
+    def _assign(self) -> None:
+        """Give every idle worker a job, as long as there are any, and spawn missing workers."""
+        now = time.monotonic()
+        free = [name for name in self._left if self._not_before.get(name, 0) <= now]
+        for name in [name for name in free if name in self._not_before]:
+            if self._store.folder(name).is_done:
+                free.remove(name)
+                self._left.remove(name)
+                self._tell("finished", name)
+        n_unused = sum(worker.job is None for worker in self.workers)
+        while n_unused < len(free) and len(self.workers) < self._executor.capacity():
+            self.workers.append(self._executor.spawn())
+            n_unused += 1
+        for worker in self.workers:
+            suited = [name for name in free if not self._must_wait(name)]
+            if suited and worker.is_ready and worker.job is None:
+                name = min(suited, key=lambda name: self._rank(name, worker))
+                free.remove(name)
+                self._left.remove(name)
+                worker.job = worker.last = name
+                worker.has_begun = worker.is_measuring = False
+                worker.begin(self._jobs[name].spec, self._store.folder(name))
+
+    def _must_wait(self, name: str) -> bool:
+        """Return whether a job needs an artifact that a worker prepares now."""
+        missing = {
+            key
+            for key in self._jobs[name].spec.get_pieces()
+            if not (self._artifacts / f"{key}.acclimate").is_file()
+        }
+        others = [self._jobs[w.job].spec for w in self.workers if w.job and not w.is_measuring]
+        return any(missing & set(spec.get_pieces()) for spec in others)
+
+    def _rank(self, name: str, worker: Worker) -> tuple[int, int]:
+        """Return a key that is smallest for the job that has most in common with the last one."""
+        if worker.last is None:
+            return 0, self._left.index(name)
+        pairs = zip(
+            _needs(self._jobs[name].spec), _needs(self._jobs[worker.last].spec), strict=True
+        )
+        return -sum(own == other for own, other in pairs), self._left.index(name)
+
+    def _take(self, worker: Worker, message: Message | None) -> None:
+        if message is None:
+            self._reap(worker)
+            return
+        kind, done, total, text = message
+        name = worker.job
+        if kind == "ready":
+            worker.is_ready = True
+            self._n_failed_to_start = 0
+        elif name is not None:
+            if kind in ("finished", "failed", "busy", "stopped"):
+                worker.job = None
+            if kind in ("busy", "stopped"):
+                self._left.append(name)
+                self._not_before[name] = time.monotonic() + LOOK_EVERY
+            if kind == "failed":
+                error = self._store.folder(name).read(ERROR) or {}
+                text = f"{error.get('type', 'error')}: {error.get('message', 'unknown')}"
+            worker.is_measuring |= kind == "progress"
+            self._tell(kind, name, done, total, text)
+
+    def _reap(self, worker: Worker) -> None:
+        """Continue without a worker that was lost; its job is tried again, or has failed."""
+        (how, log_tail), name, was_ready = worker.describe_end(), worker.job, worker.is_ready
+        self.workers.remove(worker)
+        if not was_ready:
+            self._n_failed_to_start += 1
+            if self._n_failed_to_start >= _MOST_FAILED:
+                raise BadInput(
+                    "worker_failed",
+                    f"No worker could be started: it {how}. Its output:\n{log_tail}",
+                )
+        if name is None:
+            return
+        self._losses[name] += worker.has_begun
+        folder = self._store.folder(name)
+        if folder.is_done:
+            self._tell("finished", name)
+        elif self._losses[name] <= self._retries:
+            self._left.insert(0, name)
+            self._tell("retried", name, text=f"its process {how}")
+        else:
+            message = f"The process that ran the job {how} (attempt {self._losses[name]})"
+            folder.make()
+            with folder.hold() as is_mine:
+                if is_mine:  # otherwise another process works on it
+                    folder.fail(Failure("WorkerDied", f"{message}."), _MEMORY)
+            self._tell("failed", name, text=f"WorkerDied: {message}.")
+
+    def _tell(self, kind: Any, name: str, done: int = 0, total: int = 0, text: str = "") -> None:
+        self._on_event(Event(kind, name, self._jobs[name], done, total, text))
+
+
+def _needs(spec: JobSpec) -> tuple[Any, ...]:
+    """Return what a worker keeps from one job to the next."""
+    return (spec.model, spec.weights), spec.data_key, spec.artifact_key
+
+
+def run_suite(
+    suite: Suite,
+    out: str | Path,
+    *,
+    engine: str = "local",
+    n_workers: int | None = None,
+    retries: int = 1,
+    on_event: OnEvent | None = None,
+    device: str = "auto",
+    artifacts: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    command: str | None = None,
+    **options: Any,
+) -> list[Outcome]:
+    """Run all jobs of a suite that are not done yet; return the outcomes of those that are.
+
+    The same call resumes a run that was interrupted: jobs that are done are not run again, others
+    are resumed from their last checkpoint, with the same records as without the interruption.
+    Several processes may run the same suite in one folder at once; they share the work.
+
+    A job that fails does not stop the others: it is missing in what is returned, and
+    `Store(out).statuses()` has its error.
+
+    Args:
+        suite: The jobs.
+        out: Folder of the suite; see `acclimate.bench.Store`.
+        engine: A name in `ENGINES`.
+        n_workers: Processes; None for half the cores, or for all of a cluster. 0 runs all jobs in
+            this process (engine `local` only).
+        retries: How often a job is tried again after the process that ran it was lost.
+        on_event: Called with each event; an exception that it raises ends the run.
+        device: `auto`, `cpu`, `cuda` or `mps`.
+        artifacts: Folder of prepared artifacts, which suites may share; in `out` by default.
+        checkpoint_every: Batches between two checkpoints; None for about 20 seconds.
+        command: What was typed, for the provenance; by default the arguments of this process.
+        **options: More options of the engine; see `acclimate.bench.ray.open_ray`.
+
+    Raises:
+        BadInput: There is no such engine or option, or the folder cannot be used.
+        MissingExtra: The engine is not installed.
+    """
+    _check_name("unknown_name", "engine", engine, tuple(ENGINES))
+    place, known = ENGINES[engine]
+    for name in options:
+        _check_name("unknown_option", f"option of the engine {engine}", name, known)
+    if checkpoint_every is not None:
+        check_at_least("checkpoint_every", checkpoint_every, 1)
+    check_at_least("retries", retries, 0)
+    tell: OnEvent = (lambda event: None) if on_event is None else on_event
+    asked = Store(out, suite)
+    for name, entry in asked.jobs().items():
+        if not asked.folder(name).is_done:
+            _check_job(entry.spec)
+    store = Store.create(out, suite)
+    prepared = (store.artifacts if artifacts is None else Path(artifacts)).resolve()
+    typed = shlex.join(sys.argv) if command is None else command
+    manner = Manner(checkpoint_every=checkpoint_every, command=typed)
+    jobs = store.jobs()
+    done = [name for name in jobs if store.folder(name).is_done]
+    for name in done:
+        store.folder(name).remove_leftovers()  # of a process killed right after it was done
+        tell(Event("found", name, jobs[name]))
+    if left := [name for name in jobs if name not in done]:
+        module, _, function = place.partition(":")
+        open_executor: Callable[..., AbstractContextManager[Executor]]
+        open_executor = getattr(importlib.import_module(module), function)
+        how = RunOptions(artifacts=prepared, device=device, manner=manner)
+        with open_executor(store, len(left), how, n_workers=n_workers, **options) as executor:
+            Pool(store, left, prepared, tell, executor, retries).run()
+    return store.outcomes()
+
+
+def check_at_least(option: str, found: float, lowest: float) -> None:
+    """Refuse an option that is too small."""
+    if found < lowest:
+        raise BadInput(
+            "out_of_range",
+            f"Expected {option} to be at least {lowest}, found {found}.",
+            option=option,
+            found=found,
+        )
+
+
+def _check_name(code: str, kind: str, name: str, known: Sequence[str]) -> None:
+    if name in known:
+        return
+    text = f'Unknown {kind} "{name}". {did_you_mean(name, known)}'
+    if code == "unknown_name":
+        raise BadInput("unknown_name", text, kind=kind, name=name, known=tuple(known))
+    raise BadInput("unknown_option", text, option=name, known=tuple(known))
+
+
+def _check_job(spec: JobSpec) -> None:
+    """Refuse a job whose model or data is misspelt, before anything is started for it."""
+    if ":" not in spec.model and spec.model != "builtin" and not is_dense_name(spec.model):
+        zoo.get_spec(spec.model)
+    for data in (spec.data, spec.prepare.source or spec.data):
+        if not Path(data).is_dir():
+            _check_name("unknown_name", "data set", data, tuple(SETS))
