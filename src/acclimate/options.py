@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, get_type_hints
 
 from acclimate.errors import InvalidConfig, did_you_mean
@@ -107,6 +108,11 @@ def options(kind: type[Kind]) -> type[Kind]:
     return dataclass(frozen=True, kw_only=True)(kind)
 
 
+@cache  # slow, and every job of a suite needs them
+def _get_hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
 @options
 class Values:
     """Plain values, each validated against its declaration."""
@@ -117,7 +123,7 @@ class Values:
 
     def __post_init__(self) -> None:
         problems = {}
-        hints = get_type_hints(type(self))
+        hints = _get_hints(type(self))
         for spec in dataclasses.fields(self):
             value = getattr(self, spec.name)
             if hints[spec.name] is float and type(value) is int:

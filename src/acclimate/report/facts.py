@@ -270,10 +270,11 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def model_hash(outcome: Outcome) -> str:
     """Return the start of the checksum of the weights, or what else is known of them."""
-    found = _find(outcome.provenance, "weights_sha256") or _find(outcome.provenance, "model_sha256")
-    if found is None:
-        settings = outcome.provenance.get("settings")
-        found = settings.get("model") if isinstance(settings, Mapping) else None
+    model, settings = outcome.provenance.get("model"), outcome.provenance.get("settings")
+    found = model.get("weights_sha256") if isinstance(model, Mapping) else None
+    found = found or outcome.provenance.get("model_sha256")
+    if found is None and isinstance(settings, Mapping):
+        found = settings.get("model")
     if isinstance(found, str) and found:
         return found[:SHORT]
     weights = outcome.entry.spec.weights
@@ -301,17 +302,6 @@ def data_hash(outcome: Outcome) -> str:
         return "unknown"
     text = json.dumps(checksums, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:SHORT]
-
-
-def _find(values: Mapping[str, Any], name: str) -> Any:
-    """Return the first value of that name at any depth."""
-    if name in values:
-        return values[name]
-    for value in values.values():
-        found = _find(value, name) if isinstance(value, Mapping) else None
-        if found is not None:
-            return found
-    return None
 
 
 def _list_domains(names: Iterable[str], spec: JobSpec) -> str:

@@ -190,27 +190,26 @@ def jobs_table(summary: Summary, records: str | None) -> Table:
 
 def long_table(summary: Summary) -> Table:
     """Return a line for each job and domain, with all digits."""
-    rows = [
-        {
-            "group": group.name,
-            "label": row.label,
-            "method": row.method,
-            "seed": outcome.entry.spec.seed,
-            **line,
-            "is_oracle": row.is_oracle,
-            "is_complete": not row.missing,
-            "protocol_mark": name_mark(row.protocol),
-            "folder": outcome.folder,
-            "selection": name_selection(summary, row),
-            "protocol": describe_protocol(protocol_facts(outcome)),
-        }
-        for group, row in summary.rows
-        for outcome in row.outcomes
-        for line in _list_domains(outcome)
-    ]
-    return Table.of(
-        list(rows[0]), [[Cell("") if v is None else v for v in own.values()] for own in rows]
-    )
+    lines: list[dict[str, object]] = []
+    for group, row in summary.rows:
+        for outcome in row.outcomes:
+            first = {
+                "group": group.name,
+                "label": row.label,
+                "method": row.method,
+                "seed": outcome.entry.spec.seed,
+            }
+            last = {
+                "is_oracle": row.is_oracle,
+                "is_complete": not row.missing,
+                "protocol_mark": name_mark(row.protocol),
+                "folder": outcome.folder,
+                "selection": name_selection(summary, row),
+                "protocol": describe_protocol(protocol_facts(outcome)),
+            }
+            lines += [{**first, **line, **last} for line in _list_domains(outcome)]
+    cells = [[Cell("") if value is None else value for value in own.values()] for own in lines]
+    return Table.of(list(lines[0]), cells)
 
 
 def name_row(row: Row) -> Cell:
