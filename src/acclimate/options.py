@@ -123,7 +123,8 @@ class Values:
 
     def __post_init__(self) -> None:
         problems = {}
-        hints = _get_hints(type(self))
+        kind: Any = type(self)  # mypy does not take a type for hashable
+        hints = _get_hints(kind)
         for spec in dataclasses.fields(self):
             value = getattr(self, spec.name)
             if hints[spec.name] is float and type(value) is int:
