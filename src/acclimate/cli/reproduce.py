@@ -136,8 +136,8 @@ def reproduce(
     Every row is one or more jobs with a record of every batch. Say the same again to go on after
     an interruption: what is done is not run again. In the end there are published numbers, ours
     and the difference, and for each claim that the paper draws from them whether it holds in this
-    run, with its confidence. The folder has table.md, table.tex, result.json with the provenance of
-    every job, and the figure.
+    run, with its confidence. The folder has table.md, table.tex, table.html, result.json with the
+    provenance of every job, and the figure.
 
     The supplement's tables go by two names: table-s1 is its table 7, fig-s1 its figure 7.
 

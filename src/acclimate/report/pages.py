@@ -229,17 +229,17 @@ def _describe_group(group: Group, looks: Mapping[str, Look]) -> dict[str, Any]:
         "axes": [
             (chart, _legend({name: own[name] for name in chart.labels})) for chart, own in drawn
         ],
-        "legend": _legend({name: looks[name] for name in _labels(streams, looks)}),
-        "severity_legend": _legend({name: looks[name] for name in _labels(severities, looks)}),
-        "cost_legend": _legend({name: looks[name] for name in _labels(costs, looks)}),
+        "legend": _legend_of(streams, looks),
+        "severity_legend": _legend_of(severities, looks),
+        "cost_legend": _legend_of(costs, looks),
         "window": figures.window_of(max(counts)),
         "left_out": _list_left_out(group),
     }
 
 
-def _labels(charts: Sequence[Chart], looks: Mapping[str, Look]) -> list[str]:
+def _legend_of(charts: Sequence[Chart], looks: Mapping[str, Look]) -> Markup:
     labels = {label for chart in charts for label in chart.labels}
-    return sorted(labels, key=lambda label: looks[label].index)
+    return _legend({name: looks[name] for name in sorted(labels, key=lambda own: looks[own].index)})
 
 
 def _legend(looks: Mapping[str, Look], with_line: bool = True) -> Markup:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from acclimate.bench.outcome import Outcome
 from acclimate.bench.selection import RULES
+from acclimate.metrics import Record
 from acclimate.report.facts import (
     describe_protocol,
     domain_counts,
@@ -560,13 +561,16 @@ def _link(outcome: Outcome, records: str | None) -> tuple[tuple[str, str, str], 
 
 
 def _list_domains(outcome: Outcome) -> Iterator[dict[str, object]]:
-    errors, result = domain_errors(outcome), outcome.result
+    errors, result, spec = domain_errors(outcome), outcome.result, outcome.entry.spec
     overlaps, estimates = result.miou_by_domain, result.estimated_error_by_domain
-    spec, is_corrupted = outcome.entry.spec, has_severity(outcome)
+    by_source, memory, is_corrupted = result.by_source, result.peak_memory, has_severity(outcome)
+    by_domain: dict[str, list[Record]] = {}
+    for record in result.counted:
+        for name in record.by_domain:
+            by_domain.setdefault(name, []).append(record)
     for domain, (n, n_errors) in domain_counts(outcome).items():
         corruption, severity = split_domain(domain, spec)
-        records = [record for record in result.counted if domain in record.by_domain]
-        is_alone = all(len(record.by_domain) == 1 for record in records)
+        is_alone = all(len(record.by_domain) == 1 for record in by_domain[domain])
         yield {
             "domain": domain,
             "corruption": corruption,
@@ -575,8 +579,8 @@ def _list_domains(outcome: Outcome) -> Iterator[dict[str, object]]:
             "n_errors": n_errors,
             "error_percent": errors[domain],
             "miou_percent": 100 * overlaps[domain] if domain in overlaps else None,
-            "ms_per_image": median_ms(records) if is_alone else None,
-            "peak_memory_bytes": result.peak_memory,
+            "ms_per_image": median_ms(by_domain[domain]) if is_alone else None,
+            "peak_memory_bytes": memory,
             "estimated_error_percent": 100 * estimates[domain] if domain in estimates else None,
-            "by_source_percent": None if result.by_source is None else 100 * result.by_source,
+            "by_source_percent": None if by_source is None else 100 * by_source,
         }
