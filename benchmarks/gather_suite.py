@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 
 from acclimate.bench import Store
-from acclimate.bench.reports import render_markdown, tabulate
+from acclimate.report import render_markdown, summarize
 from gather_reproduction import shorten_paths
 
 
@@ -25,7 +25,7 @@ def main() -> None:
     store = Store(asked.folder)
     suite, outcomes = store.suite, store.outcomes()
     facts = {"selection": suite.selection, "notes": suite.notes, "entries": suite.entries}
-    summary = tabulate(outcomes, title=suite.title, **facts)
+    summary = summarize(outcomes, title=suite.title, **facts)
     jobs = [store.folder(outcome.folder).read_result() for outcome in outcomes]
     content = {"title": suite.title, "jobs": jobs}
     text = shorten_paths(json.dumps(content, indent=1, ensure_ascii=False))

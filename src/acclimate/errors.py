@@ -202,7 +202,6 @@ class BadInput(AcclimateError, ValueError):
         "incompatible_measures": "The sums belong to different numbers or kinds of classes.",
         "no_samples_measured": "The sums contain no sample.",
         "not_recorded": "`what` was not recorded for this result.",
-        "runs_differ": "The methods were not run with the same seeds and shifts.",
         "wrong_fields": "The fields `missing` are missing, the fields `unknown` are unknown.",
         # Paths
         "already_exists": "`path` already exists.",

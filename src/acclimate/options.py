@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, get_args, get_type_hints
 
 from acclimate.errors import InvalidConfig, did_you_mean
@@ -111,6 +112,11 @@ def options(kind: type[Kind]) -> type[Kind]:
     return dataclass(frozen=True, kw_only=True)(kind)
 
 
+@cache  # slow, and every job of a suite needs them
+def _get_hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
 @options
 class Values:
     """Plain values, each validated against its declaration."""
@@ -121,7 +127,8 @@ class Values:
 
     def __post_init__(self) -> None:
         problems = {}
-        hints = get_type_hints(type(self))
+        kind: Any = type(self)  # mypy does not take a type for hashable
+        hints = _get_hints(kind)
         for spec in dataclasses.fields(self):
             value, hint = getattr(self, spec.name), _without_none(hints[spec.name])
             if value is None and hint is not hints[spec.name]:

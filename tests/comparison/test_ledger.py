@@ -50,8 +50,6 @@ def test_every_batch_is_recorded_and_the_result_sums_up(uncut):
     assert facts["settings"]["versions"]["torch"] == torch.__version__
     assert facts["n_images"] == 60
     assert len(facts["settings"]["model"]) == 64
-    assert [column.name for column in result.quality] == ["NLL", "ECE"]
-    assert sum(result.quality[0].best) >= 1
 
 
 @pytest.mark.parametrize("kept", [0, 1, 14, 30, 53])

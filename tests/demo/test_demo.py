@@ -20,12 +20,12 @@ from typer.testing import CliRunner
 
 import acclimate
 from acclimate.builtin import CLASSES, SPLITS, load_model, load_split, render
-from acclimate.cli.demo import demo, show_table
+from acclimate.cli.demo import demo
 from acclimate.cli.main import app
 from acclimate.corruptions import apply
 from acclimate.demo import DemoSettings, run_demo
-from acclimate.report import render_page
-from acclimate.report.table import Measure
+from acclimate.report import error_table, render_demo
+from acclimate.report.stats import Measure
 from tests.codes import raises
 from tests.demo.predictions import predict_clearly
 
@@ -151,15 +151,16 @@ def test_numbers_as_json_are_those_of_the_records(result):
         for name in SETTINGS.corruptions:
             values = [f["error_by_domain"][name] for f in own]
             assert row["errors"][name]["mean"] == pytest.approx(np.mean(values), abs=2e-4)
-            assert row["errors"][name]["deviation"] == pytest.approx(
-                np.std(values, ddof=1), abs=2e-4
-            )
+            # The seed changes no error of some methods, which then have no deviation.
+            deviation = row["errors"][name]["deviation"]
+            assert deviation is not None or row["method"] in ("source", "norm")
+            assert (deviation or 0.0) == pytest.approx(np.std(values, ddof=1), abs=2e-4)
         mean = np.mean([f["error"] for f in own])
         assert row["mean"]["mean"] == pytest.approx(mean, abs=2e-4)
 
 
 def test_the_page_states_protocol_and_provenance(result):
-    page = render_page(result.report())
+    page = render_demo(result.page())
     assert result.artifacts[0].card["model"]["weights_sha256"] in page
     assert SETTINGS.command in page
     assert "before each shift" in page
@@ -213,14 +214,14 @@ def test_the_command_prints_and_writes(tmp_path, result, monkeypatch):
             methods=("source", "tent"), corruptions=("fog", "contrast"), images=60, batch_size=20
         )
     ]
-    assert page.read_text(encoding="utf-8") == render_page(result.report())
+    assert page.read_text(encoding="utf-8") == render_demo(result.page())
     assert numbers.read_text(encoding="utf-8") == result.to_json()
     assert result.finding in " ".join(done.stdout.split())
     assert page.name in done.stdout
-    for row in result.table.rows:
-        line = next(line for line in done.stdout.splitlines() if line.split()[:1] == [row.method])
+    for _, row in result.summary.rows:
+        lines = [line for line in done.stdout.splitlines() if line.split()[:1] == [row.method]]
         for measure in (*row.errors.values(), row.mean):
-            assert str(measure) in line
+            assert any(str(measure) in line for line in lines)
 
 
 @pytest.mark.parametrize("option", ["--out", "--json"])
@@ -235,25 +236,22 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path, opti
 
 @pytest.mark.parametrize(("is_terminal", "width"), [(True, 72), (True, 200), (False, 72)])
 def test_the_table_is_shown_whole_on_a_terminal_and_elsewhere(result, is_terminal, width):
-    names = DemoSettings().corruptions
-    rows = tuple(
-        replace(row, errors={name: Measure(40 + i, 1.2) for i, name in enumerate(names)})
-        for row in result.table.rows
-    )
-    table = replace(result.table, rows=rows, domains=names)
+    (group,) = result.summary.groups
+    names = [f"a_rather_long_domain_{index}" for index in range(6)]
+    several = {name: own for name in names for own in [Measure(40.0, 1.2)]}
+    rows = tuple(replace(row, errors=several) for row in group.rows)
+    table = error_table(replace(group, rows=rows, columns=tuple(names)))
     file = io.StringIO()
-    show_table(
-        Console(file=file, force_terminal=is_terminal, width=width, color_system=None), table
-    )
+    table.show(Console(file=file, force_terminal=is_terminal, width=width, color_system=None))
     shown = file.getvalue()
     assert "…" not in shown
-    assert not is_terminal or max(len(line) for line in shown.splitlines()) <= width
+    assert max(len(line) for line in shown.splitlines()) <= width
     for row in rows:
         assert row.method in shown
         for measure in (*row.errors.values(), row.mean):
             assert shown.count(str(measure)) >= 1
     # Every row has the same errors, so that every cell of a shift is the best of its column.
-    assert shown.count("40.0 ± 1.2*") == (0 if is_terminal else len(rows))
+    assert shown.count("40.0 ± 1.2*") == (0 if is_terminal else 6 * len(rows))
 
 
 @pytest.mark.slow
@@ -270,7 +268,7 @@ def test_it_runs_from_any_folder(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in Path(tmp_path).iterdir()] == ["report.html"]
-    assert "Adapting" in done.stdout or "No method" in done.stdout
+    assert "lowest mean error" in done.stdout or "No method" in done.stdout
 
 
 def test_the_sorted_order_shows_one_class_after_the_other():

@@ -16,7 +16,7 @@ from acclimate.cli.main import app
 from acclimate.data.arrays import array_sha256, write_array, write_card
 from acclimate.data.classes import CIFAR10
 from acclimate.demo import TASKS, DemoSettings, fetch_data, run_demo
-from acclimate.report import render_page
+from acclimate.report import render_demo
 from tests.codes import raises
 from tests.demo.predictions import predict_clearly
 
@@ -57,7 +57,7 @@ def test_the_demo_speaks_of_its_own_data(photographs):
     predicted = predict_clearly(load_model(), x).numpy()
     assert result.clean_error == (predicted != photographs["test labels"][:24]).mean()
     assert {sample.truth for sample in result.samples} <= set(CIFAR10)
-    page = render_page(result.report())
+    page = render_demo(result.page())
     assert TASKS["cifar10"].text in page
     assert known.text in page
     assert "toys" not in page

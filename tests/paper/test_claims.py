@@ -24,9 +24,9 @@ from acclimate.paper.claims import (
     larger_gain,
     lowest,
     near,
-    resample,
 )
 from acclimate.paper.tables import published_cells
+from acclimate.report.stats import resample
 
 A, B, C, D = (("a", ""), ("b", ""), ("c", ""), ("d", ""))
 DOMAINS = ("noise", "blur", "fog", "snow", "frost", "jpeg")
@@ -132,7 +132,7 @@ def test_every_kind_of_claim() -> None:
 def test_the_bootstrap_is_that_of_a_loop() -> None:
     """The same draws made one by one, and a distribution that is known exactly."""
     errors = np.array([[1.0, 4.0], [2.0, 9.0]])
-    draws = resample([errors], 40_000, seed=3)[0]
+    draws = resample(errors[None], 40_000, seed=3)[:, 0]
     exact = [
         statistics.fmean(errors[s, d] for s in seeds for d in domains)
         for seeds in itertools.product(range(2), repeat=2)
@@ -145,9 +145,9 @@ def test_the_bootstrap_is_that_of_a_loop() -> None:
 
 def test_cells_are_drawn_together() -> None:
     one = np.arange(12.0).reshape(3, 4)
-    first, second = resample([one, one + 5], 500, seed=0)
+    first, second = resample(np.stack([one, one + 5]), 500, seed=0).T
     np.testing.assert_allclose(second - first, 5)
-    np.testing.assert_array_equal(first, resample([one], 500, seed=0)[0])
+    np.testing.assert_array_equal(first, resample(one[None], 500, seed=0)[:, 0])
 
 
 def test_only_what_all_cells_have_is_paired() -> None:

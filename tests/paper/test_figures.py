@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -19,9 +17,10 @@ from acclimate.paper import EXPERIMENTS, embedding
 from acclimate.paper.embedding import Features, separation_by_class
 from acclimate.paper.experiment import Scene
 from acclimate.paper.figures import draw_against_lr, draw_penalties, read_penalties
-from acclimate.paper.scatter_page import Cloud, render_clouds
+from acclimate.report.pages import Cloud, render_clouds
 from tests.codes import raises
 from tests.paper.outcomes import fill
+from tests.report.records import walk
 
 COSINES = {"stem.weight": 0.1, "body.weight": 0.4, "body.bias": 0.2, "head.weight": 0.9}
 SVG = "{http://www.w3.org/2000/svg}"
@@ -213,20 +212,30 @@ def test_tsne_itself() -> None:
     np.testing.assert_array_equal(places, embedding.embed(found.values, 0))
 
 
-def test_the_page_stands_alone() -> None:
+def test_the_page_stands_alone_and_links_its_charts() -> None:
     places = np.array([[0.0, 1.0], [0.5, 0.25]])
-    cloud = Cloud("before <x>", places, np.array([0, 1]), ("cat", "</script>"))
-    text = render_clouds(
-        "Features", [cloud, dataclasses.replace(cloud, title="after")], ["A note."]
-    )
-    assert "@" not in re.sub(r"@media", "", text)
-    assert text.count("</script>") == 1
-    assert "<p>A note.</p>" in text
-    assert not re.search(r'(?:src|href)="', text)
-    (line,) = [line for line in text.splitlines() if line.startswith("const { classes, clouds }")]
-    data = json.loads(line.partition("= ")[2].rstrip(";"))
-    assert data["classes"] == ["cat", "</script>"]
-    assert data["clouds"][0]["points"] == [[0.0, 1.0, 0], [0.5, 0.25, 1]]
+    hostile = "</script><b>"
+    clouds = [
+        Cloud(title, places, np.array([0, 1]), ("cat", hostile)) for title in ("before", "after")
+    ]
+    page = render_clouds("Title & more", clouds, ["A note."])
+    walker = walk(page)
+    assert [tag for tag, _ in walker.tags].count("script") == 1
+    assert "default-src 'none'" in page
+    text = "".join(walker.text)
+    assert "Title & more" in text
+    assert "A note." in text
+    assert [a["data-label"] for tag, a in walker.tags if tag == "li"] == ["cat", hostile]
+    charts = [
+        ET.fromstring(svg) for svg in re.findall(r'<svg class="chart".*?</svg>', page, re.DOTALL)
+    ]
+    assert len(charts) == 2
+    for root in charts:
+        circles = {c.attrib["data-point"]: c.attrib for c in root.iter("circle")}
+        first, second = ((float(circles[i]["cx"]), float(circles[i]["cy"])) for i in "01")
+        # Half of the width, and three quarters of the height, on axes that are a little longer.
+        assert second[0] - first[0] == pytest.approx(0.5 / 1.06 * (340 - 36 - 12), abs=0.11)
+        assert second[1] - first[1] == pytest.approx(0.75 / 1.06 * (300 - 22 - 34), abs=0.11)
 
 
 def test_nothing_to_draw(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def check(found: Reproduction, experiment: Experiment, folder: Path) -> None:
     assert {str(e.axes["row"]) for e in entries} <= {row.label for row in found.table.rows}
     assert all(row.is_measured or row.is_published for row in found.table.rows)
     assert len(found.verdicts) >= 1
-    files = ["table.md", "table.tex", "result.json", *FIGURES.get(name, [])]
+    files = ["table.md", "table.tex", "table.html", "result.json", *FIGURES.get(name, [])]
     assert [path.name for path in found.files] == files
     assert all(path.stat().st_size > 200 for path in found.files)
     result = json.loads((folder / "result.json").read_text())

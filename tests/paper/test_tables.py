@@ -10,10 +10,11 @@ import pytest
 from acclimate.bench import Entry, Outcome
 from acclimate.paper import EXPERIMENTS, PaperTable, Settings
 from acclimate.paper.cells import read_grids
-from acclimate.paper.render import lay_out, render_latex, render_markdown
+from acclimate.paper.render import make_table, render_latex, render_markdown, render_page
 from acclimate.paper.tables import NOT_IN_PAPER
 from tests.codes import raises
 from tests.paper.outcomes import fill, make_outcome
+from tests.report.records import walk
 
 RESNET, WIDE = "CIFAR-100-C, ResNet-50", "CIFAR-100-C, WRN-40-2"
 
@@ -66,7 +67,7 @@ def test_seeds_are_averaged_and_their_spread_is_shown() -> None:
     assert own is not None
     assert (own.mean, own.n_seeds) == (pytest.approx(32.0), 3)
     assert own.deviation == pytest.approx(2.0)
-    assert "32.00 ± 2.00" in render_markdown(experiment.tabulate(outcomes), ())
+    assert "± 2.00" in render_markdown(experiment.tabulate(outcomes), ())
 
 
 def test_severities_and_their_mean() -> None:
@@ -177,16 +178,39 @@ def test_latex() -> None:
     assert len(re.findall(r"\\textbf", body)) >= 1
     several = render_latex(EXPERIMENTS["table-3"].tabulate(()))
     assert r"\begin{tabular}{llrrrr}" in several
-    assert "resizebox" not in several
+    assert "rotatebox" not in several
+    # A table that is wider than the page is scaled down, and its headings are upright.
     wide = render_latex(EXPERIMENTS["table-1b"].tabulate(()))
-    assert wide.count(r"\resizebox{\textwidth}{!}{%") == wide.count(r"\end{tabular}}") == 3
+    assert wide.count(r"\resizebox{\ifdim\width>\linewidth") == wide.count(r"\end{tabular}}") == 3
+    assert wide.count(r"\rotatebox{90}{fog}") == 3
     assert wide.count("{") == wide.count("}")
 
 
 def test_published_alone() -> None:
     table = EXPERIMENTS["table-6"].tabulate(())
     assert len(table.rows) == 8
-    heads, lines = lay_out(table, "ERM")
-    assert heads == ("", "VLCS", "PACS", "OfficeHome", "TerraIncognita", "average")
-    assert [line.label for line in lines] == ["Source", "T3A", "Ours"]
-    assert lines[2].cells[1] == "88.90"
+    made = make_table(table, "ERM")
+    heads = [column.name for column in made.columns]
+    assert heads == ["", "", "VLCS", "PACS", "OfficeHome", "TerraIncognita", "average"]
+    assert [row[0].whole for row in made.rows] == ["Source", "T3A", "Ours"]
+    assert made.rows[2][3].text == "88.90"
+
+
+def test_the_page_has_tables_claims_and_pictures() -> None:
+    experiment = EXPERIMENTS["table-2"]
+    outcomes = _outcomes()
+    table, verdicts = experiment.tabulate(outcomes), experiment.judge(outcomes)
+    files = {"fig.svg": "<svg xmlns='http://www.w3.org/2000/svg'/>", "fig.html": "no picture"}
+    page = render_page(table, verdicts, ["Scale: x."], files)
+    walker = walk(page)
+    text = "".join(walker.text).replace("\u00a0", " ")
+    for claim in experiment.claims:
+        assert claim.text in text
+    for note in table.notes:
+        assert note in text
+    assert "75.70" in text
+    assert "Scale: x." in text
+    images = [a["src"] for tag, a in walker.tags if tag == "img"]
+    assert len(images) == 1
+    assert images[0].startswith("data:image/svg+xml;base64,")
+    assert "default-src 'none'" in page

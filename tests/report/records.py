@@ -1,58 +1,32 @@
-"""Made-up records for the tests of the report, and readers for what it draws."""
+"""A made-up page of the demonstration, and readers for what pages draw."""
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import random
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
-import torch
 from PIL import Image
 
-from acclimate.evaluation import Record, Result
-from acclimate.report import Layer, MethodNote, Report, Run, Sample
+from acclimate.bench.outcome import Outcome
+from acclimate.report import DemoPage, Layer, Sample, summarize
+from tests.report.outcomes import make_outcome
 
 HOSTILE = '<script>alert("x")</script>&\'é'
-METHODS = ("source", "norm", HOSTILE)
+#: Labels with the method of each.
+METHODS = {"source": "source", "norm": "norm", HOSTILE: "tent"}
 DOMAINS = ("gaussian_noise", "fog")
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 
 
-def make_run(method: str, seed: int, shares: dict[str, float], n_batches: int = 5) -> Run:
-    draws = random.Random(f"{method}{seed}")
-    records = []
-    for domain, share in shares.items():
-        for _ in range(n_batches):
-            n = 40
-            wrong = sum(draws.random() < share for _ in range(n))
-            records.append(
-                Record(
-                    domain=domain,
-                    index=len(records),
-                    n=n,
-                    n_errors=wrong,
-                    entropy=0.5,
-                    nll=0.7,
-                    ms=draws.uniform(5, 20),
-                    n_skipped=0,
-                    n_restored=0,
-                    predictions=torch.zeros(n, dtype=torch.int64),
-                    by_domain={domain: (n, wrong)},
-                )
-            )
-    return Run(method, seed, Result(tuple(records)))
-
-
-def exact_run(method: str, seed: int, *errors_of_100: int) -> Run:
-    """A run of one batch of 100 images for each shift, with that many errors."""
-    made = make_run(method, seed, {f"shift{i}": 0.0 for i in range(len(errors_of_100))}, 1)
-    records = tuple(
-        dataclasses.replace(record, n=100, n_errors=wrong, by_domain={record.domain: (100, wrong)})
-        for record, wrong in zip(made.result.records, errors_of_100, strict=True)
-    )
-    return Run(method, seed, Result(records))
+def make_run(label: str, seed: int, shares: dict[str, float], n_batches: int = 5) -> Outcome:
+    draws = random.Random(f"{label}{seed}")
+    counts = {
+        domain: [sum(draws.random() < share for _ in range(40)) for _ in range(n_batches)]
+        for domain, share in shares.items()
+    }
+    return make_outcome(label, counts, method=METHODS[label], seed=seed, n=40)
 
 
 def png() -> bytes:
@@ -61,28 +35,26 @@ def png() -> bytes:
     return file.getvalue()
 
 
-def make_report(seeds: int = 2, methods: tuple[str, ...] = METHODS) -> Report:
-    runs = tuple(
-        make_run(method, seed, {DOMAINS[0]: 0.7 / (1 + i), DOMAINS[1]: 0.4 / (1 + i)})
-        for i, method in enumerate(methods)
+def make_demo(seeds: int = 2, notes: tuple[str, ...] = ()) -> DemoPage:
+    runs = [
+        make_run(label, seed, {DOMAINS[0]: 0.7 / (1 + i), DOMAINS[1]: 0.4 / (1 + i)})
+        for i, label in enumerate(METHODS)
         for seed in range(seeds)
-    )
-    samples = tuple(
-        Sample(domain, png(), png(), HOSTILE, dict.fromkeys(methods, "star")) for domain in DOMAINS
-    )
-    return Report(
+    ]
+    predictions = dict.fromkeys(METHODS, "star")
+    return DemoPage(
         task="images of toys",
         clean_error=0.0421,
-        runs=runs,
-        methods=tuple(MethodNote(name, f"{name} works.", "", "Costs 1.") for name in methods),
+        summary=summarize(runs),
         layers=(
             Layer("stem.weight", "convolution", (0.1, 0.2)[:seeds]),
             Layer("stage1.norm.weight", "normalisation, scale", (0.5, 0.4)[:seeds]),
             Layer(HOSTILE, "head, weight", (1.0, 1.0)[:seeds]),
         ),
-        samples=samples,
+        samples=tuple(Sample(domain, png(), png(), HOSTILE, predictions) for domain in DOMAINS),
         protocol={"data": HOSTILE},
         provenance={"command": "acclimate demo", "date": "2020-01-01"},
+        notes=notes,
     )
 
 

@@ -8,15 +8,35 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from acclimate.report.charts import Series, draw_layers, draw_legend, draw_lines, find_ticks
-from tests.report.records import HOSTILE, METHODS, make_report, series_in, walk
+from acclimate.report.charts import (
+    Curve,
+    Layer,
+    Look,
+    assign_looks,
+    axis_from_zero,
+    axis_of_counts,
+    compose,
+    draw_curves,
+    draw_layers,
+    draw_scatter,
+    find_ticks,
+)
+from acclimate.report.pages import _legend
+from tests.report.records import HOSTILE, METHODS, make_demo, series_in, walk
+
+
+def make_curves(values: dict[str, tuple[float, ...]], high: float) -> str:
+    curves = [Curve(label, tuple(enumerate(own, start=1))) for label, own in values.items()]
+    n = max(map(len, values.values()))
+    axes = (axis_of_counts("batch", n), axis_from_zero("error, %", [high]))
+    return draw_curves("fog", curves, assign_looks(list(values)), axes).svg
 
 
 def test_lines_have_one_series_a_method_with_the_right_points():
     values = {"source": (80.0, 60.0, 70.0), HOSTILE: (40.0, 0.0, 20.0)}
-    svg = draw_lines("fog", [Series(label, line) for label, line in values.items()], 80)
+    svg = make_curves(values, 80)
     found = series_in(svg)
-    assert list(found) == list(values)
+    assert set(found) == set(values)
     # Recover the axis from its own labels: where 0 and 80 are written, and batches 1 and 3.
     root = ElementTree.fromstring(svg)
     ticks = {t.text: t.attrib for t in root.iter("text") if t.attrib["class"] == "tick"}
@@ -28,30 +48,56 @@ def test_lines_have_one_series_a_method_with_the_right_points():
             assert x == pytest.approx(first + (last - first) * place / 2, abs=0.11)
             assert y == pytest.approx(zero + (top - zero) * value / 80, abs=0.11)
     titles = [title.text for title in root.iter("title")]
-    assert "source, batch 2: 60.0 %" in titles
-    assert len(titles) == 6
+    assert "source at 2: 60.0 %" in titles
+    assert len(titles) == 6 + 2  # of the points, and of the lines
 
 
 def test_a_stream_of_one_batch_without_errors_can_be_drawn():
-    found = series_in(draw_lines("fog", [Series("source", (0.0,))], 0.0))
-    assert len(found["source"]) == 1
+    assert len(series_in(make_curves({"source": (0.0,)}, 0.0))["source"]) == 1
 
 
 def test_lines_differ_by_more_than_colour():
-    lines = [Series(f"method {i}", (1.0, 2.0)) for i in range(12)]
-    root = ElementTree.fromstring(draw_lines("many", lines, 2))
+    root = ElementTree.fromstring(make_curves({f"method {i}": (1.0, 2.0) for i in range(12)}, 2))
     looks = set()
     for group in root.iter("g"):
         line = group.find("polyline")
         marks = [element for element in group if element.attrib.get("class") == "mark"]
-        shape = marks[0].attrib.get("d", "circle")  # all stand at the same place
+        shape = marks[0].attrib.get("d", "circle")  # all are at the same place
         looks.add((shape, line.attrib.get("stroke-dasharray", "")))
     assert len(looks) == 12
 
 
+def test_points_are_grouped_by_class_and_can_be_found_by_their_place():
+    axes = (axis_from_zero("x", [10]), axis_from_zero("y", [10]))
+    points = [(0.0, 0.0, 1, ""), (10.0, 10.0, 0, "far"), (5.0, 0.0, 1, "")]
+    root = ElementTree.fromstring(draw_scatter("t", points, axes, classes=("a", HOSTILE)).svg)
+    groups = {g.attrib["data-label"]: g for g in root.iter("g")}
+    places = {
+        label: [circle.attrib["data-point"] for circle in group.iter("circle")]
+        for label, group in groups.items()
+    }
+    assert places == {"a": ["1"], HOSTILE: ["0", "2"]}
+    xs = [float(circle.attrib["cx"]) for circle in groups[HOSTILE].iter("circle")]
+    far = float(groups["a"].find("circle").attrib["cx"])
+    assert xs[1] - xs[0] == pytest.approx((far - xs[0]) / 2, abs=0.11)
+    assert [title.text for title in root.iter("title")] == ["a", "far", HOSTILE]
+
+
+def test_a_composed_picture_is_a_file_of_its_own():
+    layers = (Layer(HOSTILE, "head", (0.5,)),)
+    text = compose(HOSTILE, [draw_layers(layers)] * 3, 2, {HOSTILE: Look("c1", 0)})
+    root = ElementTree.fromstring(text)
+    namespace = "{http://www.w3.org/2000/svg}"
+    inside = [svg for svg in root.iter(f"{namespace}svg") if svg is not root]
+    assert [float(svg.attrib["width"]) for svg in inside] == [520] * 3
+    assert float(root.attrib["width"]) > 2 * 520
+    assert "prefers-color-scheme: dark" in root.find(f"{namespace}style").text
+    assert root.attrib["aria-label"] == HOSTILE
+
+
 def test_layers_are_drawn_at_the_mean_of_their_penalties():
-    layers = make_report().layers
-    root = ElementTree.fromstring(draw_layers(layers))
+    layers = make_demo().layers
+    root = ElementTree.fromstring(draw_layers(layers).svg)
     titles = [title.text for title in root.iter("title")]
     assert titles[0] == "stem.weight (convolution): 0.150"
     assert titles[2] == f"{HOSTILE} (head, weight): 1.000"
@@ -79,5 +125,5 @@ def test_ticks_are_round_and_reach_the_highest_value(high):
 
 
 def test_legend_names_every_label():
-    walker = walk(draw_legend(METHODS))
-    assert "".join(walker.text) == "".join(METHODS)
+    walker = walk(_legend(assign_looks(list(METHODS))))
+    assert "".join(walker.text).strip() == "".join(METHODS)

@@ -17,17 +17,14 @@ from PIL import Image
 
 from acclimate.bench import Entry, JobSpec, Outcome
 from acclimate.bench.folder import JobFolder
-from acclimate.bench.reports.cells import list_cells, list_heads
-from acclimate.bench.reports.csv_files import render_csv
-from acclimate.bench.reports.facts import protocol_facts
-from acclimate.bench.reports.notes import caption
-from acclimate.bench.reports.tabulate import tabulate
 from acclimate.builtin.scene_model import load_scene_model
 from acclimate.comparison import Preparation, Request, load_data, masks
 from acclimate.data.masks import MASK_SETS, MaskedImages, load_masks
 from acclimate.data.masks.copies import corrupt_masks
 from acclimate.data.masks.tree import guess_set
-from acclimate.report import Run, summarize
+from acclimate.report import error_table, render_csv, summarize
+from acclimate.report.facts import protocol_facts
+from acclimate.report.tables import caption
 from acclimate.streams import Domain
 from acclimate.training import SegmentationSettings, train
 from acclimate.zoo.named import load_named
@@ -219,21 +216,18 @@ def test_a_job_measures_overlaps(tmp_path: Path) -> None:
         assert high - low < 0.01  # otherwise nothing was compared
     mean = 100 * sum(summary["miou_by_domain"].values()) / 2
     assert outcomes[0].miou == pytest.approx(mean, rel=1e-12)
-    table = tabulate(outcomes)
+    table = summarize(outcomes)
     (group,) = table.groups
     # Images are counted, not their pixels.
     n = {own["n"] for own in outcomes[0].provenance["data"].values()}
     assert protocol_facts(outcomes[0])["images"] == str(*n)
-    place = list_heads(group).index("mIoU")
-    cells = [list_cells(group, row)[place] for row in group.rows]
+    shown = error_table(group)
+    place = [column.name for column in shown.columns].index("mIoU")
+    cells = [row[place] for row in shown.rows]
     assert [cell.value for cell in cells] == [outcome.miou for outcome in outcomes]
     values = [cell.value or 0.0 for cell in cells]
-    assert [cell.is_best for cell in cells] == [value == max(values) for value in values]
-    assert "higher is better" in caption(group)
-    runs = [Run(outcome.entry.label, 0, outcome.result) for outcome in outcomes]
-    (column,) = [own for own in summarize(runs).columns if own.name == "mIoU"]
-    assert column.values == pytest.approx(values)
-    assert column.best == tuple(cell.is_best for cell in cells)
+    assert [cell.best for cell in cells] == [value == max(values) for value in values]
+    assert "mean intersection over union" in caption(group)
     lines = list(csv.DictReader(io.StringIO(render_csv(table))))
     written = [float(line["miou_percent"]) for line in lines if line["method"] == "source"]
     assert written == [100 * value for value in summary["miou_by_domain"].values()]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.bench_reports.browser import BROWSER
+from tests.browser import BROWSER
 
 #: Seconds after which a page that does not get where it should is given up.
 PATIENCE = 30

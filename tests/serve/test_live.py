@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from acclimate.serve.app import make_app
-from tests.bench_reports.browser import needs_browser
+from tests.browser import needs_browser
 from tests.serve.chromium import open_tab
 from tests.serve.fake_api import run_app
 from tests.serve.make import make_engine, make_images, make_npy

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.bench_reports.browser import needs_browser
+from tests.browser import needs_browser
 from tests.serve.chromium import Tab, open_tab
 from tests.serve.fake_api import FakeApi, make_history, run_fake_api
 

@@ -23,9 +23,8 @@ from acclimate.cli.options import (
 from acclimate.cli.terminal import get_console, printable, show_warnings
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from acclimate.bench import Status, Store
+    from acclimate.report import Table
 
 bench_app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
 
@@ -145,7 +144,7 @@ def status(
     found = store.statuses()
     console = get_console()
     console.print(printable(store.suite.title), style="bold")
-    console.print(_make_table(found))
+    _make_table(found).show(console)
     states = [status.state for status in found]
     counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
     console.print(f"{len(found)} jobs: {', '.join(counts)}")
@@ -157,25 +156,23 @@ bench_app.command()(compare)
 
 
 def _make_table(statuses: list[Status]) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+    from acclimate.report.table import Cell, Column, Table, plain
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("job", "seed", "state", "batches", "folder"):
-        table.add_column(name, justify="right" if name in ("seed", "batches") else "left")
+    rows = []
     for one in statuses:
         entry = one.entry
-        told = f"{entry.label} · {entry.group}" if entry.group else entry.label
+        name = f"{entry.label} · {entry.group}" if entry.group else entry.label
         batches = f"{one.done}/{'?' if one.total is None else one.total}"
-        state = Text(one.state, style=_STYLES.get(one.state, "dim"))
-        table.add_row(Text(printable(told)), str(entry.spec.seed), state, batches, Text(one.folder))
-    return table
+        state = Cell(one.state, style=_STYLES.get(one.state, "dim"))
+        cells = (printable(name), entry.spec.seed, state, batches, one.folder)
+        rows.append(tuple(map(plain, cells)))
+    columns = (Column("job", "label"), Column("seed"), Column("state", "words"))
+    return Table((*columns, Column("batches"), Column("folder", "words")), tuple(rows))
 
 
 def _show_summary(store: Store) -> None:
     """Print the tables of what is done, if anything is."""
-    from acclimate.bench.reports import show_report, tabulate
+    from acclimate.report import show_report, summarize
 
     outcomes = store.outcomes()
     if not outcomes:
@@ -184,7 +181,7 @@ def _show_summary(store: Store) -> None:
     about: dict[str, Any] = {"title": suite.title, "selection": suite.selection}
     about |= {"notes": suite.notes, "entries": suite.entries}
     console = get_console()
-    show_report(console, tabulate(outcomes, **about))
+    show_report(console, summarize(outcomes, **about))
     console.print(f"records: {store.root / 'jobs'}", style="dim", soft_wrap=True)
 
 

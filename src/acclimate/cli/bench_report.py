@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from acclimate.bench.outcome import Outcome
-    from acclimate.bench.reports import Summary
     from acclimate.bench.store import Store
+    from acclimate.report import Summary
 
 #: Names of the formats; the first is the one if none is asked for.
 FORMATS = ("terminal", "md", "csv", "latex", "html")
@@ -82,8 +82,8 @@ def compare(
 
     Example: `acclimate bench compare results/before results/after`
     """
-    from acclimate.bench.reports import compare_suites, show_comparison
     from acclimate.bench.store import Store
+    from acclimate.report import compare_suites, show_comparison
 
     found = compare_suites(_read_done(Store(first)), _read_done(Store(second)))
     show_comparison(get_console(), found, (str(first), str(second)))
@@ -100,10 +100,10 @@ def _read_done(store: Store) -> Sequence[Outcome]:
 
 
 def _read(store: Store) -> Summary:
-    from acclimate.bench.reports import tabulate
+    from acclimate.report import summarize
 
     suite, outcomes = store.suite, _read_done(store)
-    return tabulate(
+    return summarize(
         outcomes,
         title=suite.title,
         selection=suite.selection,
@@ -113,11 +113,11 @@ def _read(store: Store) -> Summary:
 
 
 def _render(summary: Summary, format_: str, folder: Path, place: Path | None) -> str:
-    from acclimate.bench import reports
+    from acclimate import report as reports
 
     if format_ == "html" and place is not None:
         beside = place.resolve().parent
-        return reports.render_page(summary, os.path.relpath(folder.resolve(), beside))
+        return reports.render_suite(summary, os.path.relpath(folder.resolve(), beside))
     if format_ == "terminal":
         return _show(summary, place)
     makers = {
@@ -130,14 +130,12 @@ def _render(summary: Summary, format_: str, folder: Path, place: Path | None) ->
 
 def _show(summary: Summary, place: Path | None) -> str:
     """Print the report, or return it if it is for a file."""
-    from acclimate.bench.reports import show_report
-    from acclimate.bench.reports.terminal import FILE_WIDTH
+    from acclimate.cli.terminal import FILE_WIDTH
+    from acclimate.report import show_report
 
     console = get_console()
     if place is not None:
-        console.file = io.StringIO()
-    if not console.is_terminal:  # a file or a pipe has no width of its own
-        console.width = FILE_WIDTH
+        console.file, console.width = io.StringIO(), FILE_WIDTH
     show_report(console, summary)
     return console.file.getvalue() if isinstance(console.file, io.StringIO) else ""
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from acclimate.cli.tables import show_table, split_names
+from acclimate.cli.options import split_names
 from acclimate.cli.terminal import (
     get_console,
     make_facts,
@@ -17,8 +17,6 @@ from acclimate.cli.terminal import (
     show_warnings,
 )
 from acclimate.errors import BadInput
-
-__all__ = ["demo", "show_table"]
 
 
 def demo(
@@ -74,7 +72,7 @@ def demo(
     for path in (out, json):
         _check_place(path)
     from acclimate.demo import DemoSettings, fetch_data, run_demo
-    from acclimate.report import render_page
+    from acclimate.report import error_table, render_demo
     from acclimate.storage import write_atomically
 
     settings = DemoSettings(
@@ -92,11 +90,17 @@ def demo(
     with show_warnings(), show_progress() as progress:
         fetch_data(settings.data, progress, lambda line: get_console(stderr=True).print(line))
         result = run_demo(settings, progress)
-    write_atomically(out, render_page(result.report()).encode())
+    write_atomically(out, render_demo(result.page()).encode())
     if json is not None:
         write_atomically(json, result.to_json().encode())
     console = get_console()
-    show_table(console, result.table, notes=result.notes)
+    for group in result.summary.groups:
+        if group.name:
+            console.print(group.name, style="bold")
+        error_table(group).show(console)
+        console.print()
+    for note in result.notes:
+        console.print(note, style="dim", soft_wrap=not console.is_terminal)
     console.print(result.finding, style="bold")
     console.print()
     console.print(make_facts("How it was measured", {**result.protocol, **result.origin}))

@@ -33,8 +33,9 @@ from acclimate.cli.options import (
     get_normalization,
     get_size,
     parse_size,
+    split_names,
+    split_numbers,
 )
-from acclimate.cli.tables import show_table, split_names, split_numbers
 from acclimate.cli.terminal import (
     get_console,
     make_facts,
@@ -47,6 +48,7 @@ from acclimate.cli.terminal import (
 from acclimate.errors import BadInput
 
 if TYPE_CHECKING:
+    from acclimate.bench.outcome import Outcome
     from acclimate.comparison import Comparison, Job
 
 
@@ -249,6 +251,7 @@ def evaluate(
 
 def _show(result: Comparison, job: Job, place: Path) -> None:
     from acclimate.data.classes import shorten_classes
+    from acclimate.report import error_table, summarize
 
     console = get_console()
     facts = result.provenance
@@ -258,7 +261,8 @@ def _show(result: Comparison, job: Job, place: Path) -> None:
         "watch": "; every method watched by a guard",
     }.get(job.wrapping.guard, "")
     console.print(facts["protocol_line"] + guarded, style="dim", soft_wrap=True)
-    show_table(console, result.table, result.quality if len(job.data.domains) == 1 else ())
+    for group in summarize(_list_outcomes(result, job)).groups:
+        error_table(group).show(console)
     console.print(
         make_facts(
             "",
@@ -269,6 +273,36 @@ def _show(result: Comparison, job: Job, place: Path) -> None:
             },
         )
     )
+
+
+def _list_outcomes(result: Comparison, job: Job) -> list[Outcome]:
+    """Return the runs of a comparison as outcomes of jobs, for reports."""
+    from acclimate.bench.outcome import Entry, Outcome
+    from acclimate.bench.spec import JobSpec
+    from acclimate.comparison import OWN_ORDERS
+
+    protocol = job.protocol.to_dict()
+    if job.protocol.stream in OWN_ORDERS:
+        del protocol["order"]
+    return [
+        Outcome(
+            Entry(
+                JobSpec(
+                    data=job.data.name,
+                    protocol=protocol,
+                    method=run.method,
+                    options=job.methods[run.method].to_dict(),
+                    guard=job.wrapping.guard,
+                    reveal_labels=job.reveal_labels,
+                    seed=run.seed,
+                ),
+                run.method,
+            ),
+            run.result,
+            result.provenance,
+        )
+        for run in result.runs
+    ]
 
 
 def _notes(context: typer.Context, model: str, weights: Path | None) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from acclimate.cli.options import (
     get_logits_at,
     get_normalization,
     refuse_same_file,
+    split_names,
 )
-from acclimate.cli.tables import split_names
 from acclimate.cli.terminal import get_console, make_facts, show_unreadable, show_warnings
 from acclimate.errors import BadInput, did_you_mean
 

@@ -231,3 +231,21 @@ def get_size(
             found=tuple(shape),
         )
     return shape[1], shape[2]
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """Return names that are separated by commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def split_numbers(text: str, option: str) -> tuple[int, ...]:
+    """Return whole numbers that are separated by commas, the value of an option."""
+    parts = split_names(text)
+    if not all(part.isdecimal() for part in parts):
+        raise BadInput(
+            "malformed",
+            f'Expected numbers such as 5 or 1,3,5, found "{text}".',
+            option=option,
+            found=text,
+        )
+    return tuple(int(part) for part in parts)

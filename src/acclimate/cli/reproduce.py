@@ -19,14 +19,15 @@ from acclimate.cli.options import (
     GpusOption,
     StorageOption,
     get_cluster,
+    split_names,
 )
-from acclimate.cli.reproduce_tables import show_list, show_table, show_verdicts
-from acclimate.cli.tables import split_names
 from acclimate.cli.terminal import get_console, printable, show_progress, show_warnings
 from acclimate.errors import BadInput
 
 if TYPE_CHECKING:
-    from acclimate.paper import Experiment, Reproduction, Settings
+    from rich.console import Console
+
+    from acclimate.paper import Experiment, PaperTable, Reproduction, Settings
 
 
 def reproduce(
@@ -137,8 +138,8 @@ def reproduce(
     Every row is one or more jobs with a record of every batch. Say the same again to go on after
     an interruption: what is done is not run again. In the end there are published numbers, ours
     and the difference, and for each claim that the paper draws from them whether it holds in this
-    run, with its confidence. The folder has table.md, table.tex, result.json with the provenance of
-    every job, and the figure.
+    run, with its confidence. The folder has table.md, table.tex, table.html, result.json with the
+    provenance of every job, and the figure.
 
     The supplement's tables go by two names: table-s1 is its table 7, fig-s1 its figure 7.
 
@@ -148,12 +149,12 @@ def reproduce(
     from acclimate.paper import Settings, find_experiments
 
     if show_all or name is None:
-        show_list(get_console())
+        _show_list()
         return
     experiments = find_experiments(name)
     if published:
         for experiment in experiments:
-            show_table(get_console(), experiment.tabulate(()))
+            _show_table(get_console(), experiment.tabulate(()))
         return
     if seeds is not None and seeds < 1:
         raise BadInput(
@@ -234,14 +235,52 @@ def _say(text: str) -> None:
 
 
 def _show(found: Reproduction, folder: Path) -> None:
+    from acclimate.paper.render import make_claims
+
     console = get_console()
-    show_table(console, found.table, found.scale)
-    show_verdicts(console, found.verdicts)
+    _show_table(console, found.table, found.scale)
+    if found.verdicts:
+        console.print("What the paper draws from it", style="bold")
+        make_claims(found.verdicts).show(console)
+        console.print()
     names = ", ".join(path.name for path in found.files)
     console.print(f"{folder}: {names}", style="dim", soft_wrap=True)
     for entry in found.failed:
         text = f"failed: {entry.label}, {entry.group}, seed {entry.spec.seed}"
         get_console(stderr=True).print(printable(text), style="bold red", soft_wrap=True)
+
+
+def _show_list() -> None:
+    """Print all experiments: id, number in the supplement, and what they show."""
+    from acclimate.paper.catalog import EXPERIMENTS, WHOLES, list_aliases
+    from acclimate.paper.scales import SCALES
+    from acclimate.report.table import Column, Table, plain
+
+    rows = [
+        tuple(map(plain, (name, ", ".join(list_aliases(name)), experiment.shows)))
+        for name, experiment in EXPERIMENTS.items()
+    ]
+    columns = (Column("id", "label"), Column("also", "label"), Column("what", "words"))
+    wholes = "; ".join(f"{name} = {', '.join(parts)}" for name, parts in WHOLES.items())
+    notes = (f"several at once: {wholes}", f"each at the scales {', '.join(SCALES)}")
+    Table(columns, tuple(rows), notes=notes).show(get_console())
+
+
+def _show_table(console: Console, table: PaperTable, scale: str = "") -> None:
+    """Print published numbers, ours and the difference, setup by setup."""
+    from acclimate.paper.render import make_table
+
+    at = f", {scale}" if scale else ""
+    console.print(f"{table.id}{at}: {table.title}", style="bold")
+    console.print(f"{table.place}; {table.unit}", style="dim", soft_wrap=True)
+    for setup in table.setups:
+        console.print(f"\n{setup}", style="bold")
+        make_table(table, setup).show(console)
+    if not table.rows:
+        console.print("The text has no numbers of it.")
+    for note in table.notes:
+        console.print(f"note: {note}", style="dim", soft_wrap=not console.is_terminal)
+    console.print()
 
 
 def _split(what: str, pairs: Sequence[str] | None) -> dict[str, str]:

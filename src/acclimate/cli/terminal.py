@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+#: Width of what is written to a file, or through a pipe.
+FILE_WIDTH = 120
+
 _SHOWN_FILES = 10
 
 
@@ -21,7 +25,10 @@ def get_console(stderr: bool = False) -> Console:
     """Return a console for the current stdout or stderr; without colours if they are not wanted."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+    console = Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = FILE_WIDTH  # a file or a pipe has no width of its own
+    return console
 
 
 def printable(text: str) -> str:

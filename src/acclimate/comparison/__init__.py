@@ -8,7 +8,7 @@ from acclimate.comparison.domains import load_data
 from acclimate.comparison.job import Job, check_job, run_job
 from acclimate.comparison.ledger import Ledger
 from acclimate.comparison.protocol import ORDERS, OWN_ORDERS, RESET_EACH, STREAMS, Protocol
-from acclimate.comparison.result import Comparison
+from acclimate.comparison.result import Comparison, Run
 from acclimate.comparison.run import (
     Finished,
     Guarded,
@@ -43,6 +43,7 @@ __all__ = [
     "Preparation",
     "Protocol",
     "Request",
+    "Run",
     "Step",
     "Unit",
     "Wrapping",

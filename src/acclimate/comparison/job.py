@@ -17,7 +17,7 @@ from acclimate.comparison.configs import find_unsuitable
 from acclimate.comparison.data import Data
 from acclimate.comparison.ledger import Key, Ledger, Part
 from acclimate.comparison.protocol import Protocol
-from acclimate.comparison.result import Comparison
+from acclimate.comparison.result import Comparison, Run
 from acclimate.comparison.run import Finished, Unit, Wrapping, iter_compare
 from acclimate.comparison.source import Preparation
 from acclimate.errors import AcclimateError, AcclimateWarning, BadInput, UnsuitableModel
@@ -28,7 +28,6 @@ from acclimate.methods.config import Config
 from acclimate.metrics import BatchMetrics, MetricsWriter, Record
 from acclimate.metrics.groups import merge
 from acclimate.progress import Progress
-from acclimate.report import Run
 from acclimate.snapshot import fingerprint
 from acclimate.storage import digest, versions
 from acclimate.streams import Domain

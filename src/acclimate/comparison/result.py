@@ -1,13 +1,33 @@
-"""What a comparison gives: a table, summaries, and where the numbers come from."""
+"""What a comparison gives: its runs, and where the numbers come from."""
 
 from __future__ import annotations
 
-import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from acclimate.report import Run, Table, summarize
-from acclimate.report.columns import Column
+from acclimate.evaluation import Result
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method on one whole stream.
+
+    Attributes:
+        method: Name of the method.
+        seed: Of the stream's order and of all draws.
+        result: What was recorded, batch by batch.
+        group: What sets it apart, such as another model or fewer images; empty for nothing.
+    """
+
+    method: str
+    seed: int
+    result: Result
+    group: str = ""
+
+    @property
+    def name(self) -> str:
+        """The method, with the group if there is one."""
+        return f"{self.method} ({self.group})" if self.group else self.method
 
 
 @dataclass(frozen=True)
@@ -22,35 +42,9 @@ class Comparison:
     runs: tuple[Run, ...]
     provenance: dict[str, Any]
 
-    @property
-    def table(self) -> Table:
-        """Errors of every method on every domain, and speed."""
-        return summarize(self.runs)
-
-    @property
-    def quality(self) -> tuple[Column, ...]:
-        """Columns for negative log-likelihood and calibration error, which tables of one domain
-        have room for.
-        """
-        methods = list(dict.fromkeys(run.method for run in self.runs))
-        columns = []
-        for name, attribute in (("NLL", "nll"), ("ECE", "ece")):
-            values = [
-                statistics.fmean(
-                    getattr(run.result, attribute) for run in self.runs if run.method == method
-                )
-                for method in methods
-            ]
-            texts = [f"{value:.3f}" for value in values]
-            columns.append(
-                Column(name, tuple(values), tuple(texts), tuple(t == min(texts) for t in texts))
-            )
-        return tuple(columns)
-
     def to_dict(self) -> dict[str, Any]:
-        """Return table, summaries and provenance as JSON types; errors of the table in percent."""
+        """Return summaries and provenance as JSON types."""
         return {
-            "table": [asdict(row) for row in self.table.rows],
             "runs": [
                 {"method": run.method, "seed": run.seed, **run.result.to_dict()}
                 for run in self.runs

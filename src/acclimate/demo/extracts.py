@@ -10,9 +10,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
+from acclimate.comparison import Run
 from acclimate.demo.settings import DemoSettings
 from acclimate.functional.norm import norm_parameters
-from acclimate.report import Layer, Run, Sample
+from acclimate.report import Layer, Sample
 from acclimate.streams import Domain, reset_each
 
 #: Images of each shift that are kept to be shown.

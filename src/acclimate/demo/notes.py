@@ -1,4 +1,4 @@
-"""What a reader must know of methods and models to read the table."""
+"""What a reader must know of groups and models to read the tables."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from acclimate.artifact import Artifact
 from acclimate.demo.groups import Group
 from acclimate.demo.tasks import SourceModel, Task
-from acclimate.methods import get_method
-from acclimate.report import MethodNote, margin
+from acclimate.report.stats import margin
 
 
 @dataclass(frozen=True)
@@ -30,18 +29,6 @@ class UsedModel:
     def sha256(self) -> str:
         """Of the weights."""
         return str(self.artifacts[0].card["model"]["weights_sha256"])
-
-
-def describe_method(name: str) -> MethodNote:
-    """Return a method's first sentence, its paper and what a batch costs."""
-    method = get_method(name)
-    sentence = (method.__doc__ or name).partition("\n")[0].strip()
-    if method.card.reconstruction:
-        sentence += f" A reconstruction: {method.card.reconstruction}."
-    passes = {"forward": method.card.forwards, "backward": method.card.backwards}
-    cost = " and ".join(f"{n} {word}{'s' * (n > 1)}" for word, n in passes.items() if n)
-    what = "An image" if method.card.per_image else "A batch"
-    return MethodNote(name, sentence, method.card.paper, f"{what} costs {cost}.")
 
 
 def make_notes(task: Task, groups: Sequence[Group], models: Sequence[UsedModel]) -> tuple[str, ...]:
@@ -66,7 +53,6 @@ def make_notes(task: Task, groups: Sequence[Group], models: Sequence[UsedModel])
             )
     if notes:
         notes.append(
-            "Rows with such a mark are compared with the source row of the same mark only, not "
-            "with the others."
+            "Rows of such a group are compared with the source row of the same group only."
         )
     return tuple(notes)

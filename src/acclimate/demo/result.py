@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from acclimate.artifact import Artifact
+from acclimate.bench.outcome import Entry, Outcome
+from acclimate.bench.spec import JobSpec
+from acclimate.comparison import Run
 from acclimate.demo.groups import Group
-from acclimate.demo.notes import UsedModel, describe_method, make_notes
+from acclimate.demo.notes import UsedModel, make_notes
 from acclimate.demo.settings import DemoSettings
 from acclimate.demo.tasks import Task
 from acclimate.methods import get_method
-from acclimate.report import (
-    Layer,
-    Report,
-    Run,
-    Sample,
-    Table,
-    count_wins,
-    describe,
-    describe_apart,
-    summarize,
-)
+from acclimate.report import DemoPage, Layer, Sample, Summary, headlines, summarize
 
 
 @dataclass(frozen=True)
@@ -59,21 +53,41 @@ class DemoResult:
         """Error of the first source model without a shift, as a share."""
         return self.models[0].clean_error
 
-    @property
-    def table(self) -> Table:
-        """Errors of every method on every shift, and speed."""
-        return summarize(self.runs)
+    @cached_property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """The runs as outcomes of jobs, for reports."""
+        settings, n_domains = self.settings, len(self.settings.corruptions)
+        order = "file" if settings.order == "sorted" else "shuffled"
+        found = []
+        for run in self.runs:
+            about = {"n": run.result.n_images // n_domains, "severity": settings.severity}
+            spec = JobSpec(
+                data=settings.data,
+                corruptions=settings.corruptions,
+                severities=(settings.severity,),
+                protocol={"batch_size": settings.batch_size, "order": order},
+                method=run.method,
+                reveal_labels=settings.reveal_labels,
+                seed=run.seed,
+            )
+            data = dict.fromkeys(settings.corruptions, about)
+            provenance = {**self.provenance, "data": data, "side_by_side": True}
+            found.append(Outcome(Entry(spec, run.method, run.group), run.result, provenance))
+        return tuple(found)
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Errors of every method on every shift, and speed, group by group."""
+        return summarize(self.outcomes)
 
     @property
     def finding(self) -> str:
-        """What the numbers show, in a few sentences."""
-        table = self.table
-        sentences = (describe(table), count_wins(self.runs), describe_apart(table))
-        return " ".join(sentence for sentence in sentences if sentence)
+        """What the numbers show, in a sentence for each group."""
+        return " ".join(headlines(self.summary))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What sets the marked rows of the table apart."""
+        """What sets the groups after the first apart."""
         return make_notes(self.task, self.groups, self.models)
 
     @property
@@ -127,13 +141,12 @@ class DemoResult:
             "date": facts["date"],
         }
 
-    def report(self) -> Report:
+    def page(self) -> DemoPage:
         """Return what the page shows."""
-        return Report(
+        return DemoPage(
             task=self.task.text,
             clean_error=self.clean_error,
-            runs=self.runs,
-            methods=tuple(describe_method(name) for name in self.settings.methods),
+            summary=self.summary,
             layers=self.layers,
             samples=self.samples,
             protocol=self.protocol,
@@ -168,7 +181,7 @@ class DemoResult:
                 for group in self.groups
             ],
             "notes": list(self.notes),
-            "table": [asdict(row) for row in self.table.rows],
+            "table": [row.to_dict() for _, row in self.summary.rows],
             "runs": [_run(run) for run in self.runs],
             "layers": [asdict(layer) for layer in self.layers],
         }

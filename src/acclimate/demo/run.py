@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact
-from acclimate.comparison import ArraySource, Protocol, Wrapping, compare, find_needs
+from acclimate.comparison import ArraySource, Protocol, Run, Wrapping, compare, find_needs
 from acclimate.corruptions import Pixels, apply
 from acclimate.demo.extracts import get_layers, get_samples
 from acclimate.demo.groups import Group, make_groups
@@ -28,7 +28,7 @@ from acclimate.evaluation import evaluate
 from acclimate.parts import Contrast, Penalty
 from acclimate.preparation import prepare
 from acclimate.progress import Progress
-from acclimate.report import BASELINE, Run, Sample
+from acclimate.report import BASELINE, Sample
 from acclimate.storage import versions
 from acclimate.streams import Domain, reset_each
 

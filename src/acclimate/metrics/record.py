@@ -120,9 +120,8 @@ class Record:
             BadInput: A field is missing or unknown.
         """
         # Fields that older versions did not write, or that are written for pixels or guards only.
-        optional = dict.fromkeys(("n_pixel_images", *_OF_GUARD, *_WATCHED))
-        line = {"losses": {}, **optional, **line}
-        if line.keys() != set(_NAMES):
+        line = {"losses": {}, **_OPTIONAL, **line}
+        if line.keys() != _KNOWN:
             missing = tuple(name for name in _NAMES if name not in line)
             unknown = tuple(name for name in line if name not in _NAMES)
             raise BadInput(
@@ -151,3 +150,5 @@ _NAMES = tuple(f.name for f in dataclasses.fields(Record) if f.name != "predicti
 _OF_GUARD = ("estimate", "by_source", "rested")
 _WATCHED = ("effective_classes", "drift")
 _FLOATS = ("entropy", "nll", "ms", "confidence")
+_KNOWN = frozenset(_NAMES)
+_OPTIONAL = dict.fromkeys(("n_pixel_images", *_OF_GUARD, *_WATCHED))

@@ -10,6 +10,7 @@ from typing import Literal
 from acclimate.bench.outcome import Outcome
 from acclimate.errors import BadInput
 from acclimate.evaluation import Result
+from acclimate.report.stats import Measure
 
 #: Row and column.
 Cell = tuple[str, str]
@@ -29,15 +30,6 @@ MEAN = "mean"
 AVERAGE = "average"
 #: Between a corruption and its severity, where several of it are in one cell.
 SEVERITY = ", severity "
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A number in percent: mean over seeds, and standard deviation if there are several."""
-
-    mean: float
-    deviation: float | None
-    n_seeds: int
 
 
 @dataclass(frozen=True)
@@ -64,25 +56,19 @@ class Grid:
         errors = self.cells.get((row, column))
         if not errors:
             return None
-        return summarize([statistics.fmean(own.values()) for own in errors.values()])
+        return Measure.of([statistics.fmean(own.values()) for own in errors.values()])
 
     def measure_domain(self, row: str, domain: str) -> Measure | None:
         """Return the number of one corruption in a table of corruptions."""
         errors = self.cells.get((row, MEAN), {})
         found = [own[domain] for own in errors.values() if domain in own]
-        return summarize(found) if found else None
+        return Measure.of(found) if found else None
 
     @property
     def domains(self) -> tuple[str, ...]:
         """The corruptions that came, in their order."""
         every = (own for errors in self.cells.values() for own in errors.values())
         return tuple(dict.fromkeys(domain for own in every for domain in own))
-
-
-def summarize(values: Sequence[float]) -> Measure:
-    """Return mean and standard deviation of one number a seed."""
-    deviation = statistics.stdev(values) if len(values) > 1 else None
-    return Measure(statistics.fmean(values), deviation, len(values))
 
 
 def read_grids(

@@ -1,13 +1,8 @@
 """Claims that the paper draws from its tables, and whether they hold in a run.
 
 A claim is a statistic of the table's cells that is above zero if it holds, such as the error of one
-row minus that of another. Cells are paired: every one was measured with the same seeds on the same
-corruptions. The statistic is computed again on `RESAMPLES` tables whose seeds and corruptions are
-drawn with replacement (a paired bootstrap over both), and the share of them in which it is above
-zero is the confidence that the claim holds.
-
-Few pairs agree easily by chance: n of them cannot show anything with more confidence than
-1 - 2^-n, the confidence of the sign test, and the share is cut there.
+row minus that of another. The share of the resamples in which it is above zero is the confidence
+that the claim holds; see `acclimate.report.stats`.
 """
 
 from __future__ import annotations
@@ -19,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from acclimate.bench.reports.confidence import most_confidence
 from acclimate.paper.cells import SEVERITY, Cell, Errors, Grid
+from acclimate.report.stats import most_confidence, resample
 
 #: Tables drawn to judge one claim; the draws are the same in every run.
 RESAMPLES = 10_000
@@ -199,7 +194,8 @@ def judge(claim: Claim, grid: Grid, published: Mapping[Cell, float] | None = Non
     point = claim.statistic(
         {cell: np.asarray(own.mean()) for cell, own in zip(cells, found, strict=True)}
     )
-    draws = claim.statistic(dict(zip(cells, resample(found, RESAMPLES, _SEED), strict=True)))
+    means = resample(np.stack(found), RESAMPLES, _SEED).T
+    draws = claim.statistic(dict(zip(cells, means, strict=True)))
     verdict, confidence, reason = decide(draws, n_seeds * n_domains)
     return Verdict(
         claim.text,
@@ -240,24 +236,6 @@ def align(cells: Sequence[Errors]) -> list[Floats]:
         return found
     different = np.unique(np.stack(found, axis=1), axis=0, return_index=True)[1]
     return [own[np.sort(different)] for own in found]
-
-
-def resample(cells: Sequence[Floats], n: int, seed: int) -> list[Floats]:
-    """Return the means of cells over seeds and domains drawn with replacement, the same for all.
-
-    Args:
-        cells: Arrays of seeds × domains, all of one shape.
-        n: How many draws.
-        seed: Of the draws.
-
-    Returns:
-        For each cell, `n` means.
-    """
-    n_seeds, n_domains = cells[0].shape
-    rng = np.random.default_rng(seed)
-    by_seed = rng.multinomial(n_seeds, np.full(n_seeds, 1 / n_seeds), n) / n_seeds
-    by_domain = rng.multinomial(n_domains, np.full(n_domains, 1 / n_domains), n) / n_domains
-    return [np.einsum("ns,sd,nd->n", by_seed, own, by_domain) for own in cells]
 
 
 def decide(draws: Floats, n_pairs: int) -> tuple[Verdicts, float, str]:

@@ -16,17 +16,15 @@ from torch.nn import functional as F
 from acclimate.adaptation import adapt
 from acclimate.bench.materials import Materials
 from acclimate.bench.outcome import Outcome
-from acclimate.bench.reports.axes import Axis
-from acclimate.bench.reports.draw import Look
 from acclimate.errors import MissingExtra
 from acclimate.introspect import ModelInfo, inspect_model
 from acclimate.paper.cells import Cell, Errors, Grid, read_grids
 from acclimate.paper.claims import Claim, judge
-from acclimate.paper.draw import N_COLOURS, Panel, compose, scatter
 from acclimate.paper.experiment import Drawing, Scene
 from acclimate.paper.published import load_published
-from acclimate.paper.scatter_page import Cloud, render_clouds
 from acclimate.paper.tables import make_table
+from acclimate.report.charts import N_COLOURS, Chart, class_looks, compose
+from acclimate.report.pages import Cloud, render_clouds
 from acclimate.streams import Batch
 
 #: Images of a picture: the last of the stream, when the model has met all before.
@@ -82,7 +80,7 @@ def embed(values: Floats, seed: int) -> Floats:
 
 def draw_embedding(scene: Scene) -> Drawing:
     """Compute and draw the features of both jobs of every setup, and measure how they separate."""
-    panels: list[Panel] = []
+    panels: list[Chart] = []
     clouds: list[Cloud] = []
     grids = []
     for grid in read_grids(scene.outcomes, "jobs"):
@@ -93,16 +91,18 @@ def draw_embedding(scene: Scene) -> Drawing:
             seed = outcome.entry.spec.seed
             places = embed(found.values, seed)
             title = f"{grid.name}, {row.lower()}"
-            panels.append(_panel(title, places, found))
             clouds.append(Cloud(title, places, found.labels, found.classes))
+            panels.append(clouds[-1].draw(found.domain.replace("_", " ")))
             extra[row, SEPARATION] = {seed: separation_by_class(found)}
         grids.append(Grid(grid.name, grid.paper, {**grid.cells, **extra}))
     published = load_published()[scene.table.id]
     table = make_table(published, grids, "jobs", notes=scene.table.notes)
     table = replace(table, rising=(SEPARATION,), notes=tuple(dict.fromkeys(table.notes)))
     title = "Target features before and after adaptation"
+    classes = clouds[0].classes
+    legend = class_looks(classes) if len(classes) <= N_COLOURS else None
     files = {
-        "fig-6.svg": compose(title, panels, 2, _legend(clouds)),
+        "fig-6.svg": compose(title, panels, 2, legend),
         "fig-6.html": render_clouds(title, clouds, _NOTES),
     }
     verdicts = tuple(judge(_SEPARATES, grid) for grid in grids)
@@ -191,21 +191,3 @@ def _last(batches: Sequence[Batch]) -> list[Batch]:
             break
         chosen.append(batch)
     return chosen[::-1]
-
-
-def _legend(clouds: Sequence[Cloud]) -> dict[str, Look] | None:
-    """Return the colours of the classes; None if there are more classes than colours."""
-    classes = clouds[0].classes
-    if len(classes) > N_COLOURS:
-        return None
-    return {name: Look(f"c{index}", 0) for index, name in enumerate(classes)}
-
-
-def _panel(title: str, places: Floats, found: Features) -> Panel:
-    points = [
-        (float(x), float(y), int(label), found.classes[label])
-        for (x, y), label in zip(places, found.labels, strict=True)
-    ]
-    axes = (Axis("", -0.03, 1.03, ()), Axis("", -0.03, 1.03, ()))
-    chart, plot = scatter(title, points, axes, (340, 300))
-    return Panel(title, chart, plot, found.domain.replace("_", " "))

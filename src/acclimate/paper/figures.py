@@ -11,12 +11,20 @@ from torch import Tensor
 
 from acclimate.artifact import Artifact
 from acclimate.bench.outcome import Outcome
-from acclimate.bench.reports.axes import Axis, Plot, axis_around, log_axis
-from acclimate.bench.reports.draw import Curve, assign_looks, draw_curves
 from acclimate.errors import BadInput
 from acclimate.functional.swr_nsp import penalties, shape_penalties
-from acclimate.paper.draw import Panel, compose, scatter
 from acclimate.paper.experiment import Drawing, Scene
+from acclimate.report.charts import (
+    Axis,
+    Chart,
+    Curve,
+    assign_looks,
+    axis_around,
+    compose,
+    draw_curves,
+    draw_scatter,
+    log_axis,
+)
 from acclimate.terms.swr import SwrOptions
 
 _VARIANTS = {
@@ -95,20 +103,18 @@ def _shape(artifact: Artifact, options: SwrOptions) -> dict[str, Tensor]:
     return shape_penalties({name: weights[name] for name in order}, options.shape)
 
 
-def _penalty_panel(name: str, weights: Mapping[str, float], errors: Mapping[str, float]) -> Panel:
+def _penalty_panel(name: str, weights: Mapping[str, float], errors: Mapping[str, float]) -> Chart:
     points = [
-        (float(index), value, 1, f"{layer}: {value:.3f}")
+        (float(index), value, 0, f"{layer}: {value:.3f}")
         for index, (layer, value) in enumerate(weights.items(), start=1)
     ]
     n = len(points)
     axes = (Axis("layer", 0, n + 1, (1, n)), Axis("penalty", 0, 1, (0, 0.5, 1)))
-    title = f"({name}) {_VARIANTS[name]}"
-    chart, plot = scatter(title, points, axes)
     note = ""
     if name in errors:
         away = f" ({errors[name] - errors['a']:+.2f})" if "a" in errors and name != "a" else ""
         note = f"{errors[name]:.2f}{away}"
-    return Panel(title, chart, plot, note)
+    return draw_scatter(f"({name}) {_VARIANTS[name]}", points, axes, note=note)
 
 
 def _describe_layers(setup: str, weights: Mapping[str, float]) -> str:
@@ -149,7 +155,6 @@ def _draw_against(scene: Scene, name: str) -> Drawing:
                 spreads = tuple(value.deviation for _, value in found)
                 curves.append(Curve(row.label, points, spreads))
         if curves:
-            chart = draw_curves(f"error by {name}", curves, looks, axes)
-            panels.append(Panel(setup, chart, Plot(*axes)))
+            panels.append(draw_curves(setup, curves, looks, axes))
     legend = looks if len(looks) > 1 else None
     return Drawing({f"{scene.table.id}.svg": compose(scene.table.title, panels, 2, legend)})

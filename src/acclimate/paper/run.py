@@ -22,7 +22,7 @@ from acclimate.errors import BadInput
 from acclimate.paper.claims import ENOUGH, RESAMPLES, Verdict
 from acclimate.paper.experiment import Drawing, Experiment, Scene
 from acclimate.paper.plan import Workshop
-from acclimate.paper.render import render_latex, render_markdown
+from acclimate.paper.render import render_latex, render_markdown, render_page
 from acclimate.paper.scales import Settings
 from acclimate.paper.tables import PaperTable
 from acclimate.storage import versions, write_atomically
@@ -77,7 +77,7 @@ def reproduce(
     Args:
         experiment: The experiment.
         scale: One of `acclimate.paper.SCALES`.
-        out: Folder for `table.md`, `table.tex`, `result.json` and the figure.
+        out: Folder for `table.md`, `.tex` and `.html`, `result.json` and the figure.
         seeds: Of every job; None for the experiment's own.
         settings: What is to be changed of the scale.
         store: Folder of the jobs; `out` if None. Experiments that are given the same one share
@@ -151,6 +151,7 @@ def reproduce(
     contents: dict[str, str | bytes] = {
         "table.md": render_markdown(table, verdicts, [f"Scale: {scale}."]),
         "table.tex": render_latex(table),
+        "table.html": render_page(table, verdicts, [f"Scale: {scale}."], drawing.files),
         "result.json": _result(about, table, verdicts, outcomes),
         **drawing.files,
     }

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acclimate.paper.cells import AVERAGE, MEAN, Cell, Grid, Kind, Measure, Measured
+from acclimate.paper.cells import AVERAGE, MEAN, Cell, Grid, Kind, Measured
 from acclimate.paper.published import NOT_IN_TEXT, Published, is_accuracy
+from acclimate.report.stats import Measure
 
 #: What stands where a row of ours has no counterpart.
 NOT_IN_PAPER = "not in the paper"

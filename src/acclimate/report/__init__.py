@@ -1,29 +1,40 @@
-"""Reports: pure functions from records to a table, charts and one HTML page."""
+"""Reports: from the outcomes of jobs to tables, charts and pages."""
 
-from acclimate.report.content import Layer, MethodNote, Report, Run, Sample
-from acclimate.report.page import render_page
-from acclimate.report.table import (
-    BASELINE,
-    Table,
-    count_wins,
-    describe,
-    describe_apart,
-    margin,
-    summarize,
+from acclimate.report.charts import Layer
+from acclimate.report.compare import compare_suites, show_comparison
+from acclimate.report.facts import BASELINE
+from acclimate.report.pages import DemoPage, Sample, render_demo, render_suite
+from acclimate.report.summary import Group, Row, Summary, summarize
+from acclimate.report.table import Cell, Column, Table
+from acclimate.report.tables import (
+    error_table,
+    headlines,
+    render_csv,
+    render_latex,
+    render_markdown,
+    show_report,
 )
 
 __all__ = [
     "BASELINE",
+    "Cell",
+    "Column",
+    "DemoPage",
+    "Group",
     "Layer",
-    "MethodNote",
-    "Report",
-    "Run",
+    "Row",
     "Sample",
+    "Summary",
     "Table",
-    "count_wins",
-    "describe",
-    "describe_apart",
-    "margin",
-    "render_page",
+    "compare_suites",
+    "error_table",
+    "headlines",
+    "render_csv",
+    "render_demo",
+    "render_latex",
+    "render_markdown",
+    "render_suite",
+    "show_comparison",
+    "show_report",
     "summarize",
 ]

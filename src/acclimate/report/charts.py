@@ -1,54 +1,195 @@
-"""Charts as inline SVG. Colours and fonts come from the page's style sheet, by class."""
+"""Charts as SVG: curves, points, intervals and layers; one palette, for pages and for files.
+
+Labels are told apart by a colour for the first few, and by dashes and markers for all. In a page,
+colours come from its style sheet; `compose` writes them into the picture.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import groupby
 
-from acclimate.report.content import Layer
+from acclimate.report.html import Markup, render
 
-#: Colours in the style sheet.
-N_COLOURS = 8
-_DASHES = ("", "6 3", "2 3", "8 3 2 3")
-_KINDS_FROM = 4  # kinds of layers take other colours than the first methods
+#: Colours by name: on light and on dark ground.
+PALETTE = {
+    "ink": ("#1d2129", "#e7e8ea"),
+    "soft": ("#565d6b", "#a9b0bc"),
+    "paper": ("#fcfcfa", "#14171c"),
+    "card": ("#f2f2ee", "#1d2127"),
+    "line": ("#d9d9d2", "#363c46"),
+    "accent": ("#00618f", "#7cc4f0"),
+    "right": ("#00694c", "#63d3a6"),
+    "wrong": ("#a8320b", "#ff9a76"),
+    "best": ("#e6f1ec", "#1b3029"),
+    "c0": ("#5f6570", "#a7adb8"),
+    "c1": ("#0072b2", "#5ab4ea"),
+    "c2": ("#c44e00", "#f2924a"),
+    "c3": ("#00805d", "#34c79a"),
+    "c4": ("#7b4a9c", "#c39be0"),
+    "c5": ("#8a6500", "#dcb64a"),
+    "c6": ("#b03a78", "#f091c2"),
+    "c7": ("#33506b", "#9cb8d6"),
+    "c8": ("#a11d2f", "#ff8d9b"),
+    "c9": ("#3f7d20", "#9fd07c"),
+}
+#: Number of colours for classes of points.
+N_COLOURS = 10
+#: Positive values are shown on a logarithmic axis if the largest is so many times the smallest.
+LOG_FROM = 10.0
+
+_N_LABEL_COLOURS = 7  # labels beyond them are grey
+_DASHES = ("", "6 3", "2 3", "8 3 2 3")  # with five markers: twenty lines before a pair is repeated
+_LETTER, _LINE = 5.6, 11.0  # mean width of a letter, and height of a line
+_MOST_LETTERS = 24
+_MOST_NAMED = 4
+_GAP, _HEAD, _CAPTION = 18.0, 30.0, 34.0  # of a composed picture
 
 
 @dataclass(frozen=True)
-class Series:
-    """One line of a chart: a label and a value at each place from 1 on."""
+class Look:
+    """How a label is drawn: its colour, and the index of its dashes and marker."""
+
+    colour: str
+    index: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line of a chart.
+
+    Attributes:
+        label: What it shows.
+        points: Pairs of x and y.
+        spreads: Standard deviation of y at each point; empty for none.
+        marks: Whether each point has a marker, or the last only.
+    """
 
     label: str
-    values: tuple[float, ...]
+    points: tuple[tuple[float, float], ...]
+    spreads: tuple[float | None, ...] = ()
+    marks: bool = True
 
 
 @dataclass(frozen=True)
-class _Frame:
-    """The rectangle of a chart inside its picture, and what its edges stand for."""
+class Layer:
+    """A parameter tensor of a model and how strongly its updates are damped.
 
-    width: float
-    height: float
-    x_range: tuple[float, float]
-    y_high: float
+    Attributes:
+        name: As in `named_parameters()`.
+        kind: Its role in the model; layers of one kind look alike.
+        penalties: From 0, free, to 1, damped most; one for each seed.
+    """
+
+    name: str
+    kind: str
+    penalties: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis: its name with the unit, its ends, and the values that are written beside it."""
+
+    name: str
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+    is_log: bool = False
+
+    def share(self, value: float) -> float:
+        """Return where a value is, from 0 at the low end to 1 at the high end."""
+        low, high, at = self.low, self.high, value
+        if self.is_log:
+            low, high, at = math.log10(low), math.log10(high), math.log10(at)
+        return (at - low) / (high - low) if high > low else 0.5
+
+
+@dataclass(frozen=True)
+class Plot:
+    """The rectangle of a chart inside its picture, with its axes."""
+
+    x_axis: Axis
+    y_axis: Axis
+    width: float = 340
+    height: float = 240
     left: float = 36
-    right: float = 10
+    right: float = 12
     top: float = 22
     bottom: float = 34
 
+    @property
+    def base(self) -> float:
+        """The vertical position of the x axis."""
+        return self.height - self.bottom
+
+    @property
+    def end(self) -> float:
+        """The horizontal position of the end of the x axis."""
+        return self.width - self.right
+
     def x(self, value: float) -> float:
-        low, high = self.x_range
-        share = (value - low) / (high - low) if high > low else 0.5
-        return self.left + share * (self.width - self.left - self.right)
+        """Return the horizontal position of a value."""
+        return self.left + self.x_axis.share(value) * (self.end - self.left)
 
     def y(self, value: float) -> float:
-        share = value / self.y_high if self.y_high > 0 else 0.0
-        return self.height - self.bottom - share * (self.height - self.top - self.bottom)
+        """Return the vertical position of a value."""
+        return self.base - self.y_axis.share(value) * (self.base - self.top)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart.
+
+    Attributes:
+        title: A few words, to stand above it.
+        svg: The picture.
+        labels: What is drawn, for a legend.
+        size: Width and height.
+        note: A line below the title.
+    """
+
+    title: str
+    svg: Markup
+    labels: tuple[str, ...] = ()
+    size: tuple[float, float] = (0.0, 0.0)
+    note: str = ""
+
+
+def assign_looks(labels: Sequence[str], reference: str | None = None) -> dict[str, Look]:
+    """Return a look for each label: the reference in black, the first few coloured, others grey.
+
+    Args:
+        labels: The most important first.
+        reference: Label of the source model.
+    """
+    looks, index = {}, 0
+    for label in labels:
+        if label == reference:
+            looks[label] = Look("ref", 0)
+            continue
+        index += 1
+        looks[label] = Look(f"c{index}" if index <= _N_LABEL_COLOURS else "other", index)
+    return looks
+
+
+def css_variables(selector: str = ":root") -> Markup:
+    """Return the palette as variables of a style sheet, for light and dark ground."""
+    light, dark = (
+        " ".join(f"--{name}: {pair[i]};" for name, pair in PALETTE.items()) for i in (0, 1)
+    )
+    return Markup(
+        f"{selector} {{ {light} }}\n"
+        f"@media (prefers-color-scheme: dark) {{ {selector} {{ {dark} }} }}\n"
+    )
+
+
+# Axes
 
 
 def find_ticks(high: float, n: int = 5) -> list[float]:
-    """Return round numbers from 0 to the first that is not below `high`, at most `n` steps apart.
+    """Return round numbers from 0 to the first that is not below `high`, at most `n` steps.
 
     >>> find_ticks(0.83, 4), find_ticks(47)
     ([0.0, 0.5, 1.0], [0.0, 10.0, 20.0, 30.0, 40.0, 50.0])
@@ -61,155 +202,245 @@ def find_ticks(high: float, n: int = 5) -> list[float]:
     return [round(step * index, 9) for index in range(n_steps + 1)]
 
 
-def draw_lines(title: str, series: Sequence[Series], y_high: float) -> str:
-    """Return a small chart of errors by batch: one line a series, all from the same zero.
+def axis_from_zero(name: str, values: Sequence[float]) -> Axis:
+    """Return a linear axis from zero to a round number that is not below the highest value."""
+    ticks = find_ticks(max(values, default=0.0))
+    return Axis(name, 0.0, ticks[-1], tuple(ticks))
 
-    Args:
-        title: What it shows, for those who cannot see it.
-        series: In the order of the legend.
-        y_high: Largest value of the vertical axis before rounding, so that charts can share one.
+
+def axis_around(name: str, values: Sequence[float]) -> Axis:
+    """Return a linear axis between round numbers around the values, which may exclude zero."""
+    low, high = min(values), max(values)
+    if high - low < 1e-9 * max(1.0, abs(high)):
+        low, high = low - 0.5, high + 0.5
+    step = find_ticks(high - low, 5)[1]
+    first, last = math.floor(round(low / step, 9)), math.ceil(round(high / step, 9))
+    ticks = tuple(round(step * index, 9) for index in range(first, last + 1))
+    return Axis(name, ticks[0], ticks[-1], ticks)
+
+
+def axis_of_counts(name: str, n: int, room: float = 0.0) -> Axis:
+    """Return an axis of whole numbers from 1 to n: its ticks are 1 and multiples of a round one."""
+    step = max(1, round(find_ticks(n, 10 if room else 5)[1]))
+    ticks = sorted({1, *range(step, n + 1, step)})
+    return Axis(name, 1 - room, max(n, 2 - (room > 0)) + room, tuple(map(float, ticks)))
+
+
+def log_axis(name: str, values: Sequence[float]) -> Axis:
+    """Return a logarithmic axis around positive values, with ticks at 1, 2 and 5 or at powers."""
+    low, high = min(values) / 1.25, max(values) * 1.25
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for factors in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0)):
+        ticks = [float(f"{f}e{power}") for power in decades for f in factors]
+        inside = tuple(tick for tick in ticks if low <= tick <= high)
+        if len(inside) >= 3:
+            break
+    return Axis(name, low, high, inside, is_log=True)
+
+
+def best_axis(name: str, values: Sequence[float]) -> Axis:
+    """Return a logarithmic axis if the values span much, else a linear one, from zero if it can."""
+    low, high = min(values), max(values)
+    if low > 0 and high / low >= LOG_FROM:
+        return log_axis(f"{name}, log scale", values)
+    return axis_from_zero(name, values) if low >= 0 else axis_around(name, values)
+
+
+def format_ticks(values: Sequence[float]) -> tuple[str, ...]:
+    """Return short texts of the numbers along an axis, all in one notation.
+
+    >>> format_ticks([-2.5, 0, 250]), format_ticks([0.001, 0.01])
+    (('−2.5', '0', '250'), ('0.001', '0.01'))
+    >>> format_ticks([0, 0.00025, 0.001, 10])
+    ('0', '2.5e-4', '1e-3', '1e1')
     """
-    n = max(len(line.values) for line in series)
-    y_ticks = find_ticks(y_high)
-    frame = _Frame(320, 225, (1, n), y_ticks[-1])
-    ends = ", ".join(f"{line.label} {line.values[-1]:.1f} %" for line in series)
-    parts = [_y_axis(frame, y_ticks, "error, %"), _x_axis(frame, _places(n), "batch")]
-    for index, line in enumerate(series):
-        points = [(frame.x(i + 1), frame.y(value)) for i, value in enumerate(line.values)]
-        joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        # Later lines lie on top and are thinner, so that equal ones stay visible below them.
-        size = 2.5 + 1.5 * (1 - index / len(series))
-        marks = "".join(
-            draw_marker(index, x, y, f"{line.label}, batch {i + 1}: {value:.1f} %", size)
-            for i, ((x, y), value) in enumerate(zip(points, line.values, strict=True))
-        )
-        parts.append(
-            f'<g class="series c{index % N_COLOURS}" data-label="{escape(line.label)}">'
-            f"{draw_line(joined, index, size - 1.5)}{marks}</g>"
-        )
-    return _picture(frame, f"{title}: error at the end: {ends}", parts)
+    if any(0 < abs(value) < 0.001 for value in values):
+        parts = [f"{value:.5e}".split("e") for value in values]
+        texts = [f"{float(digits):g}e{int(power)}" for digits, power in parts]
+        texts = [text if value else "0" for text, value in zip(texts, values, strict=True)]
+    else:
+        texts = [f"{value:g}" for value in values]
+    return tuple(text if "e" in text else text.replace("-", "−") for text in texts)
 
 
-def draw_layers(layers: Sequence[Layer]) -> str:
+# Charts
+
+
+def draw_curves(
+    title: str, curves: Sequence[Curve], looks: Mapping[str, Look], axes: tuple[Axis, Axis]
+) -> Chart:
+    """Return a chart of lines; those of the first labels are on top."""
+    plot = Plot(*axes)
+    ends = [f"{curve.label} {curve.points[-1][1]:.1f} %" for curve in curves]
+    order = sorted(curves, key=lambda curve: -looks[curve.label].index)
+    parts = [_draw_axes(plot), *(_curve(plot, own, looks[own.label]) for own in order)]
+    return _picture(plot, title, f"at the end: {_list(ends)}", parts, [c.label for c in curves])
+
+
+def draw_points(
+    title: str,
+    points: Sequence[tuple[str, float, float]],
+    looks: Mapping[str, Look],
+    axes: tuple[Axis, Axis],
+) -> Chart:
+    """Return a chart of one point for each label; labels are beside the points where they fit."""
+    plot = Plot(*axes, height=260)
+    places = [(label, plot.x(x), plot.y(y)) for label, x, y in points]
+    taken = [(x - 4, y - 4, x + 4, y + 4) for _, x, y in places]
+    parts = []
+    for (label, x, y), (_, x_value, y_value) in zip(places, points, strict=True):
+        look, tag = looks[label], _tag(plot, label, x, y, taken)
+        mark = draw_marker(look.index, x, y, f"{label}: {y_value:.1f} % at {x_value:.3g}", 4)
+        parts.append(_series(look.colour, label, mark, tag))
+    ends = [f"{label} {y:.1f} % at {x:.3g}" for label, x, y in points]
+    drawn = [_draw_axes(plot), *reversed(parts)]
+    return _picture(plot, title, _list(ends), drawn, [label for label, *_ in points])
+
+
+def draw_intervals(
+    title: str,
+    items: Sequence[tuple[str, float, tuple[float, float] | None]],
+    looks: Mapping[str, Look],
+    x_axis: Axis,
+) -> Chart:
+    """Return a chart of one line for each label: a marker at the value, a bar over its interval."""
+    row, widest = 20.0, max(len(_cut(label)) for label, *_ in items)
+    left, height = 12 + _LETTER * widest, row * len(items) + 56
+    plot = Plot(x_axis, Axis("", 0, len(items), ()), height=height, left=left)
+    zero = plot.x(min(max(0.0, x_axis.low), x_axis.high))
+    lines = [("grid", plot.x(tick)) for tick in x_axis.ticks] + [("zero", zero)]
+    parts = [_path(kind, f"M{x:.1f} {plot.top:g}V{plot.base:.1f}") for kind, x in lines]
+    parts.append(_draw_axes(plot))
+    for index, (label, value, interval) in enumerate(items):
+        look, y = looks[label], plot.top + row * (index + 0.5)
+        about, bar = f"{label}: {value:+.2f} points", Markup()
+        if interval is not None:
+            low, high = interval
+            about += f", 95 % interval {low:+.2f} to {high:+.2f}"
+            bar = _path("range", f"M{plot.x(low):.1f} {y:.1f}H{plot.x(high):.1f}")
+        name = _text("item", left - 8, y, _cut(label), "end", "0.32em")
+        mark = draw_marker(look.index, plot.x(value), y, about, 3.6)
+        parts.append(_series(look.colour, label, name, bar, mark))
+    ends = [f"{label} {value:+.1f}" for label, value, _ in items]
+    return _picture(plot, title, _list(ends), parts, [label for label, *_ in items])
+
+
+def draw_layers(layers: Sequence[Layer]) -> Chart:
     """Return a chart of penalties by layer: a marker at the mean over seeds, a bar for their range.
 
-    Layers are in the order of the model; those with the same first name stand in one group.
+    Layers are in the order of the model; those with the same first name are in one group.
     """
-    kinds = list_kinds(layers)
-    highest = max(max(layer.penalties) for layer in layers)
-    y_ticks = find_ticks(highest)
-    frame = _Frame(520, 290, (0.3, len(layers) + 0.7), y_ticks[-1], bottom=44)
-    parts = [_groups(frame, layers), _y_axis(frame, y_ticks, "penalty")]
-    parts.append(_x_axis(frame, _places(len(layers), 10), "parameter tensor, input to output"))
+    looks = layer_looks(layers)
+    y_axis = axis_from_zero("penalty", [value for own in layers for value in own.penalties])
+    x_axis = axis_of_counts("parameter tensor, input to output", len(layers), 0.7)
+    plot = Plot(x_axis, y_axis, width=520, height=290, bottom=44)
+    parts = [*_bands(plot, layers), _draw_axes(plot)]
     for place, layer in enumerate(layers, start=1):
-        mean = sum(layer.penalties) / len(layer.penalties)
-        x, y = frame.x(place), frame.y(mean)
-        low, high = frame.y(min(layer.penalties)), frame.y(max(layer.penalties))
-        kind = kinds.index(layer.kind)
-        parts.append(
-            f'<g class="layer c{(kind + _KINDS_FROM) % N_COLOURS}" '
-            f'data-label="{escape(layer.name)}">'
-            f'<path class="stem" d="M{x:.1f} {frame.y(0):.1f}V{y:.1f}"/>'
-            f'<path class="range" d="M{x:.1f} {low:.1f}V{high:.1f}"/>'
-            f"{draw_marker(kind, x, y, f'{layer.name} ({layer.kind}): {mean:.3f}')}</g>"
-        )
+        mean, look = sum(layer.penalties) / len(layer.penalties), looks[layer.kind]
+        x, y = plot.x(place), plot.y(mean)
+        low, high = plot.y(min(layer.penalties)), plot.y(max(layer.penalties))
+        stem = _path("stem", f"M{x:.1f} {plot.base:.1f}V{y:.1f}")
+        bar = _path("range", f"M{x:.1f} {low:.1f}V{high:.1f}")
+        mark = draw_marker(look.index, x, y, f"{layer.name} ({layer.kind}): {mean:.3f}")
+        parts.append(_series(look.colour, layer.name, stem, bar, mark, kind="layer"))
     top = max(layers, key=lambda layer: sum(layer.penalties))
-    title = f"Penalties of {len(layers)} parameter tensors; the highest is that of {top.name}"
-    return _picture(frame, title, parts)
+    about = f"{len(layers)} parameter tensors; the highest is that of {top.name}"
+    return _picture(plot, "Penalties by layer", about, parts, list(looks))
 
 
-def draw_legend(labels: Sequence[str], kinds: bool = False) -> str:
-    """Return a list of labels, each with its line and marker; `kinds` for those of layers."""
-    items = []
-    for index, label in enumerate(labels):
-        if kinds:
-            box, shape = 'class="key short" viewBox="10 0 14 14"', ""
-            colour = index + _KINDS_FROM
-        else:
-            box, shape = 'class="key" viewBox="0 0 34 14"', draw_line("1,7 33,7", index)
-            colour = index
-        items.append(
-            f'<li><svg {box} aria-hidden="true"><g class="series c{colour % N_COLOURS}">'
-            f"{shape}{draw_marker(index, 17, 7, size=4)}</g></svg>{escape(label)}</li>"
+def layer_looks(layers: Sequence[Layer]) -> dict[str, Look]:
+    """Return the look of each kind of layer; they have other colours than the first methods."""
+    kinds = dict.fromkeys(layer.kind for layer in layers)
+    return {kind: Look(f"c{(4 + i) % 8}", i) for i, kind in enumerate(kinds)}
+
+
+def draw_scatter(
+    title: str,
+    points: Sequence[tuple[float, float, int, str]],
+    axes: tuple[Axis, Axis],
+    *,
+    classes: Sequence[str] = ("",),
+    size: tuple[float, float] = (220, 160),
+    note: str = "",
+) -> Chart:
+    """Return a chart of points: x, y, the number of a class, and a description.
+
+    A page can find a point again in another chart by its place among the points.
+    """
+    plot = Plot(*axes, width=size[0], height=size[1])
+    marks: dict[int, list[Markup]] = {}
+    dot = Markup('<circle class="mark" cx="{:.1f}" cy="{:.1f}" r="1.8" data-point="{}">{}</circle>')
+    for index, (x, y, own, about) in enumerate(points):
+        inside = Markup("<title>{}</title>").format(about) if about else ""
+        marks.setdefault(own, []).append(dot.format(plot.x(x), plot.y(y), index, inside))
+    looks, series = class_looks(classes), []
+    for own in sorted(marks):
+        name = [Markup("<title>{}</title>").format(classes[own])] if classes[own] else []
+        series.append(_series(looks[classes[own]].colour, classes[own], *name, *marks[own]))
+    return _picture(plot, title, note, [_draw_axes(plot), *series], classes, note)
+
+
+def class_looks(classes: Sequence[str]) -> dict[str, Look]:
+    """Return the look of each class of points: a colour, and circles."""
+    return {name: Look(f"c{index % N_COLOURS}", 0) for index, name in enumerate(classes)}
+
+
+def compose(
+    title: str, charts: Sequence[Chart], n_columns: int, legend: Mapping[str, Look] | None = None
+) -> str:
+    """Return one picture of several charts, row by row, as a file that needs no style sheet."""
+    width = max(chart.size[0] for chart in charts)
+    height = max(chart.size[1] for chart in charts) + _CAPTION
+    n_columns = min(n_columns, len(charts))
+    whole = _GAP + n_columns * (width + _GAP)
+    x, y, keys = _GAP, _HEAD, []
+    for label, look in (legend or {}).items():
+        needed = 46 + 6.4 * len(label)
+        if x > _GAP and x + needed > whole - _GAP:
+            x, y = _GAP, y + 18
+        keys.append({"x": x, "y": y, "look": look, "label": label, "key": draw_key(look)})
+        x += needed
+    top = y + 24 if keys else _HEAD
+    panels = [
+        {
+            "x": _GAP + (index % n_columns) * (width + _GAP),
+            "y": top + (index // n_columns) * (height + _GAP),
+            "chart": chart,
+            # A picture in a picture needs a place and a size.
+            "svg": Markup(
+                chart.svg.replace(
+                    Markup("<svg "),
+                    Markup('<svg y="{:g}" width="{:g}" height="{:g}" ').format(
+                        _CAPTION, *chart.size
+                    ),
+                    1,
+                )
+            ),
+        }
+        for index, chart in enumerate(charts)
+    ]
+    size = (whole, top + -(-len(charts) // n_columns) * (height + _GAP))
+    style = css_variables("svg")
+    return str(
+        render(
+            "figure.svg",
+            title=title,
+            size=size,
+            style=style,
+            keys=keys,
+            panels=panels,
+            n_colours=N_COLOURS,
         )
-    return f'<ul class="legend">{"".join(items)}</ul>'
-
-
-def list_kinds(layers: Sequence[Layer]) -> list[str]:
-    """Return the kinds of layers in the order in which they first come."""
-    return list(dict.fromkeys(layer.kind for layer in layers))
-
-
-def _picture(frame: _Frame, title: str, parts: Sequence[str]) -> str:
-    return (
-        f'<svg class="chart" viewBox="0 0 {frame.width:g} {frame.height:g}" role="img" '
-        f'aria-label="{escape(title)}">{"".join(parts)}</svg>'
     )
 
 
-def _y_axis(frame: _Frame, ticks: Sequence[float], label: str) -> str:
-    end = frame.width - frame.right
-    lines = "".join(
-        f'<path class="grid" d="M{frame.left:g} {frame.y(tick):.1f}H{end:g}"/>'
-        f'<text class="tick" x="{frame.left - 5:g}" y="{frame.y(tick):.1f}" dy="0.32em" '
-        f'text-anchor="end">{tick:g}</text>'
-        for tick in ticks
-    )
-    return f'{lines}<text class="name" x="2" y="10">{escape(label)}</text>'
+def draw_key(look: Look, with_line: bool = True) -> Markup:
+    """Return the line and marker of a legend, 34 by 14."""
+    line = _polyline("1,7 33,7", look.index, 1.8) if with_line else Markup()
+    return line + draw_marker(look.index, 17, 7, size=4)
 
 
-def _x_axis(frame: _Frame, places: Sequence[int], label: str) -> str:
-    base = frame.y(0)
-    lines = "".join(
-        f'<path class="axis" d="M{frame.x(place):.1f} {base:.1f}v4"/>'
-        f'<text class="tick" x="{frame.x(place):.1f}" y="{base + 6:.1f}" dy="0.8em" '
-        f'text-anchor="middle">{place}</text>'
-        for place in places
-    )
-    axis = f'<path class="axis" d="M{frame.left:g} {base:.1f}H{frame.width - frame.right:g}"/>'
-    return (
-        f'{axis}{lines}<text class="name" x="{frame.width - frame.right:g}" '
-        f'y="{frame.height - 4:g}" text-anchor="end">{escape(label)}</text>'
-    )
-
-
-def _places(n: int, n_ticks: int = 5) -> list[int]:
-    """Return whole numbers from 1 to n to write at the axis: 1 and the multiples of a round one."""
-    step = max(1, round(find_ticks(n, n_ticks)[1]))
-    return sorted({1, *range(step, n + 1, step)})
-
-
-def _groups(frame: _Frame, layers: Sequence[Layer]) -> str:
-    """Shade every other group and name those that are wide enough for their name."""
-    parts = []
-    start = 0.5
-    grouped = groupby(layer.name.partition(".")[0] for layer in layers)
-    for index, (name, members) in enumerate(grouped):
-        end = start + len(list(members))
-        low, high = frame.x(start), frame.x(end)
-        start = end
-        if index % 2:
-            parts.append(
-                f'<rect class="band" x="{low:.1f}" y="{frame.top:g}" '
-                f'width="{high - low:.1f}" height="{frame.y(0) - frame.top:.1f}"/>'
-            )
-        if high - low > 4.2 * len(name):
-            parts.append(
-                f'<text class="group" x="{(low + high) / 2:.1f}" y="{frame.top - 5:g}" '
-                f'text-anchor="middle">{escape(name)}</text>'
-            )
-    return "".join(parts)
-
-
-def draw_line(points: str, index: int, width: float = 1.8) -> str:
-    """Return a line through points such as "1,2 3,4"; the index chooses its dashes."""
-    # Four dashes and five markers: twenty lines before a pair comes again.
-    dashes = _DASHES[index % len(_DASHES)]
-    dash = f' stroke-dasharray="{dashes}"' if dashes else ""
-    return f'<polyline points="{points}" stroke-width="{width:.2f}"{dash}/>'
-
-
-def draw_marker(index: int, x: float, y: float, title: str = "", size: float = 3) -> str:
+def draw_marker(index: int, x: float, y: float, title: str = "", size: float = 3) -> Markup:
     """Return a marker at a place; the index chooses its shape."""
     corners = (
         "",  # a circle
@@ -219,10 +450,142 @@ def draw_marker(index: int, x: float, y: float, title: str = "", size: float = 3
         "M{l} {t}H{r}L{x} {b}Z",  # triangle, point down
     )
     shape = corners[index % len(corners)]
-    inside = f"<title>{escape(title)}</title>" if title else ""
+    inside = Markup("<title>{}</title>").format(title) if title else ""
     if not shape:
-        return f'<circle class="mark" cx="{x:.1f}" cy="{y:.1f}" r="{size:g}">{inside}</circle>'
+        start = Markup('<circle class="mark" cx="{:.1f}" cy="{:.1f}" r="{:g}">').format(x, y, size)
+        return start + inside + Markup("</circle>")
     near = {"l": x - size, "r": x + size, "t": y - size, "b": y + size, "x": x, "y": y}
     far = {"L": x - 1.3 * size, "R": x + 1.3 * size, "T": y - 1.3 * size, "B": y + 1.3 * size}
     path = shape.format(**{key: f"{value:.1f}" for key, value in (near | far).items()})
-    return f'<path class="mark" d="{path}">{inside}</path>'
+    return Markup('<path class="mark" d="{}">').format(path) + inside + Markup("</path>")
+
+
+# Parts
+
+
+def _draw_axes(plot: Plot) -> Markup:
+    parts = []
+    for tick in plot.y_axis.ticks:
+        parts.append(_path("grid", f"M{plot.left:g} {plot.y(tick):.1f}H{plot.end:g}"))
+        parts.append(_text("tick", plot.left - 5, plot.y(tick), f"{tick:g}", "end", "0.32em"))
+    parts.append(_path("axis", f"M{plot.left:g} {plot.base:.1f}H{plot.end:g}"))
+    ticks = plot.x_axis.ticks
+    for tick, text in zip(ticks, format_ticks(ticks), strict=True):
+        parts.append(_path("axis", f"M{plot.x(tick):.1f} {plot.base:.1f}v4"))
+        parts.append(_text("tick", plot.x(tick), plot.base + 6, text, "middle", "0.8em"))
+    parts.append(_text("name", 2, 10, plot.y_axis.name))
+    parts.append(_text("name", plot.end, plot.height - 3, plot.x_axis.name, "end"))
+    return Markup().join(parts)
+
+
+def _bands(plot: Plot, layers: Sequence[Layer]) -> list[Markup]:
+    """Shade every other group of layers, and name those that are wide enough for their name."""
+    parts, start = [], 0.5
+    grouped = groupby(layer.name.partition(".")[0] for layer in layers)
+    for index, (name, members) in enumerate(grouped):
+        end = start + len(list(members))
+        low, high = plot.x(start), plot.x(end)
+        start = end
+        if index % 2:
+            path = f"M{low:.1f} {plot.top:g}H{high:.1f}V{plot.base:.1f}H{low:.1f}Z"
+            parts.append(_path("band", path))
+        if high - low > 4.2 * len(name):
+            parts.append(_text("group", (low + high) / 2, plot.top - 5, name, "middle"))
+    return parts
+
+
+def _curve(plot: Plot, curve: Curve, look: Look) -> Markup:
+    places = [(plot.x(x), plot.y(y)) for x, y in curve.points]
+    # What is drawn later is on top and thinner, so that equal lines stay visible.
+    line = _polyline(" ".join(f"{x:.1f},{y:.1f}" for x, y in places), look.index, 1.6)
+    bars = []
+    for (x, _), (_, y), spread in zip(places, curve.points, curve.spreads, strict=False):
+        if spread is not None:
+            low, high = max(y - spread, plot.y_axis.low), min(y + spread, plot.y_axis.high)
+            bars.append(_path("whisker", f"M{x:.1f} {plot.y(low):.1f}V{plot.y(high):.1f}"))
+    shown = list(enumerate(places)) if curve.marks else [(len(places) - 1, places[-1])]
+    marks = [
+        draw_marker(look.index, x, y, "{} at {:g}: {:.1f} %".format(curve.label, *curve.points[i]))
+        for i, (x, y) in shown
+    ]
+    title = Markup("<title>{}</title>").format(curve.label)
+    return _series(look.colour, curve.label, title, line, *bars, *marks)
+
+
+def _tag(
+    plot: Plot, label: str, x: float, y: float, taken: list[tuple[float, float, float, float]]
+) -> Markup:
+    """Return the label beside its point; if all places are taken, hidden until it is needed."""
+    text = _cut(label)
+    width = _LETTER * len(text)
+    candidates = [
+        (x + 7, y, "start"),
+        (x - 7, y, "end"),
+        (x, y - 11, "middle"),
+        (x, y + 11, "middle"),
+    ]
+    candidates += [(x + 6, y - 10, "start"), (x + 6, y + 10, "start")]
+    candidates += [(x - 6, y - 10, "end"), (x - 6, y + 10, "end")]
+    chosen, kind = candidates[x + 7 + width > plot.width], "tag crowded"
+    for at, level, anchor in candidates:
+        start = {"start": at, "middle": at - width / 2, "end": at - width}[anchor]
+        box = (start, level - _LINE / 2, start + width, level + _LINE / 2)
+        inside = box[0] >= plot.left and box[2] <= plot.width and box[1] >= plot.top - 8
+        others = [other for other in taken if other != (x - 4, y - 4, x + 4, y + 4)]
+        if inside and box[3] <= plot.base and not any(_overlap(box, other) for other in others):
+            taken.append(box)
+            chosen, kind = (at, level, anchor), "tag"
+            break
+    return _text(kind, chosen[0], chosen[1], text, chosen[2], "0.32em")
+
+
+def _overlap(one: Sequence[float], two: Sequence[float]) -> bool:
+    return one[0] < two[2] and two[0] < one[2] and one[1] < two[3] and two[1] < one[3]
+
+
+def _picture(
+    plot: Plot,
+    title: str,
+    about: str,
+    parts: Sequence[Markup],
+    labels: Sequence[str] = (),
+    note: str = "",
+) -> Chart:
+    start = Markup('<svg class="chart" viewBox="0 0 {:g} {:g}" role="img" aria-label="{}">').format(
+        plot.width, plot.height, f"{title}: {about}" if about else title
+    )
+    svg = start + Markup().join(parts) + Markup("</svg>")
+    return Chart(title, svg, tuple(labels), (plot.width, plot.height), note)
+
+
+def _series(colour: str, label: str, *parts: Markup, kind: str = "series") -> Markup:
+    name = Markup(' data-label="{}"').format(label) if label else ""
+    start = Markup('<g class="{} {}"{}>').format(kind, colour, name)
+    return start + Markup().join(parts) + Markup("</g>")
+
+
+def _path(kind: str, path: str) -> Markup:
+    return Markup('<path class="{}" d="{}"/>').format(kind, path)
+
+
+def _polyline(points: str, index: int, width: float) -> Markup:
+    dashes = _DASHES[index % len(_DASHES)]
+    dash = Markup(' stroke-dasharray="{}"').format(dashes) if dashes else ""
+    return Markup('<polyline points="{}" stroke-width="{:g}"{}/>').format(points, width, dash)
+
+
+def _text(kind: str, x: float, y: float, text: str, anchor: str = "", shift: str = "") -> Markup:
+    more = Markup(' text-anchor="{}"').format(anchor) if anchor else Markup()
+    more += Markup(' dy="{}"').format(shift) if shift else Markup()
+    return Markup('<text class="{}" x="{:.1f}" y="{:.1f}"{}>{}</text>').format(
+        kind, x, y, more, text
+    )
+
+
+def _list(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
+    return ", ".join(texts[:_MOST_NAMED]) + more
+
+
+def _cut(label: str) -> str:
+    return label if len(label) <= _MOST_LETTERS else f"{label[: _MOST_LETTERS - 1]}…"

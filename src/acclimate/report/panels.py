@@ -1,20 +1,15 @@
-"""Pictures of segmentations side by side: image, truth, and what models say, in one PNG.
-
-write_panels("fig.png", rows, palette, titles=("image", "truth", "before", "after"))
-"""
+"""Pictures of segmentations side by side: image, truth and predictions, in one PNG."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from acclimate.errors import BadInput
-from acclimate.storage import write_atomically
 
 Pixels = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
@@ -51,13 +46,15 @@ def paint(labels: Labels, palette: Sequence[Colour]) -> Pixels:
     return painted
 
 
-def draw_panels(
+def render_panels(
     rows: Sequence[Sequence[npt.NDArray[np.generic]]],
     palette: Sequence[Colour],
     titles: Sequence[str],
     classes: Sequence[str] = (),
-) -> Image.Image:
-    """Return a picture with one row for each image and one column for each title.
+) -> bytes:
+    """Return a PNG with one row for each image and one column for each title.
+
+    The same panels give the same bytes.
 
     Args:
         rows: Of each image its panels: photographs, uint8 (height, width, 3), or class numbers
@@ -98,30 +95,9 @@ def draw_panels(
         y = bottom + line * (_KEY + _GAP)
         draw.rectangle((left, y, left + _KEY, y + _KEY - 1), colour, _INK)
         draw.text((left + _KEY + _GAP, y - 1), name, _INK, font)
-    return canvas
-
-
-def render_panels(
-    rows: Sequence[Sequence[npt.NDArray[np.generic]]],
-    palette: Sequence[Colour],
-    titles: Sequence[str],
-    classes: Sequence[str] = (),
-) -> bytes:
-    """Return what `draw_panels` draws as PNG; the same panels give the same bytes."""
     buffer = io.BytesIO()
-    draw_panels(rows, palette, titles, classes).save(buffer, "PNG")
+    canvas.save(buffer, "PNG")
     return buffer.getvalue()
-
-
-def write_panels(
-    path: str | Path,
-    rows: Sequence[Sequence[npt.NDArray[np.generic]]],
-    palette: Sequence[Colour],
-    titles: Sequence[str],
-    classes: Sequence[str] = (),
-) -> None:
-    """Write what `draw_panels` draws as PNG, in one step."""
-    write_atomically(path, render_panels(rows, palette, titles, classes))
 
 
 def _to_picture(panel: npt.NDArray[np.generic], palette: Sequence[Colour]) -> Pixels:

@@ -1,307 +1,358 @@
-"""The table of a report: errors of every method on every shift, and the finding in one sentence."""
+"""One table for every format: terminal, Markdown, LaTeX, CSV and HTML."""
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+import csv
+import io
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from acclimate.errors import BadInput
-from acclimate.evaluation import Result
-from acclimate.methods import METHODS
-from acclimate.report.columns import Column, make_column, speed_column
-from acclimate.report.content import Run, name_in_group
+from acclimate.report.html import render
 
-_MOST_NAMED = 5  # methods beside the best that a sentence can name
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as RichTable
 
-#: Stands for what was not measured.
+#: Text of a cell without a value.
 ABSENT = "–"
 
-#: The method that never adapts, with which all others are compared.
-BASELINE = "source"
+#: What a column contains: names of rows, which every part of a split table repeats; numbers;
+#: numbers that may come after the others where space is short; or text, which may wrap.
+ColumnKind = Literal["label", "value", "detail", "words"]
+
+_HEAD_WIDTH = 9  # characters of a folded heading
+_MOST_FLAT_HEADS = 9  # LaTeX tables with more columns have upright headings
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|#~])")
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    # After the end of a line these two would be read as its options.
+    "[": "{[}",
+    "*": "{*}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "−": "$-$",
+    "–": "--",
+    "…": r"\dots{}",
+    "⁻": r"$^{-}$",
+    "ⁿ": r"$^{n}$",
+    "†": r"$\dagger$",
+    "‡": r"$\ddagger$",
+    "→": r"$\rightarrow$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "α": r"$\alpha$",
+    "θ": r"$\theta$",
+    "λ": r"$\lambda$",
+    "✓": r"$\checkmark$",
+    "✗": r"$\times$",
+}
 
 
 @dataclass(frozen=True)
-class Measure:
-    """An error in percent: mean and standard deviation over seeds; no deviation for one seed."""
+class Column:
+    """A column: its heading and what it contains."""
 
-    mean: float
-    deviation: float | None = None
+    name: str
+    kind: ColumnKind = "value"
 
-    def __str__(self) -> str:
-        spread = "" if self.deviation is None else f" ± {self.deviation:.1f}"
-        return f"{self.mean:.1f}{spread}"
+    @property
+    def is_text(self) -> bool:
+        """Whether the column contains text, which is aligned to the left."""
+        return self.kind in ("label", "words")
 
 
 @dataclass(frozen=True)
-class Row:
-    """One method of the table.
+class Cell:
+    """A cell.
 
     Attributes:
-        method: Name of the method.
-        errors: By domain.
-        mean: Over domains.
-        images_per_second: Over all batches of all seeds.
-        ms_per_batch: Median over all batches of all seeds.
-        group: What sets the row apart; it is compared with rows of the same group only.
-        n_images: Images of one shift, for one seed.
-        miou: Mean intersection over union, over domains; None if no pixels were predicted.
-        estimated: The mean error as the guard estimated it without labels; None if there is no
-            estimate.
-        by_source: Share of images in percent that the source model answered; None without a guard.
+        text: What is shown; a spread after " ± " is set apart.
+        value: What the cell is sorted by, and what a CSV file contains; None if there is nothing.
+        best: Whether it is the best of its column.
+        mark: Raised after the text.
+        about: A remark after the text, such as "(oracle)".
+        style: Style on a terminal.
+        links: Addresses with text and description, in HTML instead of the text.
     """
 
-    method: str
-    errors: dict[str, Measure]
-    mean: Measure
-    images_per_second: float
-    ms_per_batch: float
-    group: str = ""
-    n_images: int = 0
-    miou: Measure | None = None
-    estimated: Measure | None = None
-    by_source: float | None = None
+    text: str
+    value: float | str | None = None
+    best: bool = False
+    mark: str = ""
+    about: str = ""
+    style: str = ""
+    links: tuple[tuple[str, str, str], ...] = ()
 
     @property
-    def name(self) -> str:
-        """The method, with the group if there is one."""
-        return name_in_group(self.method, self.group)
+    def whole(self) -> str:
+        """The text with the remark."""
+        return f"{self.text} {self.about}" if self.about else self.text
 
     @property
-    def is_oracle(self) -> bool:
-        """Whether the method learned from labels, so that it does not compete with the others."""
-        return self.method in METHODS and METHODS[self.method].card.is_oracle
+    def number(self) -> str:
+        """The text without its spread."""
+        return self.text.partition(" ± ")[0]
 
     @property
-    def label(self) -> str:
-        """The name, with a mark if the method learns from labels or is a reconstruction."""
-        kind = METHODS.get(self.method)
-        if kind is None:
-            return self.name
-        marks = (
-            "oracle" if kind.card.is_oracle else "",
-            "reconstruction" if kind.card.reconstruction else "",
-        )
-        return " ".join([self.name, *(f"({mark})" for mark in marks if mark)])
+    def spread(self) -> str:
+        """What follows " ± "; may be empty."""
+        return self.text.partition(" ± ")[2]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Errors and speed of all methods.
+    """A table.
 
     Attributes:
-        rows: One a method of each group.
-        domains: Names of the shifts, in the order of the stream.
-        n_seeds: Seeds that every number is a mean over.
-        n_images: Images of one shift, for one seed; a group may have fewer.
+        columns: Headings and kinds.
+        rows: A cell for each column.
+        name: A few words, for a title and for screen readers.
+        caption: What the numbers are.
+        best: What the best cells are the best of; empty if none are marked.
+        notes: Sentences below the table.
+        references: Rows that the others are compared with, such as the source model.
     """
 
-    rows: tuple[Row, ...]
-    domains: tuple[str, ...]
-    n_seeds: int
-    n_images: int
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    name: str = ""
+    caption: str = ""
+    best: str = ""
+    notes: tuple[str, ...] = ()
+    references: frozenset[int] = frozenset()
 
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns after the method's name, with texts and the best of each."""
-        errors = [(name, [row.errors[name] for row in self.rows]) for name in self.domains]
-        errors.append(("mean", [row.mean for row in self.rows]))
-        competing = _competing(self.main)
-        competes = [row in competing for row in self.rows]
-        return (
+    @classmethod
+    def of(cls, heads: Sequence[str], rows: Sequence[Sequence[Any]], **more: Any) -> Table:
+        """Return a table of plain values; the first column contains names."""
+        columns = tuple(Column(head, "value" if i else "label") for i, head in enumerate(heads))
+        return cls(columns, tuple(tuple(map(plain, row)) for row in rows), **more)
+
+    def describe(self, mark: str = "Bold") -> str:
+        """Return the caption with what the mark of the best cells means."""
+        best = f"{mark}: {self.best}" if self.best else ""
+        return " ".join(text for text in (self.caption, best) if text)
+
+    def summary_first(self) -> Table:
+        """Return the table with its details after all other columns."""
+        order = sorted(range(len(self.columns)), key=lambda i: self.columns[i].kind == "detail")
+        return self._take(order)
+
+    # Terminal
+
+    def show(self, console: Console) -> None:
+        """Print the table with its caption and notes."""
+        for part in self.to_rich(console):
+            console.print(part)
+        for text in (self.describe("Bold" if console.is_terminal else "Marked *"), *self.notes):
+            if text:
+                console.print(text, style="dim")
+
+    def to_rich(self, console: Console) -> list[RichTable]:
+        """Return tables that fit the width of a console.
+
+        Where the table is too wide, its details follow in tables of their own.
+        """
+        from rich.measure import Measurement
+
+        options = console.options.update(max_width=10_000)
+
+        def fits(columns: Sequence[int]) -> bool:
+            made = self._take(columns)._make_rich(console)
+            return Measurement.get(console, options, made).maximum <= console.width
+
+        every = list(range(len(self.columns)))
+        labels = [i for i in every if self.columns[i].kind == "label"]
+        details = [i for i in every if self.columns[i].kind == "detail"]
+        if not details or fits(every):
+            return [self._make_rich(console)]
+        parts = [[i for i in every if i not in details], list(labels)]
+        for index in details:
+            if parts[-1] != labels and not fits([*parts[-1], index]):
+                parts.append(list(labels))
+            parts[-1].append(index)
+        return [self._take(part)._make_rich(console) for part in parts if part != labels]
+
+    def _make_rich(self, console: Console) -> RichTable:
+        from rich import box
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        # Bold is not visible in a file: a star stands there instead.
+        star, blank = ("", "") if console.is_terminal else ("*", " ")
+        marked = [any(row[i].best for row in self.rows) for i in range(len(self.columns))]
+        made = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+        for column in self.columns:
+            if column.is_text:
+                made.add_column(column.name, overflow="fold", ratio=None)
+            else:
+                made.add_column(_fold(column.name), justify="right", no_wrap=True)
+        for row in self.rows:
+            texts = []
+            for cell, has_best in zip(row, marked, strict=True):
+                end = (star if cell.best else blank) if has_best else ""
+                text = f"{cell.whole} {cell.mark}" if cell.mark else cell.whole
+                texts.append(Text(text + end, style="bold" if cell.best else cell.style))
+            made.add_row(*texts)
+        return made
+
+    # Files
+
+    def to_markdown(self) -> str:
+        """Return the table in Markdown, without caption and notes."""
+        sides = "".join("---|" if column.is_text else "---:|" for column in self.columns)
+        heads = " | ".join(escape_markdown(column.name) for column in self.columns)
+        rows = [" | ".join(map(_to_markdown, row)) for row in self.rows]
+        return "\n".join([f"| {heads} |", f"|{sides}", *(f"| {row} |" for row in rows)])
+
+    def to_latex(self) -> str:
+        """Return the table in LaTeX, for a document that loads `booktabs` and `graphicx`."""
+        heads = [escape_latex(column.name.replace("_", " ")) for column in self.columns]
+        upright = len(heads) > _MOST_FLAT_HEADS
+        sides = ["l" if column.is_text else "r" for column in self.columns]
+        if upright:
+            heads = [
+                rf"\rotatebox{{90}}{{{head}}}" if side == "r" else head
+                for head, side in zip(heads, sides, strict=True)
+            ]
+        body = []
+        for index, row in enumerate(self.rows):
+            if index and index - 1 in self.references and index not in self.references:
+                body.append(r"\midrule")
+            body.append(" & ".join(map(_to_latex, row)) + r" \\")
+        title = " ".join(
+            text for text in (f"{self.name}." * bool(self.name), self.describe()) if text
+        )
+        lines = [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{escape_latex(title)}}}",
+            r"\setlength{\tabcolsep}{3pt}",
+            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+            rf"\begin{{tabular}}{{{''.join(sides)}}}",
+            r"\toprule",
+            " & ".join(heads) + r" \\",
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}}",
             *(
-                make_column(name, [m.mean for m in measures], [str(m) for m in measures], competes)
-                for name, measures in errors
+                rf"\par\smallskip\parbox{{\linewidth}}{{\footnotesize {escape_latex(note)}}}"
+                for note in self.notes
             ),
-            *_guard_columns(self.rows),
-            *_overlap_column(self.rows, competes),
-            speed_column("images/s", [row.images_per_second for row in self.rows], competes, max),
-            speed_column("ms/batch", [row.ms_per_batch for row in self.rows], competes, min),
-        )
-
-    @property
-    def groups(self) -> dict[str, tuple[Row, ...]]:
-        """The rows that can be compared with each other, by what sets them apart."""
-        names = dict.fromkeys(row.group for row in self.rows)
-        return {name: tuple(row for row in self.rows if row.group == name) for name in names}
-
-    @property
-    def main(self) -> tuple[Row, ...]:
-        """The rows of the first group in which there is something to compare."""
-        groups = list(self.groups.values())
-        return next((rows for rows in groups if len(rows) > 1), groups[0])
-
-    @property
-    def margin(self) -> float:
-        """Half the width, in points, of the widest 95 % interval of one shift's error."""
-        return margin(self.n_images)
-
-
-def margin(n_images: int) -> float:
-    """Return half the width, in points, of the widest 95 % interval of an error on so many."""
-    return 1.96 * 50 / math.sqrt(n_images)
-
-
-def summarize(runs: Sequence[Run]) -> Table:
-    """Return the table of the runs: means and sample standard deviations over seeds, in percent.
-
-    Raises:
-        BadInput: Methods were not all measured with the same seeds and shifts.
-    """
-    by_name: dict[str, list[Run]] = {}
-    for run in runs:
-        by_name.setdefault(run.name, []).append(run)
-    shapes = {
-        (tuple(run.seed for run in own), *(tuple(run.result.error_by_domain) for run in own))
-        for own in by_name.values()
-    }
-    if len(shapes) != 1:
-        raise BadInput(
-            "runs_differ",
-            "Expected runs in which every method has the same seeds and the same shifts in the "
-            f"same order, found {len(shapes)} different combinations. Remove the methods that did "
-            "not finish.",
-        )
-    rows = tuple(_row(own) for own in by_name.values())
-    domains = tuple(runs[0].result.error_by_domain)
-    return Table(rows, domains, len(by_name[runs[0].name]), max(row.n_images for row in rows))
-
-
-def find_best(table: Table) -> tuple[Row, ...]:
-    """Return the rows with the lowest mean error, as far as one decimal tells them apart."""
-    rows = _competing(table.main)
-    lowest = min(round(row.mean.mean, 1) for row in rows)
-    return tuple(row for row in rows if round(row.mean.mean, 1) == lowest)
-
-
-def describe(table: Table) -> str:
-    """Return what the table shows, in one sentence made of its numbers."""
-    best = find_best(table)
-    names = _join([row.name for row in best])
-    lowest = _percent(best[0])
-    base = _find_base(table.main)
-    others = [row for row in _competing(table.main) if row not in best and row is not base]
-    ranked = _ranked(others)
-    shown = ranked if len(ranked) <= _MOST_NAMED else ranked[: _MOST_NAMED - 1]
-    listed = [f"{row.name} {_percent(row)}" for row in shown]
-    if len(shown) < len(ranked):
-        listed.append(f"{len(ranked) - len(shown)} more, up to {_percent(ranked[-1])}")
-    rest = _join(listed)
-    if base is None or len(table.main) == 1:
-        sentence = f"The mean error is lowest with {names}: {lowest}"
-        return f"{sentence}, against {rest}." if rest else f"{sentence}."
-    if base in best:
-        sentence = f"No method lowers the mean error of the source model, {lowest}"
-        same = _join([row.name for row in best if row is not base])
-        sentence += f"; {same} equal{'s' if len(best) == 2 else ''} it" if same else ""
-        return f"{sentence}; the others: {rest}." if rest else f"{sentence}."
-    sentence = f"Adapting online lowers the mean error from {_percent(base)} to {lowest} ({names})"
-    return f"{sentence}; the other methods: {rest}." if rest else f"{sentence}."
-
-
-def describe_apart(table: Table) -> str:
-    """Return what the other groups show, each row beside its own baseline; empty for one group."""
-    parts = []
-    for rows in table.groups.values():
-        base = _find_base(rows)
-        against = f" against {_percent(base)} without adapting" if base is not None else ""
-        parts += [
-            f"{row.name} {_percent(row)}{against}"
-            for row in rows
-            if rows != table.main and row is not base
+            r"\end{table}",
         ]
-    return f"Apart from these: {_join(parts)}." if parts else ""
+        return "\n".join(lines)
+
+    def to_csv(self) -> str:
+        """Return a CSV file with all digits; lines end as in RFC 4180."""
+        file = io.StringIO(newline="")
+        writer = csv.writer(file)
+        writer.writerow([column.name for column in self.columns])
+        writer.writerows([_to_csv(cell) for cell in row] for row in self.rows)
+        return file.getvalue()
+
+    def to_html(self, name: str = "", is_sortable: bool = True) -> str:
+        """Return a scrollable table, without caption and notes.
+
+        Args:
+            name: For screen readers; the table's own if empty.
+            is_sortable: Whether the script of the page lets readers sort it.
+        """
+        return render("table.html", table=self, name=name or self.name, is_sortable=is_sortable)
+
+    def _take(self, columns: Sequence[int]) -> Table:
+        rows = tuple(tuple(row[i] for i in columns) for row in self.rows)
+        return replace(self, columns=tuple(self.columns[i] for i in columns), rows=rows)
 
 
-def count_wins(runs: Sequence[Run]) -> str:
-    """Return in how many seeds the best method was ahead of the next; empty for one seed."""
-    table = summarize(runs)
-    if table.n_seeds < 2:
-        return ""
-    ranked = _ranked(_competing(table.main))
-    if len(ranked) < 2:
-        return ""
-    first, second = ranked[:2]
-    errors = {(run.name, run.seed): run.result.error for run in runs}
-    seeds = {run.seed for run in runs}
-    wins = sum(errors[first.name, seed] < errors[second.name, seed] for seed in seeds)
-    return f"{first.name} was ahead of {second.name} in {wins} of {table.n_seeds} seeds."
+#: Line that LaTeX tables need in the preamble of a document.
+LATEX_HEADER = r"% needs \usepackage{booktabs} and \usepackage{graphicx} in the preamble"
 
 
-def _row(runs: Sequence[Run]) -> Row:
-    results = [run.result for run in runs]
-    domains = results[0].error_by_domain
-    shares = [list(result.miou_by_domain.values()) for result in results]
-    overlaps = [statistics.fmean(own) for own in shares if own]
-    estimates = [r.estimated_error for r in results if r.estimated_error is not None]
-    answered = [r.by_source for r in results if r.by_source is not None]
-    pooled = Result(tuple(record for result in results for record in result.records))
-    return Row(
-        method=runs[0].method,
-        errors={name: _measure([r.error_by_domain[name] for r in results]) for name in domains},
-        mean=_measure([result.error for result in results]),
-        images_per_second=pooled.images_per_second,
-        ms_per_batch=pooled.ms_per_batch,
-        group=runs[0].group,
-        n_images=results[0].n_images // len(domains),
-        miou=_measure(overlaps) if overlaps else None,
-        estimated=_measure(estimates) if estimates else None,
-        by_source=100 * statistics.fmean(answered) if answered else None,
-    )
+def plain(value: Any) -> Cell:
+    """Return a cell of a plain value; a cell is returned as it is."""
+    if isinstance(value, Cell):
+        return value
+    if value is None or value == "":
+        return Cell("" if value == "" else ABSENT)
+    return Cell(str(value), value)
 
 
-def _measure(shares: Sequence[float]) -> Measure:
-    values = [100 * share for share in shares]
-    deviation = statistics.stdev(values) if len(values) > 1 else None
-    return Measure(statistics.fmean(values), deviation)
+def escape_markdown(text: str) -> str:
+    r"""Return a text in which nothing has a meaning in Markdown.
+
+    >>> escape_markdown("a_b | *c*")
+    'a\\_b \\| \\*c\\*'
+    """
+    return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
 
 
-def _guard_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """Return the estimated error, and how much the source model answered; none without a guard."""
-    if all(row.by_source is None for row in rows):
-        return ()
-    none = (False,) * len(rows)
-    guesses = [math.nan if row.estimated is None else row.estimated.mean for row in rows]
-    shares = [math.nan if row.by_source is None else row.by_source for row in rows]
-    return (
-        Column(
-            "estimated", tuple(guesses), tuple(str(row.estimated or ABSENT) for row in rows), none
-        ),
-        Column(
-            "by_source",
-            tuple(shares),
-            tuple(ABSENT if math.isnan(share) else f"{share:.0f}" for share in shares),
-            none,
-        ),
-    )
+def escape_latex(text: str) -> str:
+    r"""Return a text in which nothing has a meaning in LaTeX.
+
+    >>> escape_latex("a_b & 5 %")
+    'a\\_b \\& 5 \\%'
+    """
+    return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))
 
 
-def _overlap_column(rows: Sequence[Row], competes: Sequence[bool]) -> tuple[Column, ...]:
-    """Return the column of overlaps, of which more is better; none if there are none."""
-    found = [row.miou for row in rows if row.miou is not None]
-    if len(found) < len(rows):
-        return ()
-    values, texts = [own.mean for own in found], [str(own) for own in found]
-    return (make_column("mIoU", values, texts, competes, choose=max),)
+def _to_markdown(cell: Cell) -> str:
+    number = escape_markdown(cell.number)
+    shown = f"**{number}**" if cell.best else number
+    shown += f" ± {escape_markdown(cell.spread)}" if cell.spread else ""
+    shown += f" {escape_markdown(cell.about)}" if cell.about else ""
+    return f"{shown}<sup>{escape_markdown(cell.mark)}</sup>" if cell.mark else shown
 
 
-def _find_base(rows: Sequence[Row]) -> Row | None:
-    return next((row for row in rows if row.method == BASELINE), None)
+def _to_latex(cell: Cell) -> str:
+    number = escape_latex(cell.number)
+    shown = rf"\textbf{{{number}}}" if cell.best else number
+    shown += rf"\,{{\scriptsize$\pm$\,{escape_latex(cell.spread)}}}" if cell.spread else ""
+    shown += f" {escape_latex(cell.about)}" if cell.about else ""
+    return rf"{shown}\textsuperscript{{{escape_latex(cell.mark)}}}" if cell.mark else shown
 
 
-def _competing(rows: Sequence[Row]) -> Sequence[Row]:
-    """Return the rows without oracles, unless there are no others."""
-    return [row for row in rows if not row.is_oracle] or rows
+def _to_csv(cell: Cell) -> str:
+    """Return what a CSV file contains; text that a spreadsheet would execute gets an apostrophe."""
+    if isinstance(cell.value, int | float):
+        return str(cell.value).lower() if isinstance(cell.value, bool) else repr(cell.value)
+    text = cell.value if isinstance(cell.value, str) else cell.whole.replace(ABSENT, "")
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def _ranked(rows: Sequence[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: row.mean.mean)
+def _fold(head: str) -> str:
+    """Return a heading over several lines, as numbers are narrow."""
+    whole = head.replace("_", " ").replace(" %", "\u00a0%")  # a number and its sign stay together
+    return "\n".join(textwrap.wrap(whole, _HEAD_WIDTH, break_long_words=False))
 
 
-def _percent(row: Row) -> str:
-    return f"{row.mean.mean:.1f} %"
+def mark_best(
+    cells: Sequence[Cell],
+    competes: Sequence[bool],
+    choose: Callable[..., float] = min,
+    digits: int = 1,
+) -> list[Cell]:
+    """Return the cells of a column with the best marked, as far as the shown digits tell.
 
-
-def _join(words: Sequence[str]) -> str:
-    return " and ".join([*([", ".join(words[:-1])] if len(words) > 1 else []), *words[-1:]])
+    Nothing is marked unless at least two cells with a number compete.
+    """
+    shown = [
+        round(cell.value, digits) if isinstance(cell.value, int | float) and own else None
+        for cell, own in zip(cells, competes, strict=True)
+    ]
+    rivals = [value for value in shown if value is not None]
+    best = choose(rivals) if len(rivals) > 1 else None
+    return [
+        replace(cell, best=value is not None and value == best)
+        for cell, value in zip(cells, shown, strict=True)
+    ]

@@ -1,0 +1,244 @@
+"""The charts of a report: errors over the stream, by severity, against cost, ranks and sweeps."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from acclimate.report.charts import (
+    Axis,
+    Chart,
+    Curve,
+    Look,
+    assign_looks,
+    axis_around,
+    axis_from_zero,
+    axis_of_counts,
+    best_axis,
+    draw_curves,
+    draw_intervals,
+    draw_points,
+)
+from acclimate.report.facts import split_domain
+from acclimate.report.summary import Group, Ranked, Row, Summary
+
+Looks = Mapping[str, Look]
+
+#: Points of a line over the stream; more cannot be told apart in a small chart.
+MOST_POINTS = 60
+_MOST_MARKS = 12  # lines with more points have a marker at their end only
+_ERROR, _MEAN = "error, %", "mean error, %"
+
+
+def choose_looks(summary: Summary) -> dict[str, Look]:
+    """Return the look of each label, the same in all charts.
+
+    Colours go first to labels of several groups, then to the lowest errors, last to oracles.
+    """
+    means: dict[str, list[float]] = {}
+    for _, row in summary.rows:
+        means.setdefault(row.label, []).append(row.mean.mean)
+    oracles = {row.label for _, row in summary.rows if row.is_oracle}
+    ranked = sorted(
+        means,
+        key=lambda label: (label in oracles, -len(means[label]), statistics.fmean(means[label])),
+    )
+    reference = next((row.label for _, row in summary.rows if row.is_reference), None)
+    return assign_looks(ranked, reference)
+
+
+def window_of(n_batches: int) -> int:
+    """Return over how many batches a line over the stream is smoothed.
+
+    >>> window_of(10), window_of(50), window_of(782)
+    (3, 5, 78)
+    """
+    return max(3, n_batches // 10)
+
+
+def smooth(counts: Sequence[tuple[int, int]], window: int) -> list[float]:
+    """Return the error in percent over each batch and up to `window` - 1 batches before it.
+
+    Args:
+        counts: Images and errors of each batch.
+        window: Number of batches.
+    """
+    seen = [0, *itertools.accumulate(n for n, _ in counts)]
+    wrong = [0, *itertools.accumulate(n_errors for _, n_errors in counts)]
+    starts = [max(0, end - window) for end in range(1, len(counts) + 1)]
+    return [
+        100 * (wrong[end] - wrong[start]) / (seen[end] - seen[start])
+        for end, start in enumerate(starts, start=1)
+    ]
+
+
+def draw_streams(group: Group, looks: Looks) -> tuple[Chart, ...]:
+    """Return a chart for each domain: smoothed error by batch, a line for each method."""
+    batches = {row.label: count_batches(row) for row in group.drawn}
+    charts = []
+    for name in dict.fromkeys(name for own in batches.values() for name in own):
+        curves = [_curve(label, own[name]) for label, own in batches.items() if own.get(name)]
+        longest = max(len(own.get(name, ())) for own in batches.values())
+        y_axis = axis_from_zero(_ERROR, [y for curve in curves for _, y in curve.points])
+        axes = (axis_of_counts("batch", longest), y_axis)
+        charts.append(draw_curves(name.replace("_", " "), curves, looks, axes))
+    return tuple(charts)
+
+
+def draw_severities(group: Group, looks: Looks) -> tuple[Chart, ...]:
+    """Return a chart of the mean error at each severity; none where there is one severity only."""
+    curves = []
+    for row in group.drawn:
+        found = row.severity_errors()
+        if len(found) > 1:
+            points = tuple((float(severity), own.mean) for severity, own in found.items())
+            spreads = tuple(own.deviation for own in found.values())
+            curves.append(Curve(row.label, points, spreads))
+    if not curves:
+        return ()
+    levels = sorted({x for curve in curves for x, _ in curve.points})
+    x_axis = Axis("severity", levels[0] - 0.3, levels[-1] + 0.3, tuple(levels))
+    y_axis = axis_from_zero(_ERROR, [y for curve in curves for _, y in curve.points])
+    return (draw_curves("mean over corruptions", curves, looks, (x_axis, y_axis)),)
+
+
+def draw_costs(group: Group, looks: Looks) -> tuple[Chart, ...]:
+    """Return charts of the mean error against time per image, and against memory if it is known."""
+    rows = group.drawn
+    times = [(row.label, row.ms_per_image, row.mean.mean) for row in rows]
+    sizes = [(r.label, r.peak_memory / 1e6, r.mean.mean) for r in rows if r.peak_memory is not None]
+    charts = (("against time per image", "ms per image", times), ("against memory", "MB", sizes))
+    return tuple(
+        draw_points(
+            title,
+            points,
+            looks,
+            (
+                best_axis(name, [x for _, x, _ in points]),
+                axis_around(_MEAN, [y for _, _, y in points]),
+            ),
+        )
+        for title, name, points in charts
+        if points
+    )
+
+
+def draw_ranking(ranked: Ranked, looks: Looks) -> Chart:
+    """Return a chart of how far each method is behind the first, with intervals."""
+    items: list[tuple[str, float, tuple[float, float] | None]] = []
+    for row, place in zip(ranked.rows, ranked.ranking.places, strict=True):
+        far = place.to_first
+        interval = None if far is None or not far.has_interval else (far.low, far.high)
+        items.append((row.label, 0.0 if far is None else far.value, interval))
+    ends = [end for _, value, interval in items for end in (value, *(interval or ()))]
+    axis = axis_around("points above the first", ends)
+    return draw_intervals("distance from the first", items, looks, axis)
+
+
+def list_axes(group: Group) -> tuple[str, ...]:
+    """Return what the suite varies, as far as these are numbers and make a line in a chart."""
+    names = dict.fromkeys(name for row in group.rows for name in row.outcomes[0].entry.axes)
+    return tuple(name for name in names if name != "seed" and axis_lines(group, name))
+
+
+def draw_axis(group: Group, name: str) -> tuple[Chart, dict[str, Look]]:
+    """Return a chart of the mean error along what the suite varies, and the looks of its lines."""
+    curves = [
+        Curve(
+            label,
+            tuple((x, row.mean.mean) for x, row in points),
+            tuple(row.mean.deviation for _, row in points),
+        )
+        for label, points in axis_lines(group, name).items()
+    ]
+    curves.sort(key=lambda curve: min(y for _, y in curve.points))
+    xs = [x for curve in curves for x, _ in curve.points]
+    flat = [row for row in group.rows if row.is_reference and _axis_value(row, name) is None]
+    for row in flat[:1]:  # the source model has no such option: a level line
+        ends = ((min(xs), row.mean.mean), (max(xs), row.mean.mean))
+        curves.append(Curve(row.label, ends, marks=False))
+    looks = assign_looks([curve.label for curve in curves], flat[0].label if flat else None)
+    y_axis = axis_from_zero(_MEAN, [y for curve in curves for _, y in curve.points])
+    return draw_curves(f"against {name}", curves, looks, (best_axis(name, xs), y_axis)), looks
+
+
+def axis_lines(group: Group, name: str) -> dict[str, list[tuple[float, Row]]]:
+    """Return the rows along an axis by line: those whose labels differ in the axis only.
+
+    A row that is alone is no line.
+    """
+    lines: dict[str, list[tuple[float, Row]]] = {}
+    for row in group.rows:
+        value = _axis_value(row, name)
+        if value is None:
+            continue
+        label = without_axis(row.label, name, row.outcomes[0].entry.axes[name]) or row.method
+        own = lines.setdefault(label, [])
+        if any(x == value for x, _ in own):  # two rows at one place: these are not one line
+            own = lines.setdefault(row.label, [])
+        own.append((value, row))
+    return {
+        label: sorted(points, key=lambda point: point[0])
+        for label, points in lines.items()
+        if len(points) > 1
+    }
+
+
+def without_axis(label: str, name: str, value: Any) -> str:
+    """Return a label without what it says of an axis.
+
+    >>> without_axis("tent, lr 0.001", "lr", 0.001), without_axis("tent (lr 1e-05)", "lr", 1e-5)
+    ('tent', 'tent')
+    >>> without_axis("SWR (lr 0.01, images 8)", "options.lr", 0.01)
+    'SWR (images 8)'
+    """
+    number = _to_number(value)
+    texts = {str(value), *([] if number is None else [f"{number:g}", str(number)])}
+    names = {name, name.rpartition(".")[2]}
+    known = {f"{one}{sign}{text}" for one in names for text in texts for sign in " ="}
+    bracketed = re.fullmatch(r"(.*) \((.*)\)", label)
+    parts = (bracketed[2] if bracketed else label).split(", ")
+    kept = ", ".join(part for part in parts if part not in known)
+    if bracketed is None:
+        return kept
+    return f"{bracketed[1]} ({kept})" if kept else bracketed[1]
+
+
+def count_batches(row: Row) -> dict[str, list[tuple[int, int]]]:
+    """Return images and errors by place within each domain, all seeds and severities together."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for outcome in row.outcomes:
+        places: dict[str, int] = {}
+        for record in outcome.result.counted:
+            place = places.get(record.domain, 0)
+            places[record.domain] = place + 1
+            own = found.setdefault(split_domain(record.domain, outcome.entry.spec)[0], [])
+            if place == len(own):
+                own.append((0, 0))
+            n, n_errors = own[place]
+            own[place] = (n + record.n, n_errors + record.n_errors)
+    return found
+
+
+def _curve(label: str, counts: Sequence[tuple[int, int]]) -> Curve:
+    values = smooth(counts, window_of(len(counts)))
+    step = max(1, -(-len(values) // MOST_POINTS))
+    chosen = sorted({*range(0, len(values), step), len(values) - 1})
+    points = tuple((i + 1.0, values[i]) for i in chosen)
+    return Curve(label, points, marks=len(points) <= _MOST_MARKS)
+
+
+def _to_number(value: Any) -> float | None:
+    """Return a number, or the only number of a list; None for anything else."""
+    if isinstance(value, list | tuple) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value)
+
+
+def _axis_value(row: Row, name: str) -> float | None:
+    return _to_number(row.outcomes[0].entry.axes.get(name))

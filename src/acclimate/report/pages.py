@@ -1,0 +1,289 @@
+"""Pages: one HTML file each, which loads nothing and needs no connection."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from acclimate.methods import get_method
+from acclimate.report import figures, tables
+from acclimate.report.charts import (
+    Axis,
+    Chart,
+    Layer,
+    Look,
+    class_looks,
+    css_variables,
+    draw_key,
+    draw_layers,
+    draw_scatter,
+    layer_looks,
+)
+from acclimate.report.facts import SHORT, data_checksums, origin_facts
+from acclimate.report.html import Markup, render
+from acclimate.report.summary import Group, Summary
+from acclimate.report.table import Table
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An image before and after corruption, and what was predicted for the corrupted one.
+
+    Attributes:
+        domain: Name of the shift.
+        clean: The image as a PNG file.
+        shifted: The corrupted image as a PNG file.
+        truth: Name of its class.
+        predictions: Name of the predicted class, by method.
+    """
+
+    domain: str
+    clean: bytes
+    shifted: bytes
+    truth: str
+    predictions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class DemoPage:
+    """What the page of the demonstration shows.
+
+    Attributes:
+        task: What the images show, in a few words that can follow "trained on".
+        clean_error: Error of the source model on the same images without a shift, as a share.
+        summary: Of all jobs.
+        layers: In the order of the model.
+        samples: Domain by domain.
+        protocol: How it was measured: short headings and sentences.
+        provenance: Where the numbers come from: short headings and values.
+        notes: A sentence on each group of jobs that is set apart.
+    """
+
+    task: str
+    clean_error: float
+    summary: Summary
+    layers: tuple[Layer, ...]
+    samples: tuple[Sample, ...]
+    protocol: Mapping[str, str]
+    provenance: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """Points of one chart.
+
+    Attributes:
+        title: Above it.
+        places: (n, 2), each from 0 to 1.
+        labels: Class of each.
+        classes: Names by class.
+    """
+
+    title: str
+    places: npt.NDArray[np.floating]
+    labels: npt.NDArray[np.int64]
+    classes: tuple[str, ...]
+
+    def draw(self, note: str = "") -> Chart:
+        """Return the chart of the points."""
+        pairs = zip(self.places, self.labels, strict=True)
+        points = [(float(x), float(y), int(label), "") for (x, y), label in pairs]
+        axes = (Axis("", -0.03, 1.03, ()), Axis("", -0.03, 1.03, ()))
+        size = (340.0, 300.0)
+        return draw_scatter(self.title, points, axes, classes=self.classes, size=size, note=note)
+
+
+def render_suite(summary: Summary, records: str | None = "") -> str:
+    """Return the page of a suite; the same outcomes give the same text.
+
+    Args:
+        summary: What to show.
+        records: The folder of the suite as seen from the page, for links to the records: "" if the
+            page is in it, None for no links.
+    """
+    looks = figures.choose_looks(summary)
+    # What limits all numbers comes before any of them.
+    caveat, rest = tables.split_notes(summary.notes)
+    return _render(
+        "suite.html",
+        title=summary.title or "Test-time adaptation by method",
+        kicker="acclimate bench",
+        lead=[*([caveat] if caveat else []), *tables.headlines(summary)],
+        notes=(tables.selection_line(summary), *tables.summary_notes(replace(summary, notes=rest))),
+        groups=[_describe_group(group, looks) for group in summary.groups],
+        methods=_describe_methods(summary),
+        settings=tables.settings_table(summary),
+        jobs=tables.jobs_table(summary, records),
+        boxes=[(group.name, _protocol(group, summary), _origin(group)) for group in summary.groups],
+        has_grey=any(look.colour == "other" for look in looks.values()),
+    )
+
+
+def render_demo(page: DemoPage) -> str:
+    """Return the page of the demonstration."""
+    summary = page.summary
+    looks = figures.choose_looks(summary)
+    samples = [
+        (
+            domain,
+            [
+                {"sample": own, "clean": _uri(own.clean), "shifted": _uri(own.shifted)}
+                for own in members
+            ],
+        )
+        for domain, members in groupby(page.samples, key=lambda sample: sample.domain)
+    ]
+    return _render(
+        "demo.html",
+        title="A model adapts itself to images it was not trained for",
+        kicker="acclimate demo",
+        lead=tables.headlines(summary),
+        page=page,
+        groups=[_describe_group(group, looks) for group in summary.groups],
+        methods=_describe_methods(summary),
+        domains=[name.replace("_", " ") for name in summary.groups[0].columns],
+        layers=draw_layers(page.layers),
+        layer_legend=_legend(layer_looks(page.layers), with_line=False),
+        n_seeds=len(page.layers[0].penalties),
+        samples=samples,
+        has_grey=any(look.colour == "other" for look in looks.values()),
+    )
+
+
+def render_tables(
+    title: str,
+    kicker: str,
+    parts: Sequence[tuple[str, Table]],
+    lead: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    pictures: Sequence[tuple[str, str | bytes]] = (),
+) -> str:
+    """Return a page of tables and pictures.
+
+    Args:
+        title: Of the page.
+        kicker: Above the title.
+        parts: Headings and tables.
+        lead: Sentences below the title.
+        notes: Sentences at the end.
+        pictures: Names and contents, SVG as text and PNG as bytes.
+    """
+    shown = [
+        (
+            name,
+            _uri(
+                own if isinstance(own, bytes) else own.encode(),
+                "svg+xml" if isinstance(own, str) else "png",
+            ),
+        )
+        for name, own in pictures
+    ]
+    values = {"title": title, "kicker": kicker, "lead": lead}
+    return _render("tables.html", **values, parts=parts, notes=notes, pictures=shown)
+
+
+def render_clouds(title: str, clouds: Sequence[Cloud], notes: Sequence[str]) -> str:
+    """Return a page of points: classes can be hidden, and a point is found in the other charts.
+
+    Neighbouring clouds, first and second, third and fourth, show the same images in one order.
+    """
+    charts = [cloud.draw() for cloud in clouds]
+    legend = _legend(class_looks(clouds[0].classes), with_line=False)
+    values = {"title": title, "kicker": "acclimate reproduce", "lead": ()}
+    return _render("clouds.html", **values, charts=charts, notes=notes, legend=legend)
+
+
+def _render(name: str, **values: Any) -> str:
+    page = render(name, palette=css_variables(), **values)
+    return str(page).replace(" %", "\u00a0%")  # a number and its sign stay on one line
+
+
+def _describe_group(group: Group, looks: Mapping[str, Look]) -> dict[str, Any]:
+    """Return the tables and charts of a group, as the templates need them."""
+    severities = figures.draw_severities(group, looks)
+    drawn = [figures.draw_axis(group, name) for name in figures.list_axes(group)]
+    streams, costs = figures.draw_streams(group, looks), figures.draw_costs(group, looks)
+    counts = [len(own) for row in group.rows for own in figures.count_batches(row).values()]
+    return {
+        "group": group,
+        "table": tables.error_table(group).summary_first(),
+        "protocol": tables.protocol_line(group),
+        "rankings": [
+            (name, figures.draw_ranking(own, looks), tables.ranking_table(own, name))
+            for own in group.rankings
+            for name in [
+                f"{group.name}, protocol {own.protocol + 1}" if own.protocol else group.name
+            ]
+        ],
+        "streams": streams,
+        "severities": severities,
+        "severity_table": tables.severity_table(group) if severities else None,
+        "costs": costs,
+        "axes": [
+            (chart, _legend({name: own[name] for name in chart.labels})) for chart, own in drawn
+        ],
+        "legend": _legend_of(streams, looks),
+        "severity_legend": _legend_of(severities, looks),
+        "cost_legend": _legend_of(costs, looks),
+        "window": figures.window_of(max(counts)),
+        "left_out": _list_left_out(group),
+    }
+
+
+def _legend_of(charts: Sequence[Chart], looks: Mapping[str, Look]) -> Markup:
+    labels = {label for chart in charts for label in chart.labels}
+    return _legend({name: looks[name] for name in sorted(labels, key=lambda own: looks[own].index)})
+
+
+def _legend(looks: Mapping[str, Look], with_line: bool = True) -> Markup:
+    items = [(label, look, draw_key(look, with_line)) for label, look in looks.items()]
+    return render("legend.html", items=items, with_line=with_line)
+
+
+def _list_left_out(group: Group) -> str:
+    drawn = {id(row) for row in group.drawn}
+    names = ", ".join(row.label for row in group.rows if id(row) not in drawn)
+    partial = ", ".join(row.label for row in group.drawn if row.missing)
+    texts = [f"Not drawn, as measured under another protocol: {names}."] if names else []
+    texts += [f"Drawn from the seeds that are there: {partial}."] if partial else []
+    return " ".join(texts)
+
+
+def _describe_methods(summary: Summary) -> list[tuple[str, str, str]]:
+    """Return the name of each method, what it does and costs, and its paper."""
+    found = []
+    for name in dict.fromkeys(row.method for _, row in summary.rows):
+        card = get_method(name).card
+        text = (get_method(name).__doc__ or name).partition("\n")[0].strip()
+        text += f" A reconstruction: {card.reconstruction}." if card.reconstruction else ""
+        passes = {"forward": card.forwards, "backward": card.backwards}
+        cost = " and ".join(f"{n} {word}{'s' * (n > 1)}" for word, n in passes.items() if n)
+        text += f" {'An image' if card.per_image else 'A batch'} costs {cost}."
+        found.append((name, text, card.paper))
+    return found
+
+
+def _protocol(group: Group, summary: Summary) -> dict[str, str]:
+    facts = dict(group.protocols[0])
+    facts["seeds"] = ", ".join(map(str, sorted({seed for r in group.rows for seed in r.seeds})))
+    facts["selection"] = tables.selection_line(summary)
+    sums = {n: text for outcome in group.outcomes for n, text in data_checksums(outcome).items()}
+    if sums:
+        listed = (f"{name.replace('_', ' ')} {text[:SHORT]}…" for name, text in sums.items())
+        facts["checksums of the images (SHA-256)"] = "; ".join(listed)
+    return facts
+
+
+def _origin(group: Group) -> dict[str, str]:
+    return origin_facts(group.outcomes)
+
+
+def _uri(content: bytes, kind: str = "png") -> str:
+    return f"data:image/{kind};base64,{b64encode(content).decode()}"

@@ -1,0 +1,336 @@
+"""Statistics of reports: means over seeds, the paired bootstrap, and ranks with intervals.
+
+Errors are paired: all methods were measured with the same seeds on the same domains. A statistic is
+computed again on tables whose seeds and domains are drawn with replacement, the same for all
+methods, so that what is hard for all of them cancels in the differences.
+
+Few pairs agree easily by chance, which resamples cannot see, as they draw from these pairs only.
+n pairs cannot show anything with more confidence than 1 - 2^-n, that of the sign test.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acclimate.bench.outcome import Outcome
+from acclimate.report.facts import domain_errors, ignores_seed
+
+#: Number of resamples, and the seed of their draws.
+N_RESAMPLES = 10_000
+SEED = 0
+#: With fewer units than this, an interval is rough.
+FEW_UNITS = 10
+#: With fewer units than this there is no interval: the resamples are too much alike.
+FEWEST_UNITS = 5
+
+_LOW, _HIGH = 2.5, 97.5  # the middle 95 % of the resamples
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number in percent: mean over seeds, and their standard deviation if there are several."""
+
+    mean: float
+    deviation: float | None = None
+    n_seeds: int = 1
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Measure:
+        """Return mean and sample standard deviation of one value for each seed."""
+        deviation = statistics.stdev(values) if len(values) > 1 else None
+        return cls(statistics.fmean(values), deviation, len(values))
+
+    def __str__(self) -> str:
+        spread = "" if self.deviation is None else f" ± {self.deviation:.1f}"
+        return f"{self.mean:.1f}{spread}"
+
+
+def margin(n_images: int) -> float:
+    """Return half the width, in points, of the widest 95 % interval of an error on so many."""
+    return 1.96 * 50 / math.sqrt(n_images)
+
+
+def most_confidence(n_pairs: int) -> float:
+    """Return the highest confidence that so many pairs allow: 1 - 2^-n.
+
+    >>> most_confidence(1), most_confidence(3)
+    (0.5, 0.875)
+    """
+    return 1 - 0.5**n_pairs
+
+
+def cap_share(share: float, n_pairs: int) -> float:
+    """Return a share of resamples, kept as far from 0 and from 1 as so many pairs demand.
+
+    >>> cap_share(1.0, 2), cap_share(0.6, 2), cap_share(0.0, 2)
+    (0.75, 0.6, 0.25)
+    """
+    most = most_confidence(n_pairs)
+    return min(max(share, 1 - most), most)
+
+
+def resample(
+    errors: Array, n_resamples: int = N_RESAMPLES, seed: int = SEED, weights: Array | None = None
+) -> Array:
+    """Return means over seeds and domains that are drawn with replacement, the same for all rows.
+
+    Seeds and domains are drawn separately, as all domains of a seed have something in common, and
+    all seeds of a domain.
+
+    Args:
+        errors: Rows × seeds × domains.
+        n_resamples: Number of resamples.
+        seed: Of the draws.
+        weights: How much each domain counts; all the same by default.
+
+    Returns:
+        A row for each resample, a column for each row of `errors`.
+    """
+    _, n_seeds, n_domains = errors.shape
+    draws = np.random.default_rng(seed)
+    by_seed, by_domain = (
+        draws.multinomial(n, np.full(n, 1 / n), size=n_resamples) for n in (n_seeds, n_domains)
+    )
+    counts = by_domain * (np.ones(n_domains) if weights is None else weights)
+    shares = (by_seed / n_seeds, counts / counts.sum(axis=1, keepdims=True))
+    return np.stack([np.einsum("ns,sd,nd->n", shares[0], own, shares[1]) for own in errors], axis=1)
+
+
+@dataclass(frozen=True)
+class Units:
+    """What is resampled: errors that several methods have in common.
+
+    Attributes:
+        kind: "domain × seed pairs", "domains" or "batches".
+        errors: In percent: methods × seeds × domains.
+        weights: How much each domain counts; the number of images for batches, else 1.
+    """
+
+    kind: str
+    errors: Array
+    weights: Array
+
+    @property
+    def n_seeds(self) -> int:
+        """Number of seeds."""
+        return int(self.errors.shape[1])
+
+    @property
+    def n(self) -> int:
+        """Number of units."""
+        return int(self.errors[0].size)
+
+    @property
+    def means(self) -> Array:
+        """Mean error of each method."""
+        means: Array = np.average(self.errors.mean(axis=1), axis=1, weights=self.weights)
+        return np.round(means, 9)  # what differs by rounding only is equal
+
+    def resample(self, n_resamples: int = N_RESAMPLES, seed: int = SEED) -> Array:
+        """Return the mean error of each method (columns) in each resample (rows)."""
+        # What differs by rounding only is equal.
+        return np.round(resample(self.errors, n_resamples, seed, self.weights), 9)
+
+    def compare(self, means: Array, first: int, second: int) -> Difference:
+        """Return how far two of the methods are apart; `means` are those of the resamples."""
+        apart = means[:, first] - means[:, second]
+        low, high = np.percentile(apart, [_LOW, _HIGH])
+        share = float((apart < 0).mean() + (apart == 0).mean() / 2)
+        between = (self.errors[first] - self.errors[second]).mean(axis=0)
+        value = float(np.average(between, weights=self.weights))
+        probability = cap_share(share, self.n)
+        return Difference(value, float(low), float(high), probability, self.n, self.kind)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far a method is from another on the same units, in points of error.
+
+    Attributes:
+        value: Error of the first minus that of the second: below 0 if the first is better.
+        low: Lower end of the 95 % interval.
+        high: Upper end.
+        probability: Share of the resamples in which the first has the lower error; a tie counts
+            half. It is at most 1 - 2^-n for n units, and at least 2^-n.
+        n_units: Number of units.
+        kind: What the units are.
+    """
+
+    value: float
+    low: float
+    high: float
+    probability: float
+    n_units: int
+    kind: str
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there are enough units for an interval."""
+        return self.n_units >= FEWEST_UNITS
+
+
+@dataclass(frozen=True)
+class Place:
+    """A method in a ranking.
+
+    Attributes:
+        index: Which of the methods that were ranked.
+        error: Mean over what all methods of the ranking share, in percent.
+        rank: From 1; equal errors share a rank.
+        ranks: The middle 95 % of its ranks over the resamples.
+        to_next: How far it is from the method one place below; None for the last.
+        to_first: How far it is from the first method; None for the first itself.
+    """
+
+    index: int
+    error: float
+    rank: int
+    ranks: tuple[int, int]
+    to_next: Difference | None
+    to_first: Difference | None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Methods in the order of their mean error, the lowest first.
+
+    Attributes:
+        places: The methods.
+        kind: What the units are.
+        n_units: Number of units.
+        n_resamples: Number of resamples.
+    """
+
+    places: tuple[Place, ...]
+    kind: str
+    n_units: int
+    n_resamples: int
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether there are enough units for intervals."""
+        return self.n_units >= FEWEST_UNITS
+
+
+def rank(
+    methods: Sequence[Sequence[Outcome]], n_resamples: int = N_RESAMPLES, seed: int = SEED
+) -> Ranking | None:
+    """Return the ranking of methods, each given by its outcomes; None if they share no units."""
+    units = pair(methods) if len(methods) > 1 else None
+    if units is None:
+        return None
+    order = np.argsort(units.means, kind="stable")
+    units = replace(units, errors=units.errors[order])
+    errors = units.means.tolist()
+    means = units.resample(n_resamples, seed)
+    ends = np.percentile(_rank_columns(means), [_LOW, _HIGH], axis=0)
+    last = len(errors) - 1
+    places = tuple(
+        Place(
+            index=own,
+            error=errors[place],
+            rank=1 + errors.index(errors[place]),  # errors ascend
+            ranks=(int(np.floor(ends[0, place])), int(np.ceil(ends[1, place]))),
+            to_next=units.compare(means, place, place + 1) if place < last else None,
+            to_first=units.compare(means, place, 0) if place else None,
+        )
+        for place, own in enumerate(order.tolist())
+    )
+    return Ranking(places, units.kind, units.n, n_resamples)
+
+
+def compare(
+    first: Sequence[Outcome],
+    second: Sequence[Outcome],
+    n_resamples: int = N_RESAMPLES,
+    seed: int = SEED,
+) -> Difference | None:
+    """Return how far two methods are apart on what both were measured on; None if that is nothing.
+
+    Args:
+        first: Outcomes of a method, one for each seed.
+        second: The same of another method, or of the same method in another suite.
+        n_resamples: Number of resamples.
+        seed: Of the draws.
+    """
+    units = pair([first, second])
+    return None if units is None else units.compare(units.resample(n_resamples, seed), 0, 1)
+
+
+def pair(methods: Sequence[Sequence[Outcome]]) -> Units | None:
+    """Return the units that all methods share; None if they share none.
+
+    Units are pairs of a domain and a seed; domains, if there is one seed or if the seed changes
+    nothing for any of the methods; batches, if there is one domain besides. A method for which the
+    seed changes nothing has the same errors for every seed.
+
+    Args:
+        methods: The outcomes of each method, one for each seed.
+    """
+    tables = [{o.entry.spec.seed: domain_errors(o) for o in outcomes} for outcomes in methods]
+    bound = [
+        table for table, own in zip(tables, methods, strict=True) if not ignores_seed(own)
+    ] or tables[:1]
+    seeds = [seed for seed in bound[0] if all(seed in table for table in bound)]
+    # A method that has not all of these seeds does not depend on them: any will do.
+    chosen = [[table.get(s, next(iter(table.values()))) for s in seeds] for table in tables]
+    every = [errors for own in chosen for errors in own]
+    domains = [name for name in (every[0] if every else ()) if all(name in own for own in every)]
+    if not domains:
+        return None
+    grid = np.array([[[errors[name] for name in domains] for errors in own] for own in chosen])
+    if (grid == grid[:, :1]).all():
+        grid = grid[:, :1]  # the same numbers again would make intervals too narrow
+    if grid[0].size == 1:
+        return _pair_batches(methods, domains[0])
+    kind = "domains" if grid.shape[1] == 1 else "domain × seed pairs"
+    return Units(kind, grid, np.ones(len(domains)))
+
+
+def _pair_batches(methods: Sequence[Sequence[Outcome]], domain: str) -> Units | None:
+    """Return the batches of a domain; None if no seed is shared, as it may decide their order."""
+    seeds = [{outcome.entry.spec.seed for outcome in outcomes} for outcomes in methods]
+    shared = set.intersection(*seeds)
+    if not shared:
+        return None
+    batches = [_count_batches(outcomes, domain, min(shared)) for outcomes in methods]
+    if any(set(own) != set(batches[0]) for own in batches):
+        return None
+    sizes = [[own[index][0] for index in batches[0]] for own in batches]
+    if any(own != sizes[0] for own in sizes) or len(sizes[0]) < 2:
+        return None
+    counts = np.array([[[own[index][1] for index in batches[0]]] for own in batches], float)
+    return Units("batches", 100 * counts / np.array(sizes[0]), np.array(sizes[0], float))
+
+
+def _count_batches(
+    outcomes: Sequence[Outcome], domain: str, seed: int
+) -> Mapping[int, tuple[int, int]]:
+    """Return images and errors of the domain in each batch, by the batch's place in the stream."""
+    return {
+        record.index: record.by_domain[domain]
+        for outcome in outcomes
+        if outcome.entry.spec.seed == seed
+        for record in outcome.result.counted
+        if domain in record.by_domain
+    }
+
+
+def _rank_columns(means: Array) -> NDArray[np.int64]:
+    """Return the rank of each column in each row: one more than there are lower values."""
+    order = np.argsort(means, axis=1)
+    ordered = np.take_along_axis(means, order, axis=1)
+    places = np.arange(means.shape[1])
+    is_new = np.diff(ordered, axis=1, prepend=-np.inf) > 0
+    ranks = np.empty_like(order)
+    first = np.maximum.accumulate(np.where(is_new, places, 0), axis=1)
+    np.put_along_axis(ranks, order, first + 1, axis=1)
+    return ranks

@@ -1,0 +1,506 @@
+"""From the outcomes of jobs to rows: what is averaged, compared and missing."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from acclimate.bench.outcome import Entry, Outcome
+from acclimate.bench.spec import JobSpec
+from acclimate.errors import BadInput
+from acclimate.methods import get_method
+from acclimate.metrics import Record
+from acclimate.report.facts import (
+    Facts,
+    domain_errors,
+    ignores_seed,
+    is_source,
+    merge_facts,
+    protocol_facts,
+    split_domain,
+)
+from acclimate.report.stats import N_RESAMPLES, SEED, Measure, Ranking, rank
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """Jobs of a group that differ in the seed only.
+
+    Attributes:
+        label: As the suite names it, with what varies if several jobs have one label.
+        outcomes: One for each seed, seeds ascending.
+        errors: In percent, by column; a column is a corruption, over all its severities.
+        mean: In percent, over domains.
+        missing: Seeds that the suite asks for and that have no outcome; none if the seed changes
+            nothing.
+        protocol: Index of its protocol in the group: 0 for the common one.
+        gain: Mean error minus that of the source row over the seeds that both have, in points; None
+            if there is no such row, or no such seed.
+        n_settings: Number of hyper-parameter settings of its method among the rows of its protocol.
+    """
+
+    label: str
+    outcomes: tuple[Outcome, ...]
+    errors: Mapping[str, Measure]
+    mean: Measure
+    missing: tuple[int, ...] = ()
+    protocol: int = 0
+    gain: float | None = None
+    n_settings: int = 1
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job of its first seed."""
+        return self.outcomes[0].entry.spec
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return self.spec.method
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that every number is a mean over."""
+        return tuple(outcome.entry.spec.seed for outcome in self.outcomes)
+
+    @property
+    def is_oracle(self) -> bool:
+        """Whether the method learned from labels, so that it does not compete."""
+        return get_method(self.method).card.is_oracle
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether this is the source model, which the others are compared with."""
+        return is_source(self.spec)
+
+    @cached_property
+    def ignores_seed(self) -> bool:
+        """Whether the seed changes no error."""
+        return ignores_seed(self.outcomes)
+
+    @property
+    def counted(self) -> tuple[Outcome, ...]:
+        """The outcomes that numbers are over: the first only if the seed changes nothing."""
+        return self.outcomes[:1] if self.ignores_seed else self.outcomes
+
+    @property
+    def kind(self) -> str:
+        """The method with its terms, whatever the settings of both."""
+        return name_kind(self.spec)
+
+    @property
+    def is_one_of_several(self) -> bool:
+        """Whether the table has other settings of the same method, so that one can be picked."""
+        return self.n_settings > 1
+
+    @property
+    def competes(self) -> bool:
+        """Whether it may be the best of the rows of its protocol."""
+        return not self.missing and not self.is_oracle
+
+    @property
+    def mark(self) -> str:
+        """A letter for another protocol than the common one, and daggers for what limits a row."""
+        daggers = "†" * bool(self.missing) + "‡" * self.is_one_of_several
+        return name_mark(self.protocol) + daggers
+
+    @property
+    def about(self) -> str:
+        """Whether the method is an oracle or a reconstruction, unless the label says so."""
+        card = get_method(self.method).card
+        words = ["oracle"] * card.is_oracle + ["reconstruction"] * bool(card.reconstruction)
+        return " ".join(f"({word})" for word in words if word not in self.label)
+
+    @property
+    def name(self) -> str:
+        """The label, and whether it is an oracle or a reconstruction."""
+        return f"{self.label} {self.about}" if self.about else self.label
+
+    @property
+    def ms_per_image(self) -> float:
+        """Time of a call divided by its images: the median over all batches of all seeds."""
+        return median_ms(record for outcome in self.outcomes for record in outcome.result.counted)
+
+    @property
+    def peak_memory(self) -> int | None:
+        """Largest memory of any job, in bytes; None if it was not measured for it alone."""
+        alone = [own for own in self.outcomes if not own.provenance.get("side_by_side")]
+        found = [outcome.result.peak_memory for outcome in alone]
+        return max((size for size in found if size is not None), default=None)
+
+    @property
+    def miou(self) -> Measure | None:
+        """Mean intersection over union in percent, over domains; None if not of pixels."""
+        return self.measure(lambda outcome: outcome.miou)
+
+    @property
+    def estimated(self) -> Measure | None:
+        """Mean error in percent as the guard estimated it; None if there is no estimate."""
+        return self.measure(lambda outcome: _percent(outcome.result.estimated_error), self.outcomes)
+
+    @property
+    def by_source(self) -> Measure | None:
+        """Share of images in percent that the source model answered; None without a guard."""
+        return self.measure(lambda outcome: _percent(outcome.result.by_source), self.outcomes)
+
+    def measure(
+        self, get: Callable[[Outcome], float | None], outcomes: Sequence[Outcome] | None = None
+    ) -> Measure | None:
+        """Return mean and deviation of a number over the outcomes that have it; None if none."""
+        values = [get(outcome) for outcome in (self.counted if outcomes is None else outcomes)]
+        found = [value for value in values if value is not None]
+        return Measure.of(found) if found else None
+
+    def severity_errors(self) -> dict[int, Measure]:
+        """Return the mean error over corruptions at each severity."""
+        found: dict[int, list[float]] = {}
+        for outcome in self.counted:
+            own: dict[int, list[float]] = {}
+            for domain, error in domain_errors(outcome).items():
+                severity = split_domain(domain, outcome.entry.spec)[1]
+                if severity is not None:
+                    own.setdefault(severity, []).append(error)
+            for severity, errors in own.items():
+                found.setdefault(severity, []).append(statistics.fmean(errors))
+        return {severity: Measure.of(errors) for severity, errors in sorted(found.items())}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers as JSON types."""
+        by_source, first = self.by_source, self.outcomes[0]
+        return {
+            "method": self.method,
+            "label": self.label,
+            "group": first.entry.group,
+            "seeds": list(self.seeds),
+            "n_images": first.result.n_images // max(1, len(first.result.error_by_domain)),
+            "errors": {name: asdict(own) for name, own in self.errors.items()},
+            "mean": asdict(self.mean),
+            "gain": self.gain,
+            "ms_per_image": self.ms_per_image,
+            **{
+                name: None if own is None else asdict(own)
+                for name, own in (("miou", self.miou), ("estimated", self.estimated))
+            },
+            "by_source": None if by_source is None else by_source.mean,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """The ranking of the rows of one protocol.
+
+    Attributes:
+        protocol: Index of the protocol in the group.
+        rows: The lowest error first.
+        ranking: A place for each of them.
+    """
+
+    protocol: int
+    rows: tuple[Row, ...]
+    ranking: Ranking
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Rows of one table, such as those of one backbone.
+
+    Attributes:
+        name: As the suite names it; may be empty.
+        columns: Names of the corruptions, or of other domains, in the stream's order.
+        rows: The source row first, then in the order of the suite.
+        protocols: The facts of each protocol among the rows, the common one first.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    protocols: tuple[Facts, ...]
+
+    @property
+    def n_seeds(self) -> int:
+        """Largest number of seeds of any row."""
+        return max(len(row.seeds) for row in self.rows)
+
+    @cached_property
+    def has_pixels(self) -> bool:
+        """Whether every pixel was predicted, so that there are overlaps."""
+        return any(row.miou is not None for row in self.rows)
+
+    @cached_property
+    def has_guard(self) -> bool:
+        """Whether a row was run with a guard, so that there are estimates."""
+        return any(row.by_source is not None for row in self.rows)
+
+    @property
+    def drawn(self) -> tuple[Row, ...]:
+        """The rows of the common protocol, which may share a chart, lowest error first."""
+        rows = [row for row in self.rows if row.protocol == 0]
+        return tuple(sorted(rows, key=lambda row: row.mean.mean))
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """All jobs, in the order of the rows."""
+        return tuple(outcome for row in self.rows for outcome in row.outcomes)
+
+    def competing(self, protocol: int) -> tuple[Row, ...]:
+        """Return the complete rows of a protocol without oracles, the lowest error first."""
+        rows = [row for row in self.rows if row.protocol == protocol and row.competes]
+        return tuple(sorted(rows, key=lambda row: row.mean.mean))
+
+    def shares_seeds(self, protocol: int) -> bool:
+        """Whether the rows that compete are means over the same seeds."""
+        rows = [row for row in self.competing(protocol) if not row.ignores_seed]
+        return len({row.seeds for row in rows}) <= 1
+
+    @cached_property
+    def rankings(self) -> tuple[Ranked, ...]:
+        """A ranking for each protocol that has at least two rows to compare."""
+        return self.rank()
+
+    def rank(self, n_resamples: int = N_RESAMPLES, seed: int = SEED) -> tuple[Ranked, ...]:
+        """Return the rankings with other resamples; see `rankings`."""
+        found = []
+        for protocol in range(len(self.protocols)):
+            rows = self.competing(protocol)
+            ranking = rank([row.outcomes for row in rows], n_resamples, seed)
+            if ranking is not None:
+                ordered = tuple(rows[place.index] for place in ranking.places)
+                found.append(Ranked(protocol, ordered, ranking))
+        return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """What a report shows.
+
+    Attributes:
+        title: Of the suite.
+        selection: Name of the rule that hyper-parameters were chosen by, or a sentence.
+        notes: What a reader must know, in the words of the suite.
+        groups: In the order of the suite.
+        unfinished: The jobs of the suite that have no outcome.
+    """
+
+    title: str
+    selection: str
+    notes: str
+    groups: tuple[Group, ...]
+    unfinished: tuple[Entry, ...] = ()
+
+    @property
+    def rows(self) -> Iterator[tuple[Group, Row]]:
+        """All rows, with their group."""
+        return ((group, row) for group in self.groups for row in group.rows)
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """All jobs, in the order of the rows."""
+        return tuple(outcome for group in self.groups for outcome in group.outcomes)
+
+
+def summarize(
+    outcomes: Sequence[Outcome],
+    *,
+    title: str = "",
+    selection: str = "paper",
+    notes: str = "",
+    entries: Sequence[Entry] = (),
+) -> Summary:
+    """Return the rows of jobs that are finished.
+
+    Args:
+        outcomes: In the order of the table.
+        title: Of the suite.
+        selection: Name of the rule that hyper-parameters were chosen by, or a sentence.
+        notes: What a reader must know.
+        entries: All jobs of the suite, to find those that are missing. If there are none, a row is
+            expected to have all seeds that any row of its protocol has.
+
+    Raises:
+        BadInput: There are no outcomes, or different jobs cannot be told apart by their labels.
+    """
+    if not outcomes:
+        raise BadInput("no_finished_job", "Expected at least one finished job, found none.")
+    names = _Names()
+    done = {names.of_job(outcome.entry) for outcome in outcomes}
+    unfinished = tuple(entry for entry in entries if names.of_job(entry) not in done)
+    asked: dict[tuple[str, str, str], set[int]] = {}
+    for entry in entries:
+        asked.setdefault(names.of_row(entry), set()).add(entry.spec.seed)
+    by_group: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_group.setdefault(outcome.entry.group, []).append(outcome)
+    groups = (_group(name, own, asked, names) for name, own in by_group.items())
+    return Summary(title, selection, notes, tuple(groups), unfinished)
+
+
+def label_outcomes(
+    outcomes: Sequence[Outcome], names: _Names | None = None
+) -> dict[str, list[Outcome]]:
+    """Return the outcomes of each row, seeds ascending; equal labels are told apart if need be."""
+    names = names if names is not None else _Names()
+    variants: dict[str, dict[str, dict[int, Outcome]]] = {}
+    for outcome in outcomes:
+        entry = outcome.entry
+        kinds = variants.setdefault(entry.label, {})
+        # A job that two rows of a suite share may come twice: the same numbers count once.
+        kinds.setdefault(names.of_row(entry)[2], {}).setdefault(entry.spec.seed, outcome)
+    found: dict[str, list[Outcome]] = {}
+    for label, kinds in variants.items():
+        axes = [next(iter(own.values())).entry.axes for own in kinds.values()]
+        every = dict.fromkeys(name for own in axes for name in own if name != "seed")
+        varying = [name for name in every if len({str(own.get(name)) for own in axes}) > 1]
+        for own, at in zip(kinds.values(), axes, strict=True):
+            name = ", ".join([label, *(f"{axis} {at[axis]}" for axis in varying if axis in at)])
+            if name in found:
+                group = next(iter(own.values())).entry.group
+                raise BadInput(
+                    "duplicate",
+                    f'Two different jobs in the group "{group}" have the name "{name}", so their '
+                    "results would be mixed. Give them different labels.",
+                    name=name,
+                )
+            found[name] = [own[seed] for seed in sorted(own)]
+    return found
+
+
+class _Names:
+    """Texts that identify jobs; each is made once, as reports of thousands of jobs ask often."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, tuple[Entry, str]] = {}
+
+    def of_row(self, entry: Entry) -> tuple[str, str, str]:
+        """Return what two jobs share if they differ in the seed only."""
+        if id(entry) not in self._texts:
+            spec = {name: value for name, value in entry.spec.to_dict().items() if name != "seed"}
+            self._texts[id(entry)] = (entry, json.dumps(spec, sort_keys=True))
+        return entry.group, entry.label, self._texts[id(entry)][1]
+
+    def of_job(self, entry: Entry) -> tuple[str, str, str, int]:
+        """Return what two jobs share if they are the same."""
+        return *self.of_row(entry), entry.spec.seed
+
+
+def name_kind(spec: JobSpec) -> str:
+    """Return the method with the terms that are added to it.
+
+    >>> name_kind(JobSpec(method="tent", terms={"swr": {}}))
+    'tent + SWR'
+    """
+    return " + ".join([spec.method, *map(str.upper, spec.terms)])
+
+
+def name_mark(protocol: int) -> str:
+    """Return the letter of a protocol other than the common one.
+
+    >>> name_mark(0), name_mark(1), name_mark(27)
+    ('', 'a', 'aa')
+    """
+    return "" if protocol == 0 else chr(97 + (protocol - 1) % 26) * (1 + (protocol - 1) // 26)
+
+
+def median_ms(records: Iterable[Record]) -> float:
+    """Return the median over batches of the time per image; a batch that had to wait counts once.
+
+    Args:
+        records: At least one.
+    """
+    return statistics.median(record.ms / record.n_images for record in records)
+
+
+def _group(
+    name: str,
+    outcomes: Sequence[Outcome],
+    asked: Mapping[tuple[str, str, str], set[int]],
+    names: _Names,
+) -> Group:
+    found = label_outcomes(outcomes, names)
+    facts = {label: merge_facts([protocol_facts(o) for o in own]) for label, own in found.items()}
+    keys = {label: json.dumps(own, sort_keys=True) for label, own in facts.items()}
+    order = _order_protocols(keys, found)
+    seeds: dict[str, set[int]] = {}  # of all rows of a protocol
+    for label, own in found.items():
+        seeds.setdefault(keys[label], set()).update(o.entry.spec.seed for o in own)
+    rows = []
+    for label, own in found.items():
+        expected = asked.get(names.of_row(own[0].entry)) or seeds[keys[label]]
+        missing = set() if ignores_seed(own) else expected - {o.entry.spec.seed for o in own}
+        rows.append(_row(label, own, order.index(keys[label]), tuple(sorted(missing))))
+    rows = _add_gains(_count_settings(rows))
+    rows.sort(key=lambda row: not row.is_reference)
+    columns = dict.fromkeys(column for row in rows for column in row.errors)
+    by_key = {keys[label]: own for label, own in facts.items()}
+    return Group(name, tuple(columns), tuple(rows), tuple(by_key[key] for key in order))
+
+
+def _row(label: str, own: Sequence[Outcome], protocol: int, missing: tuple[int, ...]) -> Row:
+    counted = own[:1] if ignores_seed(own) else own  # the same numbers again have no spread
+    errors = [_column_errors(outcome) for outcome in counted]
+    columns = dict.fromkeys(column for found in errors for column in found)
+    return Row(
+        label=label,
+        outcomes=tuple(own),
+        errors={c: Measure.of([found[c] for found in errors if c in found]) for c in columns},
+        mean=Measure.of([outcome.error for outcome in counted]),
+        missing=missing,
+        protocol=protocol,
+    )
+
+
+def _column_errors(outcome: Outcome) -> dict[str, float]:
+    """Return the mean error over the severities of each corruption, in percent."""
+    by_column: dict[str, list[float]] = {}
+    for name, error in domain_errors(outcome).items():
+        by_column.setdefault(split_domain(name, outcome.entry.spec)[0], []).append(error)
+    return {name: statistics.fmean(errors) for name, errors in by_column.items()}
+
+
+def _count_settings(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows, each with the number of settings of its method in its protocol."""
+    found: dict[tuple[int, str], set[str]] = {}
+    for row in rows:
+        terms = {name: dict(given) for name, given in row.spec.terms.items()}
+        values = json.dumps([row.spec.get_config().to_dict(), terms], sort_keys=True, default=str)
+        found.setdefault((row.protocol, row.kind), set()).add(values)
+    return [replace(row, n_settings=len(found[row.protocol, row.kind])) for row in rows]
+
+
+def _add_gains(rows: Sequence[Row]) -> list[Row]:
+    bases = {row.protocol: row for row in reversed(rows) if row.is_reference}
+    found = []
+    for row in rows:
+        base = bases.get(row.protocol)
+        if base is None or row.is_reference:
+            found.append(row)
+            continue
+        own, other = ({o.entry.spec.seed: o.error for o in r.outcomes} for r in (row, base))
+        if base.ignores_seed:
+            other = dict.fromkeys(own, base.mean.mean)
+        elif row.ignores_seed:
+            own = dict.fromkeys(other, row.mean.mean)
+        apart = [own[seed] - other[seed] for seed in own if seed in other]
+        found.append(replace(row, gain=statistics.fmean(apart) if apart else None))
+    return found
+
+
+def _order_protocols(keys: Mapping[str, str], found: Mapping[str, list[Outcome]]) -> list[str]:
+    """Return the protocols: the one of most rows first, among equals that of the source row."""
+    labels: dict[str, list[str]] = {}
+    for label, key in keys.items():
+        labels.setdefault(key, []).append(label)
+
+    def weigh(key: str) -> tuple[int, bool]:
+        has_source = any(is_source(found[label][0].entry.spec) for label in labels[key])
+        return len(labels[key]), has_source
+
+    common = max(labels, key=weigh)  # the first of equals
+    return [common, *(key for key in labels if key != common)]
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share

@@ -1,0 +1,586 @@
+"""The tables of a report and the sentences around them; as text for a terminal and for files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from acclimate.bench.outcome import Outcome
+from acclimate.bench.selection import RULES
+from acclimate.metrics import Record
+from acclimate.report.facts import (
+    describe_protocol,
+    domain_counts,
+    domain_errors,
+    find_differences,
+    has_severity,
+    list_own_settings,
+    merge_facts,
+    origin_facts,
+    protocol_facts,
+    settings_facts,
+    split_domain,
+)
+from acclimate.report.stats import FEW_UNITS, SEED, Difference, Measure, Ranking, margin
+from acclimate.report.summary import Group, Ranked, Row, Summary, median_ms, name_mark
+from acclimate.report.table import (
+    ABSENT,
+    LATEX_HEADER,
+    Cell,
+    Column,
+    Table,
+    escape_markdown,
+    mark_best,
+    plain,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_MEAN = "mean error, %"
+_MOST_NAMED = 6
+_SEVERAL = "the suite sets these itself, and the lowest of them is a choice made on the test stream"
+# What changes times without changing errors; names as in the provenance.
+_MACHINE = ("machine", "cpu", "device", "n threads", "n cores", "threads", "cores", "gpu")
+_UNITS = {
+    "domain × seed pairs": "over seeds and domains, each drawn on their own",
+    "domains": "over domains, as there is one seed or the seed changes nothing",
+    "batches": "over batches, as there is one domain and one seed; batches of one stream depend on "
+    "each other, so the true intervals are wider",
+}
+
+
+# Tables
+
+
+def error_table(group: Group) -> Table:
+    """Return errors and cost of all rows of a group."""
+    rows = group.rows
+    rivals = {id(row) for p in range(len(group.protocols)) for row in group.competing(p)}
+    fair = [group.shares_seeds(protocol) for protocol in range(len(group.protocols))]
+
+    def best(
+        cells: Sequence[Cell], choose: Callable[..., float] = min, digits: int = 1
+    ) -> list[Cell]:
+        for protocol in range(len(group.protocols)):
+            competes = [
+                row.protocol == protocol and fair[protocol] and id(row) in rivals for row in rows
+            ]
+            marked = mark_best(cells, competes, choose, digits)
+            own = [row.protocol == protocol for row in rows]
+            cells = [m if is_own else c for m, c, is_own in zip(marked, cells, own, strict=True)]
+        return list(cells)
+
+    columns: list[tuple[Column, list[Cell]]] = [
+        (Column("method", "label"), list(map(name_row, rows)))
+    ]
+    for name in group.columns:
+        cells = best([_measured(row.errors.get(name)) for row in rows])
+        columns.append((Column(name, "detail"), cells))
+    columns.append((Column(_MEAN), best([_measured(row.mean) for row in rows])))
+    gains = [Cell(ABSENT) if r.gain is None else Cell(signed(r.gain), r.gain) for r in rows]
+    if any(row.is_reference for row in rows) and len(rows) > 1:
+        columns.append((Column("vs source, points"), gains))
+    if group.has_guard:
+        shares = [None if row.by_source is None else row.by_source.mean for row in rows]
+        cells = [_measured(row.estimated) for row in rows]
+        columns.append((Column("estimated error, %"), cells))
+        cells = [Cell(ABSENT) if own is None else Cell(f"{own:.0f}", own) for own in shares]
+        columns.append((Column("by source, %"), cells))
+    if group.has_pixels:
+        columns.append((Column("mIoU"), best([_measured(row.miou) for row in rows], max)))
+    if len(group.columns) == 1 and all(outcome.result.sums for outcome in group.outcomes):
+        likelihoods = [row.measure(lambda own: own.result.nll) for row in rows]
+        errors = [row.measure(lambda own: own.result.ece) for row in rows]
+        for name, found in (("NLL", likelihoods), ("ECE", errors)):
+            cells = [_measured(own, 3) for own in found]
+            columns.append((Column(name), best(cells, digits=3)))
+    times, sizes = [row.ms_per_image for row in rows], [row.peak_memory for row in rows]
+    columns.append((Column("time, ms/image"), [Cell(format_ms(own), own) for own in times]))
+    if any(own is not None for own in sizes):
+        cells = [Cell(ABSENT) if own is None else Cell(f"{own / 1e6:.0f}", own) for own in sizes]
+        columns.append((Column("memory, MB"), cells))
+    columns.append((Column("seeds"), [_count_seeds(row) for row in rows]))
+    return Table(
+        columns=tuple(column for column, _ in columns),
+        rows=tuple(zip(*(cells for _, cells in columns), strict=True)),
+        name=f"Errors and cost, {group.name or 'all methods'}",
+        caption=caption(group),
+        best="the best of the complete rows of a protocol, without oracles.",
+        notes=group_notes(group),
+        references=frozenset(i for i, row in enumerate(rows) if row.is_reference),
+    )
+
+
+def ranking_table(ranked: Ranked, name: str = "") -> Table:
+    """Return ranks with intervals, and how far each row is from the next."""
+    rows = []
+    for row, place in zip(ranked.rows, ranked.ranking.places, strict=True):
+        low, high = place.ranks
+        # The table's own number if it is the same, so that both round to the same digits.
+        is_same = abs(row.mean.mean - place.error) < 1e-6
+        error = row.mean.mean if is_same else place.error
+        after, spread = place.to_next, str(low) if low == high else f"{low} to {high}"
+        rows.append(
+            (
+                name_row(row),
+                plain(place.rank),
+                Cell(spread, low) if ranked.ranking.has_intervals else Cell(ABSENT),
+                Cell(f"{error:.1f}", error),
+                Cell(ABSENT) if after is None else Cell(format_difference(after), after.value),
+                Cell(ABSENT)
+                if after is None
+                else Cell(f"{after.probability:.3f}", after.probability),
+            )
+        )
+    heads = ("rank", "rank, 95 % interval", _MEAN, "difference to next, points", "P(lower)")
+    return Table(
+        columns=(Column("method", "label"), *map(Column, heads)),
+        rows=tuple(rows),
+        name=f"Ranking, {name or 'all methods'}",
+        caption=ranking_note(ranked.ranking),
+    )
+
+
+def severity_table(group: Group) -> Table:
+    """Return the mean error over corruptions at each severity."""
+    found = [(row, row.severity_errors()) for row in group.rows if row.protocol == 0]
+    levels = sorted({severity for _, errors in found for severity in errors})
+    heads = ["method", *(f"severity {level}" for level in levels)]
+    rows = [[name_row(row), *(_measured(own.get(x)) for x in levels)] for row, own in found]
+    return Table.of(heads, rows, name=f"Error by severity, {group.name or 'all methods'}")
+
+
+def settings_table(summary: Summary) -> Table:
+    """Return the hyper-parameters of all rows."""
+    rows = []
+    for group, row in summary.rows:
+        facts = merge_facts([settings_facts(outcome) for outcome in row.outcomes])
+        texts = [f"{name.removeprefix(f'{row.method}.')} {text}" for name, text in facts.items()]
+        rows.append((Cell(row.label, row.label, about=group.name), plain("; ".join(texts))))
+    columns = (Column("row", "label"), Column("settings", "words"))
+    return Table(columns, tuple(rows), name="Hyper-parameters")
+
+
+def jobs_table(summary: Summary, records: str | None) -> Table:
+    """Return a line for each job, with links to its records.
+
+    Args:
+        summary: Of the jobs.
+        records: The folder of the suite as seen from the page: "" if the page is in it, None for no
+            links.
+    """
+    rows = []
+    for group, row in summary.rows:
+        for outcome in row.outcomes:
+            result = outcome.result
+            counts = (result.n, len(result.records), result.n_skipped, result.n_restored)
+            error = Cell(f"{outcome.error:.2f}", outcome.error)
+            links = Cell(ABSENT, outcome.folder, links=_link(outcome, records))
+            seed = outcome.entry.spec.seed
+            rows.append([name_row(row), plain(group.name), seed, error, *counts, links])
+    heads = ["method", "group", "seed", "error, %", "images", "batches"]
+    heads += ["updates skipped", "states restored", "records"]
+    if not any(group.name for group in summary.groups):
+        heads, rows = [heads[0], *heads[2:]], [[own[0], *own[2:]] for own in rows]
+    return Table.of(heads, rows, name="Jobs")
+
+
+def long_table(summary: Summary) -> Table:
+    """Return a line for each job and domain, with all digits."""
+    lines: list[dict[str, object]] = []
+    for group, row in summary.rows:
+        for outcome in row.outcomes:
+            first = {
+                "group": group.name,
+                "label": row.label,
+                "method": row.method,
+                "seed": outcome.entry.spec.seed,
+            }
+            last = {
+                "is_oracle": row.is_oracle,
+                "is_complete": not row.missing,
+                "protocol_mark": name_mark(row.protocol),
+                "folder": outcome.folder,
+                "selection": name_selection(summary, row),
+                "protocol": describe_protocol(protocol_facts(outcome)),
+            }
+            lines += [{**first, **line, **last} for line in _list_domains(outcome)]
+    cells = [[Cell("") if value is None else value for value in own.values()] for own in lines]
+    return Table.of(list(lines[0]), cells)
+
+
+def name_row(row: Row) -> Cell:
+    """Return the cell that names a row."""
+    return Cell(row.label, row.label, mark=row.mark, about=row.about)
+
+
+# Text
+
+
+def show_report(console: Console, summary: Summary) -> None:
+    """Print all tables of a report."""
+    if summary.title:
+        console.print(summary.title, style="bold")
+    for group in summary.groups:
+        if group.name:
+            console.print(f"\n{group.name}", style="bold")
+        error_table(group).show(console)
+        console.print(f"{protocol_line(group)}\n", style="dim")
+        for ranked in group.rankings:
+            ranking_table(ranked).show(console)
+            console.print()
+    for text in (selection_line(summary), *summary_notes(summary)):
+        console.print(text, style="dim")
+    console.print()
+    for text in headlines(summary):
+        console.print(text, style="bold")
+
+
+def render_markdown(summary: Summary) -> str:
+    """Return all tables of a report with their protocols, notes and rankings."""
+    texts = [*headlines(summary), selection_line(summary), *summary_notes(summary)]
+    parts = [f"# {escape_markdown(summary.title)}"] if summary.title else []
+    parts += map(escape_markdown, texts)
+    for group in summary.groups:
+        table = error_table(group)
+        parts += [f"## {escape_markdown(group.name)}"] if group.name else []
+        parts.append(table.to_markdown())
+        parts += map(escape_markdown, (protocol_line(group), table.describe(), *table.notes))
+        for ranked in group.rankings:
+            table = ranking_table(ranked)
+            parts += [table.to_markdown(), escape_markdown(table.describe())]
+    return "\n\n".join(parts) + "\n"
+
+
+def render_latex(summary: Summary) -> str:
+    """Return the tables of all groups, each with its ranking, its protocol and its notes."""
+    parts = [LATEX_HEADER]
+    for group in summary.groups:
+        name = ", ".join(text for text in (summary.title, group.name) if text)
+        common = (protocol_line(group), selection_line(summary))
+        tables = [error_table(group), *map(ranking_table, group.rankings)]
+        for number, table in enumerate(tables):
+            notes = (*common, *table.notes, *(() if number else summary_notes(summary)))
+            title = f"{name}. Ranking by mean error" if number and name else name
+            parts.append(replace(table, name=title, notes=notes).to_latex())
+    return "\n\n".join(parts) + "\n"
+
+
+def render_csv(summary: Summary) -> str:
+    """Return a line for each job and domain, with all digits."""
+    return long_table(summary).to_csv()
+
+
+# Sentences
+
+
+def headlines(summary: Summary) -> tuple[str, ...]:
+    """Return a sentence for each group on the lowest error, made of its numbers."""
+    found = [_headline(group, _is_oracle(summary)) for group in summary.groups]
+    if _is_oracle(summary):
+        found.append(f"These are {RULES[summary.selection].sentence}.")
+    return tuple(found)
+
+
+def selection_line(summary: Summary) -> str:
+    """Return by which rule hyper-parameters were chosen, and for which methods by none."""
+    more = ""
+    if not _is_oracle(summary):
+        found = _list_several(row for _, row in summary.rows)
+        more = f"; not so for {found}: {_SEVERAL}" if found else ""
+    if summary.selection == "paper":
+        more += _list_own(row for _, row in summary.rows)
+    if summary.selection in RULES:
+        sentence = RULES[summary.selection].sentence
+        return f'Selection rule "{summary.selection}": {sentence}{more}.'
+    return f"Selection rule: {summary.selection.strip().rstrip('.') or 'not stated'}{more}."
+
+
+def name_selection(summary: Summary, row: Row) -> str:
+    """Return the rule by which the hyper-parameters of a row were chosen."""
+    if row.is_one_of_several and not _is_oracle(summary):
+        return f"set by the suite, one of {row.n_settings}"
+    return summary.selection
+
+
+def protocol_line(group: Group) -> str:
+    """Return the protocol that the rows without a letter share."""
+    return f"Protocol: {describe_protocol(group.protocols[0])}."
+
+
+def caption(group: Group) -> str:
+    """Return what the numbers of a table are."""
+    parts = [f"Share of wrong predictions in %, lower is better; {_describe_spread(group)}."]
+    if group.has_pixels:
+        parts.append(
+            "mIoU: mean intersection over union in %, over classes and domains, of pixels."
+        )
+    if group.has_guard:
+        parts.append(
+            "Estimated error: the mean error as the guard estimates it without labels. By source: "
+            "share of images that the source model answered."
+        )
+    return " ".join([*parts, "Time: median over batches."])
+
+
+def group_notes(group: Group) -> tuple[str, ...]:
+    """Return what the marks of a table mean, and what else limits it."""
+    notes = []
+    for index, facts in enumerate(group.protocols[1:], start=1):
+        names = ", ".join(row.label for row in group.rows if row.protocol == index)
+        apart = "; ".join(find_differences(facts, group.protocols[0]))
+        notes.append(
+            f"{name_mark(index)}: another protocol ({names}): {apart}. Not comparable with rows "
+            "without this letter."
+        )
+    notes += [
+        f"†: incomplete: {row.label} has {_name_seeds(row.seeds)} but not "
+        f"{_name_seeds(row.missing)}; it is not ranked."
+        for row in group.rows
+        if row.missing
+    ]
+    if several := _list_several(group.rows):
+        notes.append(f"‡: one of several settings of a method, {several}: {_SEVERAL}.")
+    if fewer := _list_fewer_seeds(group):
+        notes.append(
+            f"The suite asks for fewer seeds in some rows ({fewer}). Gains and the ranking are "
+            "over the seeds that rows share; none is marked as the best."
+        )
+    oracles = [row.label for row in group.rows if row.is_oracle]
+    if oracles:
+        notes.append(f"Oracle: {', '.join(oracles)} learned from labels: a bound, not a method.")
+    return tuple(notes)
+
+
+def summary_notes(summary: Summary) -> tuple[str, ...]:
+    """Return the notes of the suite, the jobs that are missing, and what limits costs."""
+    notes = [summary.notes.strip()] if summary.notes.strip() else []
+    if summary.unfinished:
+        by_row: dict[str, list[int]] = {}
+        for entry in summary.unfinished:
+            label = f"{entry.label} ({entry.group})" if entry.group else entry.label
+            by_row.setdefault(label, []).append(entry.spec.seed)
+        listed = "; ".join(f"{label}, {_name_seeds(seeds)}" for label, seeds in by_row.items())
+        count = len(summary.unfinished)
+        notes.append(f"Not finished, {count} job{'s' * (count > 1)} of the suite: {listed}.")
+    if any(row.peak_memory is not None for _, row in summary.rows):
+        notes.append(
+            "Memory: on a CUDA device the peak of a call, on a CPU that of the whole process, with "
+            "libraries, data and model."
+        )
+    apart = [
+        name
+        for name, text in origin_facts(summary.outcomes).items()
+        if name.split(": ")[0] in _MACHINE and ("; " in text or " values: " in text)
+    ]
+    if apart:
+        notes.append(f"Times are not comparable exactly: they differ in {', '.join(apart)}.")
+    return tuple(notes)
+
+
+def ranking_note(ranking: Ranking) -> str:
+    """Return how a ranking was made."""
+    few = ranking.n_units < FEW_UNITS
+    state = "the intervals are rough" if ranking.has_intervals else "there are no intervals"
+    rough = f" With {ranking.n_units} {ranking.kind} {state}." if few else ""
+    return (
+        f"Paired bootstrap {_UNITS[ranking.kind]} ({ranking.n_units} {ranking.kind}, "
+        f"{ranking.n_resamples} resamples, seed {SEED}). P(lower): share of resamples with a lower "
+        "error than the next, at most 1 − 2⁻ⁿ for n units. Not corrected for several "
+        f"comparisons.{rough}"
+    )
+
+
+def split_notes(notes: str) -> tuple[str, str]:
+    """Return the first sentence of a suite's notes, and the others.
+
+    >>> split_notes("A trial, e.g. of 2.5 s: it means nothing. Then more.\\nAnd more.")
+    ('A trial, e.g. of 2.5 s: it means nothing.', 'Then more.\\nAnd more.')
+    """
+    text = notes.strip()
+    end = re.search(r"(?<=[.!?…])\s+(?=[^a-z\s])|\n", text)
+    return (text, "") if end is None else (text[: end.start()], text[end.end() :].strip())
+
+
+def format_difference(found: Difference) -> str:
+    """Return a difference in points with its interval; a dash if there are too few units."""
+    interval = f"{signed(found.low)}, {signed(found.high)}" if found.has_interval else ABSENT
+    return f"{signed(found.value)} [{interval}]"
+
+
+def signed(value: float) -> str:
+    """Return a number with its sign.
+
+    >>> signed(-1.25), signed(0.04), signed(-0.01), signed(3)
+    ('−1.2', '0.0', '0.0', '+3.0')
+    """
+    text = f"{abs(value):.1f}"
+    return text if text == "0.0" else f"{'−' if value < 0 else '+'}{text}"
+
+
+def format_ms(value: float) -> str:
+    """Return milliseconds with as many digits as mean something.
+
+    >>> format_ms(0.0432), format_ms(1.816), format_ms(12.34), format_ms(1234.5)
+    ('0.043', '1.8', '12', '1234')
+    """
+    if value >= 10:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 1 else f"{value:.2g}"
+
+
+def _headline(group: Group, is_oracle: bool) -> str:
+    where = f"{group.name}: " if group.name else ""
+    rows = group.competing(0)
+    if not rows:
+        return f"{where}No row is complete yet."
+    if not group.shares_seeds(0):
+        return f"{where}The rows are means over different seeds; the ranking is over shared seeds."
+    best = [row for row in rows if round(row.mean.mean, 1) == round(rows[0].mean.mean, 1)]
+    lowest, base = f"{best[0].mean.mean:.1f} %", next((r for r in rows if r.is_reference), None)
+    named = " and ".join(row.label for row in best[:_MOST_NAMED])
+    if base is not None and base in best and len(rows) > 1:
+        return f"{where}No method lowers the mean error of the source model, {lowest}."
+    against = ""
+    if base is not None and base not in best:
+        against = f", against {base.mean.mean:.1f} % without adapting"
+    text = f"{where}The lowest mean error is that of {named}, {lowest}{against}"
+    lead = [own for own in group.rankings if own.protocol == 0 and own.rows[0] in best]
+    text += _describe_lead(lead[0], base) if lead else ""
+    picked = "" if is_oracle else _list_several(best)
+    return f"{text}{f'; picked on the test itself: {picked}' if picked else ''}."
+
+
+def _describe_lead(ranked: Ranked, base: Row | None) -> str:
+    ahead, second = ranked.ranking.places[0].to_next, ranked.rows[1]
+    # Ties are named already; the source model is, too.
+    if ahead is None or len(ranked.rows) < 3 or second is base or abs(ahead.value) < 0.05:
+        return ""
+    few = [f"from {ahead.n_units} {ahead.kind} only"] if ahead.n_units < FEW_UNITS else []
+    if ahead.has_interval:
+        about = [f"95 % interval {signed(-ahead.high)} to {signed(-ahead.low)}", *few]
+        about += ["so the order of these two is open"] * (ahead.high >= 0)
+    else:
+        about = [*few, "too few for an interval, so the order of these two is open"]
+    return (
+        f"; {ranked.rows[0].label} is {-ahead.value:.1f} points ahead of {second.label} "
+        f"({', '.join(about)})"
+    )
+
+
+def _describe_spread(group: Group) -> str:
+    """Return what stands behind the numbers, and the uncertainty of those without a spread."""
+    several = [row for row in group.rows if len(row.seeds) > 1]
+    still = [row for row in several if row.ignores_seed]
+    if not several:
+        return f"one seed; {_describe_margin(group)}"
+    if len(still) == len(several):
+        return (
+            f"{group.n_seeds} seeds, and the seed changes nothing here; {_describe_margin(group)}"
+        )
+    spread = f"mean ± standard deviation over {group.n_seeds} seeds"
+    if still:
+        names = ", ".join(row.label for row in still)
+        spread += f"; without ± ({names}), the seed changes nothing here; {_describe_margin(group)}"
+    return spread
+
+
+def _describe_margin(group: Group) -> str:
+    if group.has_pixels:
+        return "the uncertainty is unknown, as the pixels of an image are alike"
+    row = next(row for row in group.rows if row.protocol == 0)
+    n = min(n for n, _ in domain_counts(row.outcomes[0]).values())
+    return f"an error measured on {n} images is uncertain by up to ±{margin(n):.1f} points (95 %)"
+
+
+def _list_fewer_seeds(group: Group) -> str:
+    """Return the rows that were asked for with fewer seeds than others; empty if none."""
+    most = {row.protocol: 0 for row in group.rows}
+    for row in group.rows:
+        most[row.protocol] = max(most[row.protocol], len(row.seeds) + len(row.missing))
+    return "; ".join(
+        f"{row.label} {_name_seeds(row.seeds)}"
+        for row in group.rows
+        if not row.missing and not row.ignores_seed and len(row.seeds) < most[row.protocol]
+    )
+
+
+def _list_several(rows: Iterable[Row]) -> str:
+    counts: dict[str, int] = {}
+    for row in rows:
+        if row.is_one_of_several:
+            counts[row.kind] = max(row.n_settings, counts.get(row.kind, 0))
+    return ", ".join(f"{kind} ({count} settings)" for kind, count in counts.items())
+
+
+def _list_own(rows: Iterable[Row]) -> str:
+    """Return which rows have values that nobody published; empty if none has."""
+    found: dict[str, str] = {}
+    for row in rows:
+        own = {} if row.is_one_of_several else list_own_settings(row.spec)
+        if own:
+            found.setdefault(row.label, ", ".join(f"{name} {v}" for name, v in own.items()))
+    listed = "; ".join(f"{label} ({text})" for label, text in found.items())
+    return f"; the suite itself sets: {listed}" if listed else ""
+
+
+def _is_oracle(summary: Summary) -> bool:
+    return summary.selection in RULES and RULES[summary.selection].is_oracle
+
+
+def _name_seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+
+# Cells
+
+
+def _measured(found: Measure | None, digits: int = 1) -> Cell:
+    if found is None:
+        return Cell(ABSENT)
+    return Cell(str(found) if digits == 1 else f"{found.mean:.{digits}f}", found.mean)
+
+
+def _count_seeds(row: Row) -> Cell:
+    n = len(row.seeds)
+    return Cell(f"{n} of {n + len(row.missing)}" if row.missing else str(n), n)
+
+
+def _link(outcome: Outcome, records: str | None) -> tuple[tuple[str, str, str], ...]:
+    if records is None or not outcome.folder:
+        return ()
+    folder = f"{records.rstrip('/')}/{outcome.folder}" if records else outcome.folder
+    address = quote(folder.strip() if folder.startswith((".", "/")) else f"./{folder}")
+    name = f"{outcome.entry.label}, seed {outcome.entry.spec.seed}"
+    files = (("records.jsonl", "records"), ("result.json", "result"))
+    return tuple((f"{address}/{file}", what, f"{what} of {name}") for file, what in files)
+
+
+def _list_domains(outcome: Outcome) -> Iterator[dict[str, object]]:
+    errors, result, spec = domain_errors(outcome), outcome.result, outcome.entry.spec
+    overlaps, estimates = result.miou_by_domain, result.estimated_error_by_domain
+    by_source, memory, is_corrupted = result.by_source, result.peak_memory, has_severity(outcome)
+    by_domain: dict[str, list[Record]] = {}
+    for record in result.counted:
+        for name in record.by_domain:
+            by_domain.setdefault(name, []).append(record)
+    for domain, (n, n_errors) in domain_counts(outcome).items():
+        corruption, severity = split_domain(domain, spec)
+        is_alone = all(len(record.by_domain) == 1 for record in by_domain[domain])
+        yield {
+            "domain": domain,
+            "corruption": corruption,
+            "severity": severity or spec.severities[0] if is_corrupted else None,
+            "n": n,
+            "n_errors": n_errors,
+            "error_percent": errors[domain],
+            "miou_percent": 100 * overlaps[domain] if domain in overlaps else None,
+            "ms_per_image": median_ms(by_domain[domain]) if is_alone else None,
+            "peak_memory_bytes": memory,
+            "estimated_error_percent": 100 * estimates[domain] if domain in estimates else None,
+            "by_source_percent": None if by_source is None else 100 * by_source,
+        }
