@@ -11,9 +11,9 @@ from PIL import Image
 
 from acclimate.builtin import load_split
 from acclimate.comparison import Preparation, Request, Wrapping, load_data
-from acclimate.comparison.source import check_source
 from acclimate.corruptions import BENCHMARK, apply
 from acclimate.data import load
+from acclimate.data.preparing import check_source
 from tests.cli.test_cli import run
 from tests.cli_models import CLASSES, tiny_cnn
 from tests.codes import raises, warns
@@ -69,7 +69,7 @@ def test_a_corrupted_set_has_the_fifteen_in_order_unless_others_are_asked_for(mo
         asked.append((name, options.get("corruption"), options.get("severity"), root))
         return six
 
-    monkeypatch.setattr("acclimate.comparison.domains.load", give)
+    monkeypatch.setattr("acclimate.data.loading.load", give)
     data = load_data("cifar10c", Request(n=4, root="here"))
     assert asked == [("cifar10c", name, 5, "here") for name in BENCHMARK]
     assert [domain.name for domain in data.domains] == list(BENCHMARK)

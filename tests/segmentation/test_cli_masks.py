@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 import acclimate
 from acclimate.artifact import Artifact
 from acclimate.cli.main import app
-from acclimate.comparison.masks import MaskSource
+from acclimate.data.masked import MaskSource
 from acclimate.data.masks import load_masks
 from acclimate.methods.method import Method
 from acclimate.streams.folder import FolderStream

@@ -23,7 +23,8 @@ from acclimate.bench.reports.facts import protocol_facts
 from acclimate.bench.reports.notes import caption
 from acclimate.bench.reports.tabulate import tabulate
 from acclimate.builtin.scene_model import load_scene_model
-from acclimate.comparison import Preparation, Request, load_data, masks
+from acclimate.comparison import Preparation, Request, load_data
+from acclimate.data import masked
 from acclimate.data.masks import MASK_SETS, MaskedImages, load_masks
 from acclimate.data.masks.copies import corrupt_masks
 from acclimate.data.masks.tree import guess_set
@@ -81,7 +82,7 @@ def test_scenes_are_spoiled_as_they_are_loaded() -> None:
 def test_what_is_large_is_read_when_it_is_asked_for(
     most: int, is_array: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masks, "_MOST_IN_MEMORY", most)
+    monkeypatch.setattr(masked, "_MOST_IN_MEMORY", most)
     looks: list[str] = []
     monkeypatch.setattr(MaskedImages, "verify", lambda *_, **__: looks.append("once"))
     make_camvid(tmp_path / "camvid")
@@ -100,7 +101,7 @@ def test_what_is_large_is_read_when_it_is_asked_for(
 def test_an_image_without_labels_is_noted_whatever_the_size_of_the_set(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masks, "_MOST_IN_MEMORY", most)
+    monkeypatch.setattr(masked, "_MOST_IN_MEMORY", most)
     base = make_folder(tmp_path / "mine", ("test",))
     Image.fromarray(np.full((16, 24), 255, np.uint8)).save(base / "test/masks/a/1.png")
     with warns("unlabelled_images", n=1) as notes:
@@ -114,7 +115,7 @@ def test_an_image_without_labels_is_noted_whatever_the_size_of_the_set(
 def test_the_checksum_is_that_of_images_and_masks(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masks, "_MOST_IN_MEMORY", most)
+    monkeypatch.setattr(masked, "_MOST_IN_MEMORY", most)
     base = make_folder(tmp_path / "mine", ("test",))
 
     def find(**options: Any) -> str:

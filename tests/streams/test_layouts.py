@@ -218,7 +218,7 @@ def test_the_message_names_the_classes_there_are_if_some_are_missing(conditions,
 
 def test_more_images_than_there_are_is_refused_of_whatever_data(conditions, tmp_path, monkeypatch):
     five = load("builtin", n=5)
-    monkeypatch.setattr("acclimate.comparison.domains.load", lambda *_, **__: five)
+    monkeypatch.setattr("acclimate.data.loading.load", lambda *_, **__: five)
     for place, n in (
         (conditions, 12),
         (conditions / "dusk", 12),

@@ -206,12 +206,12 @@ def corrupt(
 
     Example: `acclimate data corrupt cifar10 --severity 5 --name fog`
     """
-    from acclimate.comparison.masks import find_split, has_masks
     from acclimate.corruptions.frost import PROCEDURAL, frost_from
     from acclimate.data import SETS, data_root
     from acclimate.data import corrupt as corrupt_set
     from acclimate.data.corruptor import choose_corruptions
     from acclimate.data.ledger import has_procedural_frost, read_ledger
+    from acclimate.data.masked import find_split, has_masks
 
     root = data_root(data_dir)
     names, severities = choose_corruptions(name or None), severity or [5]

@@ -120,7 +120,7 @@ def prepare(
     inputs = {"--weights": weights, "--contrast-head": contrast_head, "--classes": classes}
     refuse_same_file({"--out": out}, inputs)
     _check_place(out, force)
-    from acclimate.comparison.masks import has_masks
+    from acclimate.data.masked import has_masks
     from acclimate.introspect import ModelInfo
     from acclimate.parts import Contrast, Penalty, Prototypes
     from acclimate.preparation import choose_parts
@@ -184,8 +184,8 @@ def _open_source(
     **options: Any,
 ) -> tuple[Iterable[Any], Sequence[str]]:
     """Return labelled batches, with masks where the source has them, and the names of classes."""
-    from acclimate.comparison.masks import BATCH as MASK_BATCH
-    from acclimate.comparison.masks import has_masks, open_source
+    from acclimate.data.masked import BATCH as MASK_BATCH
+    from acclimate.data.masked import has_masks, open_source
     from acclimate.streams.folder import FolderSource
 
     if batch_size is not None and batch_size < 1:

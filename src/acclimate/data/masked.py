@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acclimate.comparison.data import Data, Request
 from acclimate.data import SETS, data_root
 from acclimate.data.arrays import labelled_sha256
 from acclimate.data.masks import IGNORE, LabelledPixels, MaskedImages, load_masks
 from acclimate.data.masks.loading import find_set
 from acclimate.data.masks.tree import Pair, guess_set, list_splits
+from acclimate.data.request import Data, Request
 from acclimate.errors import AcclimateWarning
 from acclimate.functional.inputs import Normalization
 from acclimate.streams import Domain

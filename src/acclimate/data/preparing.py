@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
-from acclimate.comparison.masks import has_masks
-from acclimate.comparison.masks import open_source as open_masks
-from acclimate.comparison.run import Guarded, Wrapping
-from acclimate.comparison.several import open_several
 from acclimate.data import SETS, load
 from acclimate.data.domain_pool import DomainChoice
+from acclimate.data.masked import has_masks
+from acclimate.data.masked import open_source as open_masks
 from acclimate.data.masks import IGNORE
+from acclimate.data.several import open_several
 from acclimate.errors import ArtifactMissing, BadInput
 from acclimate.functional.inputs import Normalization
+from acclimate.introspect import ModelInfo
 from acclimate.methods import get_method
 from acclimate.preparation import prepare
 from acclimate.progress import Progress
@@ -33,6 +33,18 @@ GUARDED = "accuracy"
 #: Training images of the built-in task, which has no end of its own.
 N_BUILTIN = 4096
 BATCH = 128
+
+
+class Wrapped(Protocol):
+    """How a model is wrapped, as far as preparation depends on it."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """What is known about the model; its normalisation is applied to the images."""
+
+    @property
+    def guard(self) -> bool | str:
+        """Whether there is a guard; it needs the part `accuracy`."""
 
 
 class ArraySource:
@@ -61,7 +73,7 @@ class ArraySource:
             yield x if self._normalization is None else self._normalization.normalize(x), y
 
 
-def find_needs(methods: Iterable[str], guard: Guarded = False) -> tuple[str, ...]:
+def find_needs(methods: Iterable[str], guard: bool | str = False) -> tuple[str, ...]:
     """Return the parts of an artifact that the methods need, and the guard, if there is one."""
     parts = dict.fromkeys(part for name in methods for part in get_method(name).needed_parts())
     return tuple({**parts, GUARDED: None} if guard else parts)
@@ -141,7 +153,7 @@ class Preparation:
                 option="source_images",
             )
 
-    def describe(self, methods: Iterable[str], guard: Guarded = False) -> dict[str, Any]:
+    def describe(self, methods: Iterable[str], guard: bool | str = False) -> dict[str, Any]:
         """Return what changes the artifact, as JSON types."""
         parts = list(find_needs(methods, guard))
         about: dict[str, Any] = {
@@ -166,7 +178,7 @@ class Preparation:
         self,
         model: nn.Module,
         methods: Iterable[str],
-        wrapping: Wrapping,
+        wrapping: Wrapped,
         progress: Progress | None = None,
     ) -> Artifact:
         """Prepare what the methods need.

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.comparison.data import Data, Request
-from acclimate.comparison.images import find_corrupted, find_domains, list_classes, open_files
-from acclimate.comparison.masks import has_masks, load_copies, load_masked
-from acclimate.comparison.several import load_several
 from acclimate.corruptions import BENCHMARK, apply, provenance
 from acclimate.corruptions.frost import frost_from
 from acclimate.data import SETS, LabelledImages, data_root, load, load_folder
 from acclimate.data.arrays import array_sha256
 from acclimate.data.folders import LabelledFolder
+from acclimate.data.image_files import find_corrupted, find_domains, list_classes, open_files
 from acclimate.data.ledger import LEDGER
+from acclimate.data.masked import has_masks, load_copies, load_masked
+from acclimate.data.request import Data, Request
+from acclimate.data.several import load_several
 from acclimate.errors import BadInput, did_you_mean
 from acclimate.streams import Domain
 from acclimate.streams.layout import check_nesting

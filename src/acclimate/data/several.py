@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from acclimate.comparison.data import Data, Request
 from acclimate.data.domain_pool import DomainChoice, Pool, choose_parts, spread
 from acclimate.data.domains import load_domains
+from acclimate.data.request import Data, Request
 from acclimate.errors import BadInput
 from acclimate.streams import Domain
 from acclimate.streams.images import Size
