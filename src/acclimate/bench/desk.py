@@ -23,7 +23,8 @@ from acclimate.bench.materials import WAITING, Materials, claim
 from acclimate.bench.remote import Message, identify
 from acclimate.bench.sink import FolderSink
 from acclimate.bench.spec import JobSpec
-from acclimate.comparison import ArraySource, Data
+from acclimate.comparison import Data
+from acclimate.data import ArrayStore
 from acclimate.errors import AcclimateError, BadInput
 from acclimate.storage import write_atomically
 from acclimate.zoo.readers import sha256_of
@@ -84,7 +85,7 @@ class Goods:
 
         def load() -> tuple[Any, Sequence[str]]:
             batches, classes = self._materials.open_source(spec, self._materials.load_data(spec))
-            if not isinstance(batches, ArraySource):
+            if not isinstance(getattr(batches, "store", None), ArrayStore):
                 raise BadInput(
                     "not_found",
                     "The machine that should prepare an artifact does not have the folder "

@@ -132,7 +132,7 @@ class RemoteMaterials(Materials):
 
         What is made from nothing is made here.
         """
-        if spec.data in SETS and SETS[spec.data].kind == "made":
+        if spec.data in SETS and SETS[spec.data].is_generated:
             return super().read_data(spec)
         try:
             own = super().read_data(spec)

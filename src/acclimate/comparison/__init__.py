@@ -16,14 +16,7 @@ from acclimate.comparison.run import (
     compare,
     iter_compare,
 )
-from acclimate.data.loading import load_data
-from acclimate.data.preparing import (
-    GUARDED,
-    ArraySource,
-    Preparation,
-    check_source,
-    find_needs,
-)
+from acclimate.data.loading import GUARDED, Preparation, check_source, find_needs, load_data
 from acclimate.data.request import Data, Request
 
 __all__ = [
@@ -33,7 +26,6 @@ __all__ = [
     "OWN_ORDERS",
     "RESET_EACH",
     "STREAMS",
-    "ArraySource",
     "Comparison",
     "Data",
     "Finished",

@@ -18,7 +18,7 @@ from acclimate.comparison.ledger import Key, Ledger, Part
 from acclimate.comparison.protocol import Protocol
 from acclimate.comparison.result import Comparison
 from acclimate.comparison.run import Finished, Unit, Wrapping, iter_compare
-from acclimate.data.preparing import Preparation
+from acclimate.data.loading import Preparation
 from acclimate.data.request import Data
 from acclimate.errors import AcclimateError, AcclimateWarning, BadInput, UnsuitableModel
 from acclimate.evaluation import Result

@@ -1,258 +1,263 @@
-"""The data of a comparison by name: sets of the catalog, corrupted or not, and anybody's folder."""
+"""Data by name, as what is measured on and as what an artifact is prepared from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import numpy as np
+from torch import Tensor, nn
 
-from acclimate.corruptions import BENCHMARK, apply, provenance
-from acclimate.corruptions.frost import frost_from
-from acclimate.data import SETS, LabelledImages, data_root, load, load_folder
-from acclimate.data.arrays import array_sha256
-from acclimate.data.folders import LabelledFolder
-from acclimate.data.image_files import find_corrupted, find_domains, list_classes, open_files
-from acclimate.data.ledger import LEDGER
-from acclimate.data.masked import has_masks, load_copies, load_masked
+from acclimate.artifact import Artifact
+from acclimate.data.catalog import SETS
+from acclimate.data.datasets import find_set, unknown_set
+from acclimate.data.domain_choice import DomainChoice
+from acclimate.data.domains import find_domain_set
+from acclimate.data.mask_files import IGNORE
+from acclimate.data.masks import has_masks
+from acclimate.data.places import data_root
 from acclimate.data.request import Data, Request
-from acclimate.data.several import load_several
-from acclimate.errors import BadInput, did_you_mean
-from acclimate.streams import Domain
-from acclimate.streams.layout import check_nesting
+from acclimate.data.stores import Batches
+from acclimate.errors import ArtifactMissing, BadInput, did_you_mean
+from acclimate.functional.inputs import Normalization
+from acclimate.introspect import ModelInfo
+from acclimate.methods import get_method
+from acclimate.preparation import prepare
+from acclimate.progress import Progress
+from acclimate.streams.images import Size
 
-#: By group: name of the domain, its folder, and what is known of it.
-Places = dict[str, list[tuple[str, Path, dict[str, Any]]]]
-
-#: Images of the built-in task if no number is asked for; it has no end of its own.
-N_BUILTIN = 2000
+#: The part of an artifact that the guard needs.
+GUARDED = "accuracy"
 
 
 def load_data(name: str, request: Request | None = None) -> Data:
-    """Return a set of the catalog, or a folder of anybody's, as domains.
+    """Return a data set, or a local folder, as domains.
 
     Args:
         name: A key of `acclimate.data.SETS`; or a folder: `DIR/<class>/<image>` for one domain,
             `DIR/<domain>/<class>/<image>` for several, or what `acclimate data corrupt` made of
             one, `DIR/<corruption>/<severity>/<class>/<image>`. Sets of several domains, such as
-            `pacs`, and folders if domains are asked for, are as `load_domains` gives them: brought
-            to their size whatever their shape. Where there are masks with a class for every pixel,
-            see `acclimate.data.masks.load_masks` for the layouts.
+            `pacs`, and folders if domains are asked for, are as `load_domains` returns them:
+            resized whatever their shape. Folders with masks have the layouts of `MaskLayout`.
         request: What of it.
 
     Raises:
         BadInput: There is no such set or folder, or it cannot give what is asked for.
     """
     asked = request if request is not None else Request()
-    if asked.domains is not None or (name in SETS and SETS[name].kind == "domains"):
-        return load_several(name, asked)
-    if name not in SETS:
-        if Path(name).is_dir():
-            return _load_own(Path(name), asked)
-        raise BadInput(
-            "unknown_name",
-            f'"{name}" is neither a folder nor a data set. {did_you_mean(name, SETS)} A folder '
-            "has one subfolder per class.",
-            kind="data set",
-            name=name,
-            known=tuple(SETS),
+    if asked.domains is not None:
+        entry, path = find_domain_set(name)
+        return entry.to_data(asked, path)
+    if name not in SETS and not Path(name).is_dir():
+        hint = f"{did_you_mean(name, SETS)} A folder has one subfolder per class."
+        raise unknown_set(name, hint)
+    found, folder = find_set(name)
+    found.need_path(folder) if not hasattr(found, "n_classes") else None
+    return found.to_data(asked, folder)
+
+
+def open_source(
+    name: str,
+    root: str | Path | None = None,
+    *,
+    n: int | None = None,
+    seed: int = 0,
+    batch_size: int | None = None,
+    domains: DomainChoice | None = None,
+    **options: Any,
+) -> Batches:
+    """Return the training images of a data set, or of a local folder, in labelled batches.
+
+    Args:
+        name: A key of `acclimate.data.SETS`, or a folder; where there are masks, its split `train`
+            is used, or the only one.
+        root: Of all data.
+        n: Number of images; None for all.
+        seed: Of the order and of draws.
+        batch_size: Batch size; None for the usual one.
+        domains: Which images of several domains.
+        **options: `normalization` of the batches; `size`, `classes` and `ignore_label` of image
+            files.
+
+    Raises:
+        BadInput: There are none, or files cannot be used.
+    """
+    if domains is not None:
+        entry, path = find_domain_set(name)
+        options = {"normalization": options.get("normalization"), "size": options.get("size")}
+        return entry.to_batches(
+            data_root(root), n, seed, batch_size, path=path, domains=domains, **options
         )
-    kind = SETS[name].kind
-    if kind == "masks":
-        return load_masked(name, asked)
-    if kind == "folder":
-        return _load_files(name, asked)
-    return _load_corrupted(name, asked) if kind == "cifar_c" else _load_arrays(name, asked)
-
-
-def corrupt_images(
-    images: LabelledImages, request: Request, seed: int = 0
-) -> tuple[dict[str, tuple[Domain, ...]], dict[str, dict[str, Any]]]:
-    """Make corrupted copies in memory; return the domains by corruption, and their descriptions."""
-    groups, about = {}, {}
-    for corruption in request.corruptions or BENCHMARK:
-        own = []
-        for number, (severity, name) in enumerate(request.names(corruption).items()):
-            if request.progress is not None:
-                request.progress(f"making {corruption}", number, len(request.severities))
-            x = apply(images.images, corruption, severity, seed)
-            own.append(Domain(name, x, images.labels))
-            about[name] = {
-                "name": images.description["name"],
-                "source": "generated",
-                "sha256": array_sha256(x),
-                "n": len(x),
-                "corruption": corruption,
-                "severity": severity,
-                "seed": seed,
-                "provenance": provenance(corruption),
-                "clean": images.description,
-            }
-        groups[corruption] = tuple(own)
-    return groups, about
-
-
-def _load_corrupted(name: str, asked: Request) -> Data:
-    groups, about = {}, {}
-    for corruption in asked.corruptions or BENCHMARK:
-        own = []
-        for severity, domain in asked.names(corruption).items():
-            found = load(
-                name,
-                root=asked.root,
-                corruption=corruption,
-                severity=severity,
-                progress=asked.progress,
-            )
-            own.append(_domain(domain, found, asked.count(domain, len(found))))
-            about[domain] = {**found.description, "n": len(own[-1])}
-        groups[corruption] = tuple(own)
-    clean = str(SETS[name].clean)
-
-    return Data(
-        name,
-        groups,
-        SETS[name].classes,
-        about,
-        source=clean,
-        clean=lambda: _domain("clean", load(clean, root=asked.root), asked.n),
-    )
-
-
-def _domain(name: str, found: LabelledImages, n: int | None) -> Domain:
-    # Labels are copied: torch wants memory that could be written to.
-    return Domain(name, found.images[:n], np.array(found.labels[:n]))
-
-
-def _load_arrays(name: str, asked: Request) -> Data:
-    options: dict[str, Any] = {"n": asked.n or N_BUILTIN} if SETS[name].kind == "made" else {}
-    whole = load(name, root=asked.root, **options)
-    n = asked.count(name, len(whole))
-    images = LabelledImages(
-        whole.images[:n], np.array(whole.labels[:n]), whole.classes, {**whole.description, "n": n}
-    )
-    clean = Domain("clean", images.images, images.labels)
-    groups: dict[str, tuple[Domain, ...]]
-    if asked.corruptions is None:
-        asked.refuse_severity(name, "pass --corruptions as well")
-        groups, about = {name: (Domain(name, clean.x, clean.y),)}, {name: images.description}
-    else:
-        with frost_from(data_root(asked.root)):
-            groups, about = corrupt_images(images, asked)
-    source = "cifar10" if name == "cifar10_1" else name
-    return Data(name, groups, images.classes, about, source=source, clean=lambda: clean)
-
-
-def _load_files(name: str, asked: Request) -> Data:
-    """Load ImageNet, or ImageNet-C, in their published layouts."""
-    if name == "image-folder":
-        raise BadInput(
-            "wrong_loader",
-            'The data set "image-folder" is a local folder. Pass the folder itself: --data DIR.',
-            name=name,
-        )
-    options: dict[str, Any] = {"root": asked.root, "size": asked.size, "classes": asked.classes}
-    if name == "imagenet":
-        _refuse_corruptions(asked, name, "use --data imagenetc")
-        return _collect(name, {name: [(name, load_folder(name, **options))]}, asked)
-    folders = {
-        corruption: [
-            (domain, load_folder(name, corruption=corruption, severity=severity, **options))
-            for severity, domain in asked.names(corruption).items()
-        ]
-        for corruption in asked.corruptions or BENCHMARK
-    }
-    return _collect(name, folders, asked)
-
-
-def _load_own(root: Path, asked: Request) -> Data:
-    corrupted = find_corrupted(root)
-    if corrupted:
-        places = _choose_corrupted(root, corrupted, asked)
-        if any(has_masks(str(place)) for members in places.values() for _, place, _ in members):
-            return load_copies(root, places, asked)
-    elif has_masks(str(root)):
-        return load_masked(str(root), asked)
-    else:
-        instead = f"generate corrupted copies first: acclimate data corrupt {root} --out DIR"
-        _refuse_corruptions(asked, str(root), instead)
-        found = find_domains(root, asked.classes)
-        places = {name: [(name, place, {})] for name, place in found.items()}
-    flat = [place for members in places.values() for _, place, _ in members]
-    classes = asked.classes or list_classes(flat)
-    origin = "generated" if (root / LEDGER).is_file() else "folder"
-    folders = {
-        group: [
-            (
-                name,
-                LabelledFolder(
-                    place,
-                    asked.size,
-                    classes=classes,
-                    description={"name": name, "folder": str(place), "source": origin, **about},
-                ),
-            )
-            for name, place, about in members
-        ]
-        for group, members in places.items()
-    }
-    if asked.classes is None:
-        for _, folder in (each for members in folders.values() for each in members):
-            check_nesting(folder.root, folder.paths)
-    return _collect(root.resolve().name, folders, asked)
-
-
-def _choose_corrupted(root: Path, found: Mapping[str, Sequence[int]], asked: Request) -> Places:
-    """Return what is asked for of `root/<corruption>/<severity>`: name, folder, description."""
-    places: Places = {}
-    for corruption in asked.corruptions or found:
-        missing = [s for s in asked.severities if s not in found.get(corruption, ())]
-        if missing:
-            there = ", ".join(f"{name} {list(own)}" for name, own in found.items())
-            raise BadInput(
-                "not_found",
-                f"Expected {corruption} at severity {missing[0]} in {root}, found: {there}. "
-                "Select one of these with --corruptions and --severity, or generate the missing "
-                "images: acclimate data corrupt",
-                path=root / corruption / str(missing[0]),
-            )
-        places[corruption] = [
-            (
-                name,
-                root / corruption / str(severity),
-                {"corruption": corruption, "severity": severity},
-            )
-            for severity, name in asked.names(corruption).items()
-        ]
-    return places
-
-
-def _collect(
-    name: str, folders: Mapping[str, Sequence[tuple[str, LabelledFolder]]], asked: Request
-) -> Data:
-    groups, about = {}, {}
-    unreadable: dict[Path, str] = {}
-    classes: tuple[str, ...] = ()
-    for group, members in folders.items():
-        own = []
-        for domain, folder in members:
-            n = asked.count(str(folder.root), len(folder.paths))
-            images, labels, sha256, bad = open_files(folder, n, asked.progress)
-            own.append(Domain(domain, images, labels))
-            about[domain] = {**folder.description, "sha256": sha256, "n": len(labels)}
-            about[domain]["size"] = list(folder.size)
-            unreadable |= bad
-            classes = tuple(folder.classes)
-        groups[group] = tuple(own)
-    return Data(name, groups, classes, about, is_folder=True, unreadable=unreadable)
-
-
-def _refuse_corruptions(asked: Request, name: str, instead: str) -> None:
-    if asked.corruptions is not None:
+    found, path = find_set(name) if name in SETS or Path(name).is_dir() else (None, None)
+    if found is None:
+        raise unknown_set(name, "Pass a folder with one subfolder per class.")
+    if path is not None:
+        options["path"] = path
+    if not found.has_masks and options.pop("ignore_label", IGNORE) != IGNORE:
         raise BadInput(
             "not_applicable",
-            f"Image files are not corrupted while they are read. Instead, {instead}.",
-            option="corruptions",
+            f"The option --ignore-label applies only to data with masks; {name} has none. Remove "
+            "it.",
+            option="ignore_label",
         )
-    asked.refuse_severity(name, instead)
+    return found.to_batches(data_root(root), n, seed, batch_size, **options)
+
+
+def find_needs(methods: Iterable[str], guard: bool | str = False) -> tuple[str, ...]:
+    """Return the parts of an artifact that the methods need, and the guard, if there is one."""
+    parts = dict.fromkeys(part for name in methods for part in get_method(name).needed_parts())
+    return tuple({**parts, GUARDED: None} if guard else parts)
+
+
+def check_source(source: str | None, methods: Sequence[str]) -> str:
+    """Return where the artifact is to be prepared from.
+
+    Raises:
+        ArtifactMissing: It is not known.
+    """
+    if source is None:
+        methods = tuple(name for name in methods if get_method(name).needs)
+        needy = methods or ("the guard",)
+        raise ArtifactMissing(
+            "artifact_needed",
+            f"{', '.join(needy)} need{'s' if len(needy) == 1 else ''} an artifact, but none was "
+            "passed. Prepare one with access to the source data (acclimate prepare SOURCE_DIR …) "
+            "and pass it with --artifact, or pass labelled source images with --source-data.",
+            methods=methods,
+        )
+    return source
+
+
+class Wrapped(Protocol):
+    """How a model is wrapped, as far as preparation depends on it."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """What is known about the model; its normalisation is applied to the images."""
+
+    @property
+    def guard(self) -> bool | str:
+        """Whether there is a guard; it needs the part `accuracy`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """Where an artifact is prepared from, if none is given.
+
+    Attributes:
+        source: A key of `acclimate.data.SETS`, or a folder `DIR/<class>/<image>`; with `domains`, a
+            set of several domains, or a folder of them; where there are masks, its split `train`,
+            or the only one.
+        n: Number of images: the first ones of arrays, at even distances of images with masks, drawn
+            by the seed of several domains; None for all, as of a folder.
+        size: Of the images of a folder, or of several domains; None if all have one.
+        classes: Names in the order of the logits, if they are known.
+        root: Of all data; see `acclimate.data.data_root`.
+        seed: Of the order and of all draws.
+        domains: Which images of several domains, pooled.
+        ignore_label: The value in masks of a folder that stands for no label.
+
+    Raises:
+        BadInput: There is no such source, or it cannot give so many images.
+    """
+
+    source: str
+    n: int | None = None
+    size: int | Size | None = None
+    classes: Sequence[str] | None = None
+    root: str | Path | None = None
+    seed: int = 0
+    domains: DomainChoice | None = None
+    ignore_label: int = IGNORE
+
+    def __post_init__(self) -> None:
+        if self.domains is None and not self._is_set and not Path(self.source).is_dir():
+            raise BadInput(
+                "unknown_name",
+                f'Cannot prepare from "{self.source}". Expected cifar10, cifar100, builtin, or a '
+                "folder with one subfolder per class.",
+                kind="source data set",
+                name=self.source,
+                known=tuple(name for name, entry in SETS.items() if entry.can_prepare),
+            )
+        if self.n is not None and self.n < 1:
+            raise BadInput(
+                "out_of_range",
+                f"Expected at least 1 source image, found {self.n}.",
+                option="source_images",
+                found=self.n,
+            )
+        if self.n is not None and self.domains is None and not self._is_set:
+            raise BadInput(
+                "not_applicable",
+                "The option --source-images applies only to named data sets; all images of the "
+                f"folder {self.source} are used. Remove it.",
+                option="source_images",
+            )
+
+    @property
+    def _is_set(self) -> bool:
+        """Whether a number of images can be taken; of other folders, all are."""
+        known = self.source in SETS and SETS[self.source].can_prepare
+        return known or has_masks(self.source)
+
+    def describe(self, methods: Iterable[str], guard: bool | str = False) -> dict[str, Any]:
+        """Return what changes the artifact, as JSON types."""
+        parts = list(find_needs(methods, guard))
+        about: dict[str, Any] = {
+            "prepared_from": self.source,
+            "n": self.n,
+            "seed": self.seed,
+            "parts": parts,
+        }
+        if self.ignore_label != IGNORE:
+            about["ignore_label"] = self.ignore_label
+        if self.domains is not None:
+            about["domains"] = asdict(self.domains)
+        if not self._is_set if self.domains is None else self.size is not None:
+            about["size"] = list(self.size) if isinstance(self.size, tuple) else self.size
+        return about
+
+    def run(
+        self,
+        model: nn.Module,
+        methods: Iterable[str],
+        wrapping: Wrapped,
+        progress: Progress | None = None,
+    ) -> Artifact:
+        """Prepare what the methods need.
+
+        Args:
+            model: Whose artifact it is to be.
+            methods: Only the parts that these need are prepared.
+            wrapping: What is known about the model, and whether there is a guard.
+            progress: Called with the stage, the number done and the total.
+
+        Raises:
+            BadInput: The source is not on disk.
+        """
+        batches, classes = self.open(wrapping.info.normalization)
+        return prepare(
+            model,
+            batches,
+            parts=find_needs(methods, wrapping.guard),
+            info=wrapping.info,
+            classes=classes,
+            seed=self.seed,
+            progress=progress or False,
+        )
+
+    def open(
+        self, normal: Normalization | None = None
+    ) -> tuple[Iterable[tuple[Tensor, Tensor]], Sequence[str]]:
+        """Return the labelled batches, normalised, and the names of the classes."""
+        options: dict[str, Any] = {"normalization": normal}
+        entry = SETS.get(self.source)
+        if entry is None or entry.is_files or self.domains is not None:
+            options |= {"size": self.size, "classes": self.classes}
+            options["ignore_label"] = self.ignore_label
+        batches = open_source(
+            self.source, self.root, n=self.n, seed=self.seed, domains=self.domains, **options
+        )
+        return batches, batches.classes

@@ -1,4 +1,4 @@
-"""What a comparison runs on, and what can be asked for of a set."""
+"""What is measured on, and what can be asked for of a data set."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from acclimate.corruptions import BENCHMARK
 from acclimate.data.corruptor import check_request
-from acclimate.data.domain_pool import DomainChoice
-from acclimate.data.masks import IGNORE
+from acclimate.data.domain_choice import DomainChoice
+from acclimate.data.mask_files import IGNORE
 from acclimate.data.places import Progress
 from acclimate.errors import BadInput
 from acclimate.streams import Domain
@@ -22,7 +22,7 @@ USUAL = (5,)
 
 @dataclass(frozen=True)
 class Data:
-    """What a comparison runs on.
+    """What is measured on.
 
     Attributes:
         name: As it was asked for.

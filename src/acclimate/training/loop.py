@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from acclimate.data import ImageStore
 from acclimate.data.places import Progress
 from acclimate.errors import BadInput, InvalidConfig, MissingExtra, did_you_mean
 from acclimate.training.checkpoint import Position
 from acclimate.training.draws import batch_order, generator_at, seed_of
 from acclimate.training.objectives import Objective
-from acclimate.training.sets import ImageSet
 from acclimate.training.settings import TrainSettings
 
 _TEST_BATCH = 500
@@ -260,7 +260,7 @@ def _count(position: Position, loss: float, penalty: float, rate: float, remedy:
 
 @torch.no_grad()
 def error_percent(
-    fabric: Any, model: nn.Module, data: ImageSet, progress: Progress | None = None
+    fabric: Any, model: nn.Module, data: ImageStore, progress: Progress | None = None
 ) -> float:
     """Return the part of images that are classified wrongly, in percent, in full precision.
 

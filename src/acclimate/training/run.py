@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from acclimate import zoo
+from acclimate.data import ImageStore
 from acclimate.data.places import Progress
 from acclimate.errors import BadInput, UnsuitableModel
 from acclimate.introspect import try_forward
@@ -31,7 +32,7 @@ from acclimate.training.output import (
     read_result,
     write_weights,
 )
-from acclimate.training.sets import ImageSet, load_sets
+from acclimate.training.sets import load_sets
 from acclimate.training.settings import TrainSettings, learning_rate
 
 
@@ -132,7 +133,7 @@ def train(
 
 
 def _identify(
-    settings: TrainSettings, objective: Objective, data: ImageSet, test: ImageSet | None
+    settings: TrainSettings, objective: Objective, data: ImageStore, test: ImageStore | None
 ) -> dict[str, Any]:
     """Return what must be the same for a run to be gone on with."""
     return {
@@ -144,7 +145,7 @@ def _identify(
     }
 
 
-def _build(settings: TrainSettings, data: ImageSet) -> nn.Module:
+def _build(settings: TrainSettings, data: ImageStore) -> nn.Module:
     """Return the model with fresh weights and as many logits as there are classes."""
     is_function = ":" in settings.model and not settings.model.startswith(("timm:", "torchvision:"))
     model = zoo.build(settings.model, None if is_function else len(data.classes))
@@ -164,6 +165,6 @@ def _build(settings: TrainSettings, data: ImageSet) -> nn.Module:
     return model
 
 
-def _few(data: ImageSet) -> Tensor:
+def _few(data: ImageStore) -> Tensor:
     x, _ = next(data.batches([torch.arange(min(2, len(data)))]))
     return x

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from acclimate.data.domains import Domain
+from acclimate.data import ImageStore
 from acclimate.data.places import Progress
 from acclimate.errors import InvalidConfig
 from acclimate.training.checkpoint import Position
@@ -67,7 +67,7 @@ def pick_images(n: int, batch_size: int, seed: int, step: int, domain: str) -> T
 
 
 def minibatches(
-    train: Mapping[str, Domain],
+    train: Mapping[str, ImageStore],
     batch_size: int,
     seed: int,
     steps: range,
@@ -98,7 +98,7 @@ def run_steps(
     fabric: Any,
     trained: nn.Module,
     optimizer: Any,
-    train: Mapping[str, Domain],
+    train: Mapping[str, ImageStore],
     settings: DomainSettings,
     position: Position,
     *,
@@ -178,7 +178,7 @@ def _average(fabric: Any, position: Position) -> dict[str, Any]:
 
 
 def measure(
-    fabric: Any, model: nn.Module, held: Mapping[str, Domain], progress: Progress | None = None
+    fabric: Any, model: nn.Module, held: Mapping[str, ImageStore], progress: Progress | None = None
 ) -> dict[str, float]:
     """Return the accuracy on each part that is held out, in percent, in full precision.
 

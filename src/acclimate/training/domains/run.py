@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acclimate.data.domains import DomainSet, Part, load_domains
+from acclimate.data import ImageStore
+from acclimate.data.domains import DomainSet, load_domains
 from acclimate.data.places import Progress
 from acclimate.errors import BadInput
 from acclimate.training.checkpoint import check_place, checkpoint_path
@@ -181,7 +182,7 @@ def choose_domains(data: DomainSet, settings: DomainSettings) -> list[str]:
 
 def split_domains(
     data: DomainSet, names: Sequence[str], trial_seed: int, progress: Progress | None = None
-) -> tuple[dict[str, Part], dict[str, Part]]:
+) -> tuple[dict[str, ImageStore], dict[str, ImageStore]]:
     """Return what is trained on of each domain, and what is held out, without unreadable images.
 
     Every file is read once for that: a broken one must not end a run that is under way.
@@ -197,7 +198,7 @@ def split_domains(
         good = set(domain.readable())
         keys = data.split(name, trial_seed)
         train[name], held[name] = (
-            Part(domain, [key for key in own if key in good]) for own in keys
+            domain.select([key for key in own if key in good]) for own in keys
         )
         lost = set(domain.labels[keys[0]].tolist()) - set(train[name].labels.tolist())
         if lost or (keys[1] and not len(held[name])):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from acclimate.data.domain_sets import DOMAIN_SETS
+from acclimate.data import SETS
 from acclimate.errors import BadInput, InvalidConfig, did_you_mean
 from acclimate.training.domains.hparams import Hyperparameters, get_hparams
 from acclimate.training.settings import PRECISIONS
@@ -102,15 +102,16 @@ class DomainSettings:
         self._check_hparams()
 
     def _check_names(self) -> None:
-        if self.data not in DOMAIN_SETS and not Path(self.data).is_dir():
+        sets = tuple(name for name, entry in SETS.items() if entry.has_domains)
+        if self.data not in sets and not Path(self.data).is_dir():
             raise BadInput(
                 "unknown_name",
                 f'"{self.data}" is neither a data set with domains nor a folder. '
-                f"{did_you_mean(self.data, DOMAIN_SETS)} A folder has one subfolder per domain, "
+                f"{did_you_mean(self.data, sets)} A folder has one subfolder per domain, "
                 "which has one subfolder of images per class.",
                 kind="data set",
                 name=self.data,
-                known=tuple(DOMAIN_SETS),
+                known=sets,
             )
         for name, known in (("algorithm", ALGORITHMS), ("precision", PRECISIONS)):
             value = getattr(self, name)

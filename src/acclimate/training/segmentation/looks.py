@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from acclimate.data.masks import LabelledPixels
+from acclimate.data import ImageStore
 from acclimate.data.places import Progress
 from acclimate.functional.pixels import count_pixels, find_ious, resize_maps
 from acclimate.training.draws import generator_at
@@ -20,7 +20,7 @@ _CHECK_BATCH = 4
 def choose_pairs(
     fabric: Any,
     trained: DenseTrained,
-    data: LabelledPixels,
+    data: ImageStore,
     settings: SegmentationSettings,
     progress: Progress | None = None,
 ) -> None:
@@ -53,7 +53,7 @@ def choose_pairs(
 
 @torch.no_grad()
 def measure(
-    fabric: Any, model: nn.Module, data: LabelledPixels, progress: Progress | None = None
+    fabric: Any, model: nn.Module, data: ImageStore, progress: Progress | None = None
 ) -> Tensor:
     """Return the intersection over union of each class, in full precision.
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from acclimate.data.masks import IGNORE
+from acclimate.data.mask_files import IGNORE
 from acclimate.functional.pixels import resize_maps
 from acclimate.functional.views import Blur, ColorJitter, Views
 from acclimate.streams.images import Size

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from acclimate.data.masks import LabelledPixels, load_masks
-from acclimate.data.masks.loading import find_set
-from acclimate.data.masks.tree import list_splits
+from acclimate.data import ImageStore, load
+from acclimate.data.datasets import find_set
+from acclimate.data.masks import MaskSet
 from acclimate.data.places import Progress, data_root
 from acclimate.errors import BadInput, UnsuitableModel
 from acclimate.introspect import try_forward
@@ -98,8 +98,8 @@ def train_segmentation(
         )
     _check_splits(settings.data, root)
     form: dict[str, Any] = {"size": settings.size, "ignore_label": settings.ignore_label}
-    data = load_masks(settings.data, "train", root, n=settings.images, **form)
-    held = load_masks(settings.data, "val", root, **form)
+    data = load(settings.data, "train", root, n=settings.images, **form)
+    held = load(settings.data, "val", root, **form)
     run = _identify(settings, data, held)
     if resume and out.exists() and not checkpoint_path(out).exists():
         return _read_result(out, run)
@@ -156,11 +156,12 @@ def train_segmentation(
 
 def _check_splits(name: str, root: str | Path | None) -> None:
     """Refuse a folder of one's own that has not both splits, and say how to make them."""
-    if name == "builtin-scenes":
+    entry, path = find_set(name)
+    if not isinstance(entry, MaskSet) or not entry.is_own:
         return
-    spec, base = find_set(name, data_root(root))
-    there = list_splits(base, spec)
-    if spec.splits or {"train", "val"} <= set(there):
+    base = entry.base(data_root(root), path)
+    there = entry.layout.list_splits(base, ())
+    if {"train", "val"} <= set(there):
         return
     raise BadInput(
         "wrong_layout",
@@ -172,9 +173,7 @@ def _check_splits(name: str, root: str | Path | None) -> None:
     )
 
 
-def _identify(
-    settings: SegmentationSettings, data: LabelledPixels, held: LabelledPixels
-) -> dict[str, Any]:
+def _identify(settings: SegmentationSettings, data: ImageStore, held: ImageStore) -> dict[str, Any]:
     """Return what must be the same for a run to be gone on with."""
     return {
         "task": TASK,
@@ -187,7 +186,7 @@ def _identify(
     }
 
 
-def _build(settings: SegmentationSettings, data: LabelledPixels) -> nn.Module:
+def _build(settings: SegmentationSettings, data: ImageStore) -> nn.Module:
     """Return the model with its first weights, when it gives a logit a class and pixel."""
     n_classes = len(data.classes)
     model = build_dense(
@@ -209,7 +208,7 @@ def _build(settings: SegmentationSettings, data: LabelledPixels) -> nn.Module:
     return model
 
 
-def _name_ious(ious: torch.Tensor, held: LabelledPixels) -> dict[str, Any]:
+def _name_ious(ious: torch.Tensor, held: ImageStore) -> dict[str, Any]:
     values = [round(100 * value, 4) for value in ious.tolist()]
     named = {
         name: None if math.isnan(value) else value

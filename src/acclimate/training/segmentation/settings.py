@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from acclimate.data.masks import IGNORE, MASK_SETS
+from acclimate.data import SETS
+from acclimate.data.mask_files import IGNORE
 from acclimate.errors import BadInput, InvalidConfig, did_you_mean
 from acclimate.streams.images import Size, as_size
 from acclimate.training.settings import PRECISIONS
@@ -76,15 +77,16 @@ class SegmentationSettings:
     def __post_init__(self) -> None:
         if ":" not in self.model:
             get_dense(self.model)
-        if self.data not in MASK_SETS and not Path(self.data).is_dir():
+        known = tuple(name for name, entry in SETS.items() if entry.has_masks)
+        if self.data not in known and not Path(self.data).is_dir():
             raise BadInput(
                 "unknown_name",
                 f'"{self.data}" is neither a data set with masks nor a folder. '
-                f"{did_you_mean(self.data, MASK_SETS)} A folder has train/images, train/masks, "
+                f"{did_you_mean(self.data, known)} A folder has train/images, train/masks, "
                 "val/images, val/masks and classes.txt.",
                 kind="data set",
                 name=self.data,
-                known=tuple(MASK_SETS),
+                known=known,
             )
         if self.precision not in PRECISIONS:
             raise InvalidConfig(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from acclimate.data.masks.specs import IGNORE, MASK_SETS, MaskSpec
+from acclimate.data.mask_files import IGNORE
 from acclimate.errors import BadInput
 from acclimate.streams.images import find_images
 
 CLASSES = "classes.txt"
-_IMAGE = "_leftImg8bit.png"
 
 
 @dataclass(frozen=True)
@@ -50,56 +49,44 @@ class MaskTree:
     faults: dict[str, list[str]] = field(default_factory=dict)
 
 
-def find_base(spec: MaskSpec, root: Path, path: str | Path | None = None) -> Path:
-    """Return the folder a set lies in.
+@dataclass(frozen=True)
+class MaskLayout:
+    """Where images and masks are; `{split}` stands for the name of a split.
 
-    Args:
-        spec: Of the set.
-        root: Of all data.
-        path: Where the set is, if not under the root.
-
-    Raises:
-        BadInput: There is no such folder.
+    Attributes:
+        images: Folder of the images.
+        masks: Folder of the masks.
+        image_ending: What names of images end in, if the masks' differ; the rest is the same.
+        ids: By what names of masks end in: the class number of each value. Empty for local folders.
+        depth: Number of folders between these and the files in published archives.
     """
-    if path is None and not spec.splits:
-        raise BadInput(
-            "missing_option",
-            f'The data set "{spec.name}" is a local folder. Pass its path.',
-            option="path",
-        )
-    base = root / spec.name if path is None else Path(path)
-    if not base.is_dir():
-        placing = spec.placing.replace("{root}", str(root))
-        text = f'The folder {base} of the data set "{spec.name}" does not exist. {placing}'
-        if path is None:
-            raise BadInput("not_fetched", text, name=spec.name)
-        raise BadInput("not_found", text, path=base)
-    return base
+
+    images: str
+    masks: str
+    image_ending: str = ""
+    ids: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    depth: int = 0
+
+    def list_splits(self, base: Path, splits: Iterable[str]) -> list[str]:
+        """Return the splits that lie in a folder, whatever is in them; none if it has no splits."""
+        if self.ids:
+            return [s for s in splits if (base / self.images.format(split=s)).is_dir()]
+        return [] if (base / "images").is_dir() else _find_splits(base)
+
+    def tops(self, splits: Iterable[str]) -> dict[str, int]:
+        """Return the folders of published archives, and how many names deep their files lie."""
+        folders = [each.format(split=s) for s in splits for each in (self.images, self.masks)]
+        return {Path(each).parts[0]: len(Path(each).parts) + self.depth for each in folders}
 
 
-def guess_set(folder: Path) -> str | None:
-    """Return the set with masks that a folder is laid out as; None if it has no masks."""
-    if (folder / "leftImg8bit").is_dir():
-        return "cityscapes"
-    if any((folder / f"{split}annot").is_dir() for split in MASK_SETS["camvid"].splits):
-        return "camvid"
-    pairs = [folder, *(path.parent for path in folder.glob("*/masks"))]
-    found = any((pair / "images").is_dir() and (pair / "masks").is_dir() for pair in pairs)
-    return "mask-folder" if found else None
-
-
-def list_splits(base: Path, spec: MaskSpec) -> list[str]:
-    """Return the splits that lie in a folder, whatever is in them; none if it has no splits."""
-    if spec.name == "cityscapes":
-        return [split for split in spec.splits if (base / "leftImg8bit" / split).is_dir()]
-    if spec.splits:
-        return [split for split in spec.splits if (base / split).is_dir()]
-    return [] if (base / "images").is_dir() else _find_splits(base)
+#: The layout of local folders.
+OWN_LAYOUT = MaskLayout("{split}/images", "{split}/masks")
 
 
 def list_tree(
     base: Path,
-    spec: MaskSpec,
+    layout: MaskLayout,
+    splits: Iterable[str] = (),
     classes: Sequence[str] | None = None,
     ignore_label: int = IGNORE,
 ) -> MaskTree:
@@ -107,13 +94,14 @@ def list_tree(
 
     Args:
         base: The folder.
-        spec: Of the set, whose layout is expected.
-        classes: Names of the classes of a folder of one's own; None reads `classes.txt` in it.
-        ignore_label: The value that stands for no label in the masks of a folder of one's own.
+        layout: The layout that is expected.
+        splits: Those that are published; local folders may have any.
+        classes: Names of the classes; None reads `classes.txt` in the folder.
+        ignore_label: The value that stands for no label in the masks of a local folder.
 
     Raises:
-        BadInput: The classes of a folder of one's own are not known; or the value is none that a
-            mask can hold, or is given for a set whose values are published.
+        BadInput: The classes of a local folder are not known; or the value is none that a mask can
+            have, or is given for a set whose values are published.
     """
     if not 0 <= ignore_label <= 255:
         raise BadInput(
@@ -123,24 +111,42 @@ def list_tree(
             option="ignore_label",
             found=ignore_label,
         )
-    if spec.ids and ignore_label != IGNORE:
+    if layout.ids and ignore_label != IGNORE:
         raise BadInput(
             "not_applicable",
-            "The option --ignore-label (ignore_label=) applies only to your own folders: the "
-            f"class ids of {spec.name} are published, and ids without a class are ignored. Remove "
-            "the option.",
+            "The option --ignore-label (ignore_label=) applies only to local folders: the class "
+            "ids of this data set are published, and ids without a class are ignored. Remove the "
+            "option.",
             option="ignore_label",
         )
-    if spec.name == "cityscapes":
-        return _list_cityscapes(base, spec)
-    if spec.splits:
-        places = {split: (base / split, base / f"{split}annot") for split in spec.splits}
-        return _pair_folders(base, spec.classes, spec.ids, places)
     names = tuple(read_classes(base) if classes is None else classes)
-    ids = {"": {place: place for place in range(len(names))} | {ignore_label: IGNORE}}
-    splits = [""] if (base / "images").is_dir() else _find_splits(base)
-    places = {split: (base / split / "images", base / split / "masks") for split in splits}
-    return _pair_folders(base, names, ids, places)
+    ids = layout.ids or {"": {place: place for place in range(len(names))} | {ignore_label: IGNORE}}
+    own = list(splits) if layout.ids else [""] if (base / "images").is_dir() else _find_splits(base)
+    tree = MaskTree(base, names, ids, {}, {})
+    for split in own:
+        images, masks = (
+            base / each.format(split=split).lstrip("/") for each in (layout.images, layout.masks)
+        )
+        if layout.image_ending:
+            found = _by_stem(images, (layout.image_ending,)), _by_stem(masks, tuple(ids))
+            faults = []
+        else:
+            (by_image, twice), (by_mask, masks_twice) = _by_name(images), _by_name(masks)
+            found, faults = (by_image, by_mask), twice + masks_twice
+        prefix = f"{split}/" if split else ""
+        tree.splits[split] = [
+            Pair(f"{prefix}{name}", path, found[1][name], _ending(found[1][name], name, layout))
+            for name, path in sorted(found[0].items())
+            if name in found[1]
+        ]
+        where = masks.name if not layout.image_ending else masks.parent.name
+        tree.faults[split] = faults + _find_faults(base, *found, where)
+    return tree
+
+
+def _ending(mask: Path, name: str, layout: MaskLayout) -> str:
+    """Return the key of the ids of a mask."""
+    return mask.name[len(Path(name).name) :] if layout.image_ending else next(iter(layout.ids), "")
 
 
 def read_classes(base: Path) -> list[str]:
@@ -172,20 +178,6 @@ def _find_splits(base: Path) -> list[str]:
     return sorted(path.parent.name for path in base.glob("*/images") if path.is_dir())
 
 
-def _list_cityscapes(base: Path, spec: MaskSpec) -> MaskTree:
-    splits, faults = {}, {}
-    for split in spec.splits:
-        images = _by_stem(base / "leftImg8bit" / split, (_IMAGE,))
-        masks = _by_stem(base / "gtFine" / split, tuple(spec.ids))
-        found = {stem: (path, masks[stem]) for stem, path in images.items() if stem in masks}
-        splits[split] = [
-            Pair(f"{split}/{stem}", path, mask, mask.name[len(Path(stem).name) :])
-            for stem, (path, mask) in sorted(found.items())
-        ]
-        faults[split] = _find_faults(base, images, masks, "gtFine")
-    return MaskTree(base, spec.classes, spec.ids, splits, faults)
-
-
 def _by_stem(folder: Path, endings: Sequence[str]) -> dict[str, Path]:
     """Return files by city and frame; of several endings, the first that is there."""
     found: dict[str, Path] = {}
@@ -194,28 +186,6 @@ def _by_stem(folder: Path, endings: Sequence[str]) -> dict[str, Path]:
             stem = path.relative_to(folder).as_posix().removesuffix(ending)
             found.setdefault(stem, path)
     return found
-
-
-def _pair_folders(
-    base: Path,
-    classes: tuple[str, ...],
-    ids: Mapping[str, Mapping[int, int]],
-    places: Mapping[str, tuple[Path, Path]],
-) -> MaskTree:
-    splits, faults = {}, {}
-    kind = next(iter(ids))
-    for split, (image_folder, mask_folder) in places.items():
-        images, twice = _by_name(image_folder)
-        masks, masks_twice = _by_name(mask_folder)
-        prefix = f"{split}/" if split else ""
-        splits[split] = [
-            Pair(f"{prefix}{name}", path, masks[name], kind)
-            for name, path in sorted(images.items())
-            if name in masks
-        ]
-        found = _find_faults(base, images, masks, mask_folder.name)
-        faults[split] = twice + masks_twice + found
-    return MaskTree(base, classes, ids, splits, faults)
 
 
 def _by_name(folder: Path) -> tuple[dict[str, Path], list[str]]:
@@ -249,11 +219,11 @@ def _find_faults(
     ]
 
 
-def compare_counts(tree: MaskTree, spec: MaskSpec) -> dict[str, str]:
+def compare_counts(name: str, tree: MaskTree, counts: Mapping[str, int]) -> dict[str, str]:
     """Return a sentence for each split that has not as many pairs as were published."""
     return {
-        split: f"The split {split} of {spec.name} has {len(tree.splits[split]):,} pairs here, "
+        split: f"The split {split} of {name} has {len(tree.splits[split]):,} pairs here, "
         f"{n:,} as published. Results are not exactly comparable with published ones."
-        for split, n in spec.splits.items()
+        for split, n in counts.items()
         if len(tree.splits[split]) != n
     }

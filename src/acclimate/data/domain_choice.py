@@ -1,16 +1,57 @@
-"""DomainBed's rule for splitting a domain: a hash of the trial and the domain seeds a shuffle."""
+"""Which images of a data set with several domains are meant, and DomainBed's rule for its parts."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from acclimate.errors import BadInput
+from acclimate.errors import BadInput, did_you_mean
+
+#: All images of a domain; those that are trained on; those that are held out of training.
+PARTS = ("all", "train", "held")
 
 #: Part of every domain that is held out of training.
 HELD_OUT = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainChoice:
+    """Which images of a set of domains are meant.
+
+    Attributes:
+        names: Of the domains; empty for all.
+        part: One of `PARTS`.
+        trial_seed: Of the split, as in training.
+        size: Height and width images are brought to; None is 224 for the published sets.
+        images: How many images of each domain, before it is split; None is all.
+    """
+
+    names: tuple[str, ...] = ()
+    part: str = "all"
+    trial_seed: int = 0
+    size: int | None = None
+    images: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.names, str) or not all(isinstance(name, str) for name in self.names):
+            raise BadInput(
+                "wrong_type",
+                f'Expected a list of domains, such as names = ["photo"], found {self.names!r}.',
+                option="names",
+                found=type(self.names).__name__,
+            )
+        object.__setattr__(self, "names", tuple(self.names))
+        if self.part not in PARTS:
+            raise BadInput(
+                "unknown_name",
+                f'Unknown part "{self.part}" of a domain. {did_you_mean(self.part, PARTS)}',
+                kind="part",
+                name=self.part,
+                known=PARTS,
+            )
 
 
 def seed_hash(*values: int | str) -> int:
