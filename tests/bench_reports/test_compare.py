@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from acclimate.bench.reports import compare_suites, show_comparison, tabulate
-from acclimate.data.domain_pool import DomainChoice
+from acclimate.data.domain_choice import DomainChoice
 from tests.bench_reports.outcomes import HOSTILE, exact, make_outcome, make_provenance
 
 

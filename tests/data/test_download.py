@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from acclimate.data import download, npm
+from acclimate.data import download, packages
 from acclimate.data.download import RemoteFile, fetch
 from acclimate.errors import DownloadFailed, MissingExtra
 from tests.codes import raises
@@ -36,9 +36,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 def remote(
     server: Server, *paths: str, size: int | None = len(CONTENT), checksum=MD5
 ) -> RemoteFile:
-    return RemoteFile(
-        "file.bin", tuple(f"{server.address}/{path}" for path in paths), size, checksum
-    )
+    addresses = tuple(f"{server.address}/{path}" for path in paths)
+    return RemoteFile("file.bin", addresses, size, checksum, allow_http=True)
 
 
 def visible(folder: Path) -> list[str]:
@@ -125,7 +124,9 @@ def test_every_mirror_is_tried_once_and_named_when_all_fail(server, tmp_path, mo
         pytest.fail("a mirror that gave nothing is waited for")
 
     monkeypatch.setattr(download.time, "sleep", pause)
-    dead = RemoteFile("file.bin", ("http://127.0.0.1:9/x", f"{server.address}/missing"), 1, MD5)
+    dead = RemoteFile(
+        "file.bin", ("http://127.0.0.1:9/x", f"{server.address}/missing"), 1, MD5, True
+    )
     host = server.address.removeprefix("http://")
     reasons = ("127.0.0.1:9: cannot be reached", f"{host}: HTTP 404 Not Found")
     with raises("download_failed", DownloadFailed, reasons=reasons) as caught:
@@ -171,8 +172,8 @@ CHILD = """
 import sys
 from acclimate.data.download import RemoteFile, fetch
 address, folder, size, checksum = sys.argv[1:]
-fetch(RemoteFile("file.bin", (address,), int(size), checksum), __import__("pathlib").Path(folder),
-      notify=print)
+file = RemoteFile("file.bin", (address,), int(size), checksum, True)
+fetch(file, __import__("pathlib").Path(folder), notify=print)
 """
 
 
@@ -255,7 +256,7 @@ def fake_npm(folder: Path, script: str) -> Path:
 def test_npm_client(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(fake_npm(tmp_path / "bin", 'echo "$*" > "$4/asked-1.0.0.tgz"')))
     (tmp_path / "out").mkdir()
-    path = npm.fetch_package("asked@1.0.0", tmp_path / "out")
+    path = packages.fetch_npm("asked@1.0.0", tmp_path / "out")
     assert path.read_text().startswith(f"pack asked@1.0.0 --pack-destination {tmp_path / 'out'}")
 
     script = "echo 'npm error code E404' >&2; exit 1"
@@ -263,8 +264,8 @@ def test_npm_client(tmp_path, monkeypatch):
     (tmp_path / "none").mkdir()
     reasons = ("npm error code E404",)
     with raises("download_failed", DownloadFailed, what="asked@1.0.0", reasons=reasons):
-        npm.fetch_package("asked@1.0.0", tmp_path / "none")
+        packages.fetch_npm("asked@1.0.0", tmp_path / "none")
 
     monkeypatch.setenv("PATH", str(tmp_path))
     with raises("client_missing", DownloadFailed, client="npm"):
-        npm.fetch_package("asked@1.0.0", tmp_path / "none")
+        packages.fetch_npm("asked@1.0.0", tmp_path / "none")

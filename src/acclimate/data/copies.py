@@ -97,10 +97,10 @@ def claim(
     held = {**(defaults or {}), **read_card(path, f"Remove {folder}.", *needed)}
     differing = [key for key in about if key not in ignored and held[key] != about[key]]
     if differing:
-        origin = f", those of {held['source']}" if "source" in held else ""
+        sources = f" from {held['source']}, not {about['source']}," if "source" in ignored else ""
         raise BadInput(
             "made_differently",
-            f"{folder} contains copies made with a different {', '.join(differing)}{origin}. Pass "
+            f"{folder} contains copies made{sources} with a different {', '.join(differing)}. Pass "
             "another folder with --out, or remove that folder.",
             path=folder,
             differences={key: (held[key], about[key]) for key in differing},
@@ -147,7 +147,8 @@ def copy_files(
     """
     counts = FolderCounts()
     make_folder(out)
-    with frost_from(root), hold_lock(out, "generate", notify), open_pool(workers) as pool:
+    photographs = frost_from(root or get_frost_root())
+    with photographs, hold_lock(out, "generate", notify), open_pool(workers) as pool:
         for name in dict.fromkeys(names):
             for severity in sorted(set(severities)):
                 shift = Shift(name, severity, seed, root)

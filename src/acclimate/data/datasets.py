@@ -180,7 +180,9 @@ class DataSet:
         """
         own = {"n": n} if self.is_generated and n is not None else {}
         images = self.open("train", root, **own).first(n)
-        return Batches(images, batch_size or BATCH, seed, options.get("normalization"))
+        return Batches(
+            images, BATCH if batch_size is None else batch_size, seed, options.get("normalization")
+        )
 
     # Fetch -----------------------------------------------------------------------------------
 

@@ -182,6 +182,7 @@ class DomainFolders(DataSet):
         n: int | None = None,
     ) -> DomainSet:
         """Return all domains; see `load_domains`."""
+        check_number(n)
         base = self.base(root, path)
         tree = list_tree(base, self)
         faults = find_faults(tree, self)
@@ -294,7 +295,9 @@ class DomainFolders(DataSet):
         generator = torch.Generator().manual_seed(seed)
         keys = torch.randperm(len(together), generator=generator)[:n].tolist()
         normalization = options.get("normalization")
-        return Batches(together.select(keys), batch_size or BATCH, seed, normalization)
+        return Batches(
+            together.select(keys), BATCH if batch_size is None else batch_size, seed, normalization
+        )
 
     # Fetch, check ----------------------------------------------------------------------------
 
@@ -456,13 +459,6 @@ def load_domains(
         BadInput: There is no such set or folder; a domain is missing or empty; a class is missing
             in a domain or has one image only; there are fewer than two domains.
     """
-    if n is not None and n < 1:
-        raise BadInput(
-            "out_of_range",
-            f"Expected at least 1 image per domain, found {n}.",
-            option="images",
-            found=n,
-        )
     entry, folder = find_domain_set(name)
     return entry.open_all(data_root(root), folder if path is None else path, size, n)
 
@@ -490,6 +486,17 @@ def describe(name: str, classes: Sequence[str], domains: dict[str, ImageStore]) 
     """Return domains as a set."""
     about = {"name": name, "domains": {key: each.description for key, each in domains.items()}}
     return DomainSet(name, tuple(classes), domains, about)
+
+
+def check_number(n: int | None) -> None:
+    """Refuse a number of images below one."""
+    if n is not None and n < 1:
+        raise BadInput(
+            "out_of_range",
+            f"Expected at least 1 image per domain, found {n}.",
+            option="images",
+            found=n,
+        )
 
 
 def _list_domains(tree: DomainTree, n: int | None) -> dict[str, FolderStore]:

@@ -82,12 +82,7 @@ class FolderSet(DataSet):
         n: int | None = None,
     ) -> FolderStore:
         if not place.is_dir():
-            raise BadInput(
-                "not_found",
-                f'The folder {place} of the data set "{self.name}" does not exist. '
-                f"{self.place(root)}",
-                path=place,
-            )
+            raise self._missing(place, root)
         manifest = _find_manifest(place)
         if manifest is None:
             size, resize = self.choose_sizes(size, resize)
@@ -115,6 +110,10 @@ class FolderSet(DataSet):
                 found=len(store.classes),
             )
         return store if n is None else store.select(spread(len(store), n))
+
+    def _missing(self, place: Path, root: Path) -> BadInput:
+        text = f'The folder {place} of the data set "{self.name}" does not exist.'
+        return BadInput("not_found", f"{text} {self.place(root)}", path=place)
 
     def base(self, root: Path, path: str | Path | None = None) -> Path:
         """Return where the data set is or should be; the published copy comes first."""
@@ -163,18 +162,16 @@ class FolderSet(DataSet):
         chosen = {key: options.get(key) for key in ("size", "classes", "resize")}
         store = open_folder(self.base(root, options.get("path")), **chosen)
         normalization = options.get("normalization")
-        return Batches(store, batch_size or BATCH, seed, normalization, reshuffle=True)
+        return Batches(
+            store, BATCH if batch_size is None else batch_size, seed, normalization, reshuffle=True
+        )
 
     def check(
         self, root: Path, path: Path | None = None, progress: Progress | None = None
     ) -> Report:
         base = self.base(root, path)
         if not base.is_dir():
-            raise BadInput(
-                "not_found",
-                f'The data set "{self.name}" was not found at {base}. {self.place(root)}',
-                path=base,
-            )
+            raise self._missing(base, root)
         images = list_images(base)
         facts = {"folder": str(base), "images": f"{len(images):,}"} | self.describe(base, images)
         unreadable = list_unreadable(images, progress)
@@ -205,6 +202,8 @@ class FolderSet(DataSet):
     ) -> FolderCounts:
         """Write corrupted copies of all image files in the layout of ImageNet-C."""
         base = self.base(root, path)
+        if not base.is_dir():
+            raise self._missing(base, root)
         place = base / "val" if not self.is_own and (base / "val").is_dir() else base
         if out is None and self.is_own:
             raise missing_out(str(path))

@@ -16,7 +16,7 @@ from acclimate.builtin.scenes import SCENE_CLASSES, SCENE_PALETTE, SCENE_SPLITS,
 from acclimate.data.arrays import Labels, Pixels, array_sha256
 from acclimate.data.corruptor import Shift, check_request, corrupt_image
 from acclimate.data.datasets import DataSet, Report, fixed_size, unknown_split
-from acclimate.data.domains import DomainFolders, DomainSet, describe
+from acclimate.data.domains import DomainFolders, DomainSet, check_number, describe
 from acclimate.data.mask_files import IGNORE
 from acclimate.data.masks import MaskSet
 from acclimate.data.places import Progress
@@ -82,6 +82,7 @@ class BuiltinDomains(DomainFolders):
         size: int | Size | None = None,
         n: int | None = None,
     ) -> DomainSet:
+        check_number(n)
         if size is not None:
             raise fixed_size(self.name)
         domains: dict[str, ImageStore] = {}

@@ -275,7 +275,9 @@ class MaskSet(DataSet):
                 split=split,
             )
             warnings.warn(warning, stacklevel=3)
-        return Batches(images, batch_size or MASK_BATCH, seed, normalization)
+        return Batches(
+            images, MASK_BATCH if batch_size is None else batch_size, seed, normalization
+        )
 
     # Fetch, check ----------------------------------------------------------------------------
 

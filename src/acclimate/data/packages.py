@@ -84,7 +84,7 @@ def _only(
 ) -> Path:
     found = sorted(folder.glob(suffix))
     if errors or len(found) != 1:
-        raise _failed(package, registry, (said or errors[-1:] or ["no file was written"])[0])
+        raise _failed(package, registry, (said or errors[-1:] or ["exit code 0"])[0])
     return found[0]
 
 

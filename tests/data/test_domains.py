@@ -14,9 +14,9 @@ import torch
 from PIL import Image
 
 from acclimate import data
+from acclimate.data import check
 from acclimate.data.catalog import SETS
-from acclimate.data.check import check
-from acclimate.data.domain_sets import DOMAIN_SETS, normalize_name
+from acclimate.data.domain_tree import normalize_name
 from acclimate.data.domains import load_domains
 from acclimate.training import TrainSettings
 from acclimate.training.sets import load_sets
@@ -34,7 +34,7 @@ PUBLISHED = {
 
 def scaled(name: str, by: int) -> dict[str, int]:
     """Return the published counts, as many times smaller."""
-    return {domain: n // by for domain, n in DOMAIN_SETS[name].domains.items()}
+    return {domain: n // by for domain, n in SETS[name].domains.items()}
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], dict[str, int
 
     def shrink(name: str, by: int) -> dict[str, int]:
         counts = scaled(name, by)
-        monkeypatch.setitem(DOMAIN_SETS, name, replace(DOMAIN_SETS[name], domains=counts))
+        monkeypatch.setitem(SETS, name, replace(SETS[name], domains=counts))
         return counts
 
     return shrink
@@ -51,20 +51,20 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], dict[str, int
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_numbers_add_up(name: str) -> None:
-    spec = DOMAIN_SETS[name]
+    spec = SETS[name]
     n_domains, n_classes, n_images = PUBLISHED[name]
     assert (len(spec.domains), spec.n_classes, spec.n_images) == (n_domains, n_classes, n_images)
     assert list(spec.domains) == sorted(spec.domains)  # the order that seeds the splits
     assert len(spec.classes) in (0, n_classes)
     assert f"{n_images:,}".replace(",", " ") in spec.text
-    assert SETS[name].kind == "domains"
+    assert SETS[name].has_domains
 
 
 def test_a_published_set_is_found_and_counted(
     tmp_path: Path, small: Callable[[str, int], dict[str, int]]
 ) -> None:
     counts = small("pacs", 100)
-    classes = DOMAIN_SETS["pacs"].classes
+    classes = SETS["pacs"].classes
     make_tree(tmp_path / "PACS", counts, classes)  # as DomainBed calls it
     found = load_domains("pacs", tmp_path, size=8)
     assert {name: len(domain) for name, domain in found.domains.items()} == counts
@@ -88,8 +88,8 @@ def test_names_may_differ_in_case_and_signs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     classes = ("Thing_00", "Thing_01", "Thing_02")
-    fewer = replace(DOMAIN_SETS["office_home"], n_classes=len(classes))
-    monkeypatch.setitem(DOMAIN_SETS, "office_home", fewer)
+    fewer = replace(SETS["office_home"], n_classes=len(classes))
+    monkeypatch.setitem(SETS, "office_home", fewer)
     written = dict.fromkeys(("art", "CLIPART", "Product", "RealWorld"), 6)
     root = make_tree(tmp_path / "office_home", written, classes)
     (root / "ImageInfo").mkdir()  # lies beside the domains in the published archive
@@ -232,7 +232,7 @@ def test_what_is_wrong_with_a_published_set_is_said(
     tmp_path: Path, small: Callable[[str, int], dict[str, int]]
 ) -> None:
     counts = small("vlcs", 100)
-    classes = DOMAIN_SETS["vlcs"].classes
+    classes = SETS["vlcs"].classes
     root = make_tree(tmp_path / "vlcs", counts, (*classes[:4], "pony"))
     assert find_faults("vlcs", tmp_path) == [["pony", "person"]]
     for path in root.glob("*/pony"):
@@ -257,7 +257,11 @@ def find_faults(name: str, root: Path) -> list[list[str]]:
         (
             lambda root: load_domains("pasc"),
             "unknown_name",
-            {"kind": "data set", "name": "pasc", "known": tuple(DOMAIN_SETS)},
+            {
+                "kind": "data set",
+                "name": "pasc",
+                "known": tuple(name for name, own in SETS.items() if own.has_domains),
+            },
         ),
         (lambda root: load_domains("domains-folder", root), "missing_option", {"option": "path"}),
         (
@@ -271,8 +275,7 @@ def find_faults(name: str, root: Path) -> list[list[str]]:
             "not_fetchable",
             {"name": "domains-folder"},
         ),
-        (lambda root: data.load("pacs", root=root), "wrong_loader", {"name": "pacs"}),
-        (lambda root: data.load_folder("pacs", root=root), "wrong_loader", {"name": "pacs"}),
+        (lambda root: data.load("builtin-domains", n=0), "out_of_range", {"option": "images"}),
     ],
 )
 def test_mistakes_are_refused(
@@ -283,7 +286,7 @@ def test_mistakes_are_refused(
 
 
 def test_the_message_says_how_a_set_that_is_not_there_is_obtained(tmp_path: Path) -> None:
-    way = DOMAIN_SETS["pacs"].placing.replace("{root}", str(tmp_path))
+    way = SETS["pacs"].placing.replace("{root}", str(tmp_path))
     assert "acclimate data get pacs --from FILE" in way
     assert "sketch/dog" in way
     with raises("not_fetchable", name="pacs") as caught:
@@ -318,11 +321,19 @@ def test_names_in_any_writing_are_told_apart(tmp_path: Path) -> None:
         found.find("Cam_1")
 
 
-@pytest.mark.parametrize("load", [data.load, data.load_folder])
-def test_the_message_of_another_loader_names_the_right_function(load, tmp_path: Path) -> None:
-    with raises("wrong_loader", name="pacs") as caught:
-        load("pacs", root=tmp_path)
-    assert 'acclimate.data.domains.load_domains("pacs")' in str(caught.value)
+def test_one_domain_or_all_are_loaded_as_one_store(tree: Path) -> None:
+    every = load_domains(str(tree))
+    one = data.load("domains-folder", path=tree, domain="farm")
+    together = data.load("domains-folder", path=tree)
+    assert len(together) == sum(map(len, every.domains.values()))
+    assert np.array_equal(one[[3, 0]], every.domains["farm"][[3, 0]])
+    assert together.classes == one.classes == every.classes
+    start = len(every.domains["city"])
+    assert np.array_equal(together[[start + 3]], one[[3]])
+    train, held = every.split("farm")
+    for part, keys in (("train", train), ("held", held)):
+        chosen = data.load("domains-folder", part, path=tree, domain="farm")
+        assert np.array_equal(chosen[range(len(keys))], one[keys])
 
 
 def test_the_message_of_plain_training_names_the_options_for_domains(tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ import pytest
 
 from acclimate.comparison import Request, load_data
 from acclimate.data import load
-from acclimate.streams.folder import FolderSource
+from acclimate.data.cifar import ArraySet
+from acclimate.data.cifar_c import CorruptedArraySet
 from tests.cli.test_cli import run
 from tests.cli_models import CLASSES
 from tests.codes import raises
-from tests.comparison.test_data import make_folder
+from tests.data.test_loading import make_folder
+from tests.images import labelled_batches
 from tests.segmentation.samples import make_folder as make_masks
 
 MODEL = ("--model", "tests.cli_models:tiny_cnn", "--device", "cpu")
@@ -66,7 +68,7 @@ def test_hidden_and_other_files_do_not_matter(conditions):
     (conditions / "dusk" / "cat" / "notes").mkdir()
     (conditions / "dusk" / "cat" / "notes" / "readme.txt").write_text("By me.")
     assert [d.name for d in load_data(str(conditions)).domains] == ["dusk", "night"]
-    assert FolderSource(conditions / "dusk").classes == list(CLASSES)
+    assert labelled_batches(conditions / "dusk").classes == CLASSES
 
 
 def test_the_message_names_a_class_that_is_nested_more_deeply_unless_the_classes_are_known(
@@ -74,14 +76,14 @@ def test_the_message_names_a_class_that_is_nested_more_deeply_unless_the_classes
 ):
     root = conditions / "dusk"
     make_folder(root / "cat", classes=("monday",))
-    for loads in (FolderSource, lambda root: load_data(str(root))):
+    for loads in (labelled_batches, lambda root: load_data(str(root))):
         with raises("ambiguous_layout", path=root) as caught:
             loads(root)
         check_named(caught, "cat/0.png", "cat/monday/0.png", NAME_THEM)
     with raises("ambiguous_layout", path=conditions) as caught:
         load_data(str(conditions))
     check_named(caught, "dusk/cat/monday")
-    assert len(FolderSource(root, classes=CLASSES).paths) == 15
+    assert len(labelled_batches(root, classes=CLASSES).store.paths) == 15
     assert len(load_data(str(root), Request(classes=CLASSES)).domains[0]) == 15
     assert len(load_data(str(conditions), Request(classes=CLASSES)).domains) == 2
 
@@ -93,13 +95,13 @@ def test_the_message_names_one_of_the_conditions_that_are_no_classes_to_prepare_
         run("prepare", conditions, *MODEL, "--out", tmp_path / "a.acclimate")
     check_named(caught, '"cat"', "night", conditions / "dusk")
     names = ["night", "dusk"]
-    assert FolderSource(conditions, classes=names).classes == names
+    assert labelled_batches(conditions, classes=names).classes == tuple(names)
 
 
 def test_classes_may_have_folders_of_their_own_in_them_which_the_message_names(tmp_path):
     for number, name in enumerate(CLASSES):
         make_folder(tmp_path / name, classes=(f"part{number}", f"more{number}"))
-    assert FolderSource(tmp_path).classes == list(CLASSES)
+    assert labelled_batches(tmp_path).classes == CLASSES
     # To a comparison they might be conditions as well.
     with raises("ambiguous_layout", path=tmp_path) as caught:
         load_data(str(tmp_path))
@@ -195,8 +197,8 @@ def test_an_empty_class_folder_names_a_class_wherever_it_is(tmp_path):
     (root / "ant").mkdir()
     (root / ".cache").mkdir()
     expected = ["ant", "bee", "cat", "dog"]
-    source = FolderSource(root, batch_size=9)
-    assert source.classes == list(load_data(str(root)).classes) == expected
+    source = labelled_batches(root, batch_size=9)
+    assert list(source.classes) == list(load_data(str(root)).classes) == expected
     assert sorted(next(iter(source))[1].tolist()) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
 
 
@@ -218,7 +220,8 @@ def test_the_message_names_the_classes_there_are_if_some_are_missing(conditions,
 
 def test_more_images_than_there_are_is_refused_of_whatever_data(conditions, tmp_path, monkeypatch):
     five = load("builtin", n=5)
-    monkeypatch.setattr("acclimate.data.loading.load", lambda *_, **__: five)
+    for kind in (CorruptedArraySet, ArraySet):
+        monkeypatch.setattr(kind, "open", lambda *_, **__: five)
     for place, n in (
         (conditions, 12),
         (conditions / "dusk", 12),

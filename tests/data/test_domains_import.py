@@ -14,22 +14,21 @@ from pathlib import Path
 import pytest
 
 from acclimate import data
+from acclimate.data import check
 from acclimate.data.catalog import SETS
-from acclimate.data.check import check
-from acclimate.data.domain_sets import DOMAIN_SETS
 from acclimate.data.domains import load_domains
 from acclimate.data.download import RemoteFile
 from tests.codes import raises, warns
 from tests.data.server import serve
 from tests.domains.samples import make_tree, names_and_numbers
 
-PACS = DOMAIN_SETS["pacs"]
+PACS = SETS["pacs"]
 COUNTS = dict.fromkeys(PACS.domains, 14)
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DOMAIN_SETS, "pacs", replace(PACS, domains=COUNTS))
+    monkeypatch.setitem(SETS, "pacs", replace(PACS, domains=COUNTS))
 
 
 def read_tree(root: Path) -> dict[str, bytes]:
@@ -144,7 +143,7 @@ def annotate(images: dict[str, tuple[int, list[str]]], kinds: list[str]) -> byte
 
 def make_traps() -> tuple[dict[str, bytes], dict[str, bytes], dict[str, int]]:
     """Return annotations, photographs, and how many of them belong to each domain."""
-    spec = DOMAIN_SETS["terra_incognita"]
+    spec = SETS["terra_incognita"]
     kinds = [*spec.classes, "car"]
     images: dict[str, tuple[int, list[str]]] = {}
     for place in (38, 43, 46, 100, 7):
@@ -170,13 +169,11 @@ def published(
     """Serve two archives in the place of LILA's."""
     with serve(contents[0]) as first, serve(contents[1]) as second:
         remote = tuple(
-            RemoteFile(file.name, (f"{server.address}/plain",), len(server.content))
-            for file, server in zip(
-                DOMAIN_SETS["terra_incognita"].files, (first, second), strict=True
-            )
+            RemoteFile(file.name, (f"{server.address}/plain",), len(server.content), None, True)
+            for file, server in zip(SETS["terra_incognita"].files, (first, second), strict=True)
         )
-        spec = replace(DOMAIN_SETS["terra_incognita"], files=remote, domains=counts)
-        monkeypatch.setitem(DOMAIN_SETS, "terra_incognita", spec)
+        spec = replace(SETS["terra_incognita"], files=remote, domains=counts)
+        monkeypatch.setitem(SETS, "terra_incognita", spec)
         yield
 
 
@@ -219,7 +216,7 @@ def test_camera_traps_that_are_not_as_published(
     (warning,) = caught
     about = [names_and_numbers(line) for line in warning.differences]
     assert about == [["location_38", "21", "22"]]
-    annotated, pictured = (file.name for file in DOMAIN_SETS["terra_incognita"].files)
+    annotated, pictured = (file.name for file in SETS["terra_incognita"].files)
     photographs.pop("eccv_18_all_images_sm/46-3.jpg")
     with (
         published(monkeypatch, [pack(annotations), pack(photographs)], counts),

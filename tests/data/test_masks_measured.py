@@ -24,10 +24,8 @@ from acclimate.bench.reports.notes import caption
 from acclimate.bench.reports.tabulate import tabulate
 from acclimate.builtin.scene_model import load_scene_model
 from acclimate.comparison import Preparation, Request, load_data
-from acclimate.data import masked
-from acclimate.data.masks import MASK_SETS, MaskedImages, load_masks
-from acclimate.data.masks.copies import corrupt_masks
-from acclimate.data.masks.tree import guess_set
+from acclimate.data import SETS, FolderStore, corrupt, load, masks
+from acclimate.data.masks import guess_set
 from acclimate.report import Run, summarize
 from acclimate.streams import Domain
 from acclimate.training.segmentation import SegmentationSettings, train_segmentation
@@ -50,7 +48,7 @@ SPEC: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MASK_SETS, "camvid", replace(MASK_SETS["camvid"], splits=COUNTS))
+    monkeypatch.setitem(SETS, "camvid", replace(SETS["camvid"], splits=COUNTS))
 
 
 def take_all(domain: Domain) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,15 +64,15 @@ def test_scenes_are_spoiled_as_they_are_loaded() -> None:
     data = load_data("builtin-scenes", Request(corruptions=("fog",), severities=(1, 5), n=3))
     assert {name: len(own) for name, own in data.groups.items()} == {"fog": 2}
     for severity, domain in zip((1, 5), data.domains, strict=True):
-        expected = load_masks("builtin-scenes", "test", n=3, corruption="fog", severity=severity)
+        expected = load("builtin-scenes", "test", n=3, corruption="fog", severity=severity)
         assert_same(domain, expected.to_domain())
         assert domain.name == f"fog_{severity}"
         assert data.descriptions[domain.name]["source"] == "generated"
         assert len(data.descriptions[domain.name]["sha256"]) == 64
     assert (data.source, data.is_folder) == ("builtin-scenes", True)
-    assert data.palette == load_masks("builtin-scenes").palette
+    assert data.palette == load("builtin-scenes").palette
     assert data.clean is not None
-    assert_same(data.clean(), load_masks("builtin-scenes", "test", n=3).to_domain())
+    assert_same(data.clean(), load("builtin-scenes", "test", n=3).to_domain())
     assert load_data("builtin-scenes", Request(n=2)).title == "builtin-scenes (made by code)"
 
 
@@ -82,15 +80,15 @@ def test_scenes_are_spoiled_as_they_are_loaded() -> None:
 def test_what_is_large_is_read_when_it_is_asked_for(
     most: int, is_array: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masked, "_MOST_IN_MEMORY", most)
+    monkeypatch.setattr(masks, "_MOST_IN_MEMORY", most)
     looks: list[str] = []
-    monkeypatch.setattr(MaskedImages, "verify", lambda *_, **__: looks.append("once"))
+    monkeypatch.setattr(FolderStore, "verify", lambda *_, **__: looks.append("once"))
     make_camvid(tmp_path / "camvid")
     data = load_data("camvid", Request(corruptions=("snow", "fog"), root=tmp_path))
     domain = data.domains[1]
     assert looks == ([] if is_array else ["once"])
     assert isinstance(domain.x, np.ndarray) == is_array
-    assert_same(domain, load_masks("camvid", "test", tmp_path, corruption="fog").to_domain())
+    assert_same(domain, load("camvid", "test", tmp_path, corruption="fog").to_domain())
     picked, _ = domain.take(torch.tensor([1]))
     assert torch.equal(picked[0], take_all(domain)[0][1])
     with raises("wrong_shape", found=(2, 16, 24)):
@@ -101,7 +99,7 @@ def test_what_is_large_is_read_when_it_is_asked_for(
 def test_an_image_without_labels_is_noted_whatever_the_size_of_the_set(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masked, "_MOST_IN_MEMORY", most)
+    monkeypatch.setattr(masks, "_MOST_IN_MEMORY", most)
     base = make_folder(tmp_path / "mine", ("test",))
     Image.fromarray(np.full((16, 24), 255, np.uint8)).save(base / "test/masks/a/1.png")
     with warns("unlabelled_images", n=1) as notes:
@@ -115,7 +113,7 @@ def test_an_image_without_labels_is_noted_whatever_the_size_of_the_set(
 def test_the_checksum_is_that_of_images_and_masks(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masked, "_MOST_IN_MEMORY", most)
+    monkeypatch.setattr(masks, "_MOST_IN_MEMORY", most)
     base = make_folder(tmp_path / "mine", ("test",))
 
     def find(**options: Any) -> str:
@@ -155,7 +153,7 @@ def test_folders_are_known_by_their_layout(tmp_path: Path) -> None:
 
 def test_copies_on_disk_are_those_made_on_the_fly(tmp_path: Path) -> None:
     make_camvid(tmp_path / "camvid")
-    corrupt_masks("camvid", tmp_path / "out", ["fog", "contrast"], (5,), "test", root=tmp_path)
+    corrupt("camvid", ["fog", "contrast"], root=tmp_path, out=tmp_path / "out", split="test")
     copies = load_data(str(tmp_path / "out"), Request(corruptions=("fog",)))
     made = load_data("camvid", Request(corruptions=("fog",), root=tmp_path))
     assert [domain.name for domain in copies.domains] == ["fog"]
@@ -170,11 +168,11 @@ def test_copies_on_disk_are_those_made_on_the_fly(tmp_path: Path) -> None:
 def test_preparing_takes_the_training_split(tmp_path: Path) -> None:
     make_camvid(tmp_path / "camvid")
     batches, classes = Preparation(source="camvid", root=tmp_path, seed=1).open()
-    assert list(classes) == list(MASK_SETS["camvid"].classes)
+    assert list(classes) == list(SETS["camvid"].classes)
     seen = [(x, y) for x, y in batches]
     again = [(x, y) for x, y in batches]
     x, y = torch.cat([x for x, _ in seen]), torch.cat([y for _, y in seen])
-    whole_x, whole_y = take_all(load_masks("camvid", "train", tmp_path).to_domain())
+    whole_x, whole_y = take_all(load("camvid", "train", tmp_path).to_domain())
     order = torch.randperm(3, generator=torch.Generator().manual_seed(1))
     assert torch.equal(x, whole_x[order])
     assert torch.equal(y, whole_y[order])
@@ -199,7 +197,7 @@ def test_a_job_measures_overlaps(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "source" / "result.json").read_text())["summary"]
     model = load_scene_model()
     for name, miou in summary["miou_by_domain"].items():
-        images = load_masks("builtin-scenes", "test", n=4, corruption=name).to_domain()
+        images = load("builtin-scenes", "test", n=4, corruption=name).to_domain()
         x, y = take_all(images)
         with torch.no_grad():
             logits = torch.nn.functional.interpolate(model(x), y.shape[1:], mode="bilinear")

@@ -11,7 +11,7 @@ from PIL import Image
 
 from acclimate.builtin.scene_model import load_scene_model
 from acclimate.builtin.scenes import SCENE_CLASSES, SCENE_PALETTE, SCENE_SIZE, render_scenes
-from acclimate.data.masks import load_masks
+from acclimate.data import load
 from acclimate.functional.pixels import count_pixels, find_ious
 from acclimate.report.panels import draw_panels, paint, write_panels
 from tests.codes import raises
@@ -31,7 +31,7 @@ def test_scenes_depend_on_seed_and_place_alone() -> None:
 
 
 def miou_of(corruption: str | None) -> float:
-    data = load_masks("builtin-scenes", "test", n=40, corruption=corruption)
+    data = load("builtin-scenes", "test", n=40, corruption=corruption)
     x, y = next(data.batches([torch.arange(len(data))]))
     with torch.no_grad():
         logits = F.interpolate(load_scene_model()(x.float() / 255), y.shape[1:], mode="bilinear")

@@ -13,7 +13,9 @@ from acclimate.builtin import load_split
 from acclimate.comparison import Preparation, Request, Wrapping, load_data
 from acclimate.corruptions import BENCHMARK, apply
 from acclimate.data import load
-from acclimate.data.preparing import check_source
+from acclimate.data.cifar import ArraySet
+from acclimate.data.cifar_c import CorruptedArraySet
+from acclimate.data.loading import check_source
 from tests.cli.test_cli import run
 from tests.cli_models import CLASSES, tiny_cnn
 from tests.codes import raises, warns
@@ -65,11 +67,12 @@ def test_the_builtin_set_is_clean_or_corrupted_on_the_fly():
 def test_a_corrupted_set_has_the_fifteen_in_order_unless_others_are_asked_for(monkeypatch):
     asked, six = [], load("builtin", n=6)
 
-    def give(name, split="test", root=None, **options):
-        asked.append((name, options.get("corruption"), options.get("severity"), root))
+    def give(entry, split, root, **options):
+        asked.append((entry.name, options.get("corruption"), options.get("severity"), str(root)))
         return six
 
-    monkeypatch.setattr("acclimate.data.loading.load", give)
+    for kind in (CorruptedArraySet, ArraySet):
+        monkeypatch.setattr(kind, "open", give)
     data = load_data("cifar10c", Request(n=4, root="here"))
     assert asked == [("cifar10c", name, 5, "here") for name in BENCHMARK]
     assert [domain.name for domain in data.domains] == list(BENCHMARK)

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from acclimate import data
-from acclimate.data.check import check
-from acclimate.data.masks import IGNORE, MASK_SETS, MaskedImages, load_masks
+from acclimate.data import SETS, FolderStore, check, load
+from acclimate.data.mask_files import IGNORE
 from tests.codes import raises, warns
 from tests.segmentation.samples import (
     COUNTS,
@@ -24,23 +24,23 @@ from tests.segmentation.samples import (
     make_folder,
 )
 
-CAMVID, CITYSCAPES = MASK_SETS["camvid"], MASK_SETS["cityscapes"]
+CAMVID, CITYSCAPES = SETS["camvid"], SETS["cityscapes"]
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MASK_SETS, "camvid", replace(CAMVID, splits=COUNTS))
-    monkeypatch.setitem(MASK_SETS, "cityscapes", replace(CITYSCAPES, splits={"train": 2, "val": 1}))
+    monkeypatch.setitem(SETS, "camvid", replace(CAMVID, splits=COUNTS))
+    monkeypatch.setitem(SETS, "cityscapes", replace(CITYSCAPES, splits={"train": 2, "val": 1}))
 
 
 def all_of(images: object) -> tuple[torch.Tensor, torch.Tensor]:
-    assert isinstance(images, MaskedImages)
+    assert isinstance(images, FolderStore)
     return next(images.batches([torch.arange(len(images))]))
 
 
 def test_camvid_is_read_and_its_void_is_ignored(tmp_path: Path) -> None:
     base = make_camvid(tmp_path / "camvid")
-    images = load_masks("camvid", "val", root=tmp_path)
+    images = load("camvid", "val", root=tmp_path)
     x, y = all_of(images)
     assert x.shape == (2, 3, *SIZE)
     assert x.dtype == torch.uint8
@@ -59,7 +59,7 @@ def test_cityscapes_has_nineteen_train_ids(tmp_path: Path) -> None:
     """The pairs are those of the evaluation in the data set's paper, written out once more."""
     base = make_cityscapes(tmp_path / "cityscapes")
     evaluated = [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33]
-    images = load_masks("cityscapes", "val", root=tmp_path)
+    images = load("cityscapes", "val", root=tmp_path)
     _, y = all_of(images)
     values = np.array(Image.open(next(base.glob("gtFine/val/*/*.png"))))
     for value, label in zip(values.flatten().tolist(), y.flatten().tolist(), strict=True):
@@ -69,28 +69,28 @@ def test_cityscapes_has_nineteen_train_ids(tmp_path: Path) -> None:
 
 def test_train_ids_are_read_where_there_are_no_label_ids(tmp_path: Path) -> None:
     base = make_cityscapes(tmp_path / "cityscapes", "labelTrainIds", range(19))
-    _, y = all_of(load_masks("cityscapes", "train", root=tmp_path))
+    _, y = all_of(load("cityscapes", "train", root=tmp_path))
     values = [np.array(Image.open(path)) for path in sorted(base.glob("gtFine/train/*/*.png"))]
     assert np.array_equal(y.numpy(), np.stack(values))
 
 
 def test_a_folder_of_ones_own(tmp_path: Path) -> None:
     base = make_folder(tmp_path / "mine", ("train", "val"))
-    images = load_masks(str(base), "val")
+    images = load(str(base), "val")
     _, y = all_of(images)
     assert set(y.unique().tolist()) == {0, 1, 2, 255}
     assert images.classes == ("one", "two", "three")
     with raises("unknown_name", kind="split", name="test", known=("train", "val")):
-        load_masks(str(base), "test")
+        load(str(base), "test")
     (base / "classes.txt").unlink()
     with raises("not_found", path=base / "classes.txt"):
-        load_masks(str(base), "val")
-    assert len(load_masks(str(base), "val", classes=("a", "b", "c"))) == 3
+        load(str(base), "val")
+    assert len(load(str(base), "val", classes=("a", "b", "c"))) == 3
 
 
 def test_a_size_is_brought_about_without_new_labels(tmp_path: Path) -> None:
     base = make_folder(tmp_path / "mine")
-    x, y = all_of(load_masks(str(base), size=(8, 12)))
+    x, y = all_of(load(str(base), size=(8, 12)))
     assert x.shape[2:] == y.shape[1:] == (8, 12)
     assert set(y.unique().tolist()) <= {0, 1, 2, 255}
 
@@ -102,8 +102,8 @@ def test_another_label_can_be_ignored(tmp_path: Path) -> None:
         values = np.array(Image.open(path))
         Image.fromarray(np.where(values == 255, 200, values).astype(np.uint8)).save(path)
     with raises("faulty_data", faults=about(masks, "200", "--ignore-label", "ignore_label=")):
-        load_masks(str(base)).verify()
-    images = load_masks(str(base), ignore_label=200)
+        load(str(base)).verify()
+    images = load(str(base), ignore_label=200)
     images.verify()
     assert images.description["ignore_label"] == 200
     assert set(all_of(images)[1].unique().tolist()) == {0, 1, 2, IGNORE}
@@ -111,10 +111,10 @@ def test_another_label_can_be_ignored(tmp_path: Path) -> None:
     assert len(check("mask-folder", tmp_path, base).problems) == 3
     for wrong in (-1, 256):
         with raises("out_of_range", option="ignore_label", found=wrong):
-            load_masks(str(base), ignore_label=wrong)
+            load(str(base), ignore_label=wrong)
     make_camvid(tmp_path / "camvid")
     with raises("not_applicable", option="ignore_label"):
-        load_masks("camvid", "val", tmp_path, ignore_label=3)
+        load("camvid", "val", tmp_path, ignore_label=3)
 
 
 @pytest.mark.parametrize("lacking", ["train", "trainannot"])
@@ -125,7 +125,7 @@ def test_a_missing_pair_is_refused_by_name(tmp_path: Path, lacking: str) -> None
     with raises(
         "faulty_data", faults=about([left], "no image" if lacking == "train" else "no mask")
     ):
-        load_masks("camvid", "train", root=tmp_path)
+        load("camvid", "train", root=tmp_path)
     report = check("camvid", tmp_path)
     assert any(str(left) in problem for problem in report.problems)
     assert any("2 pairs here, 3 as published" in problem for problem in report.problems)
@@ -136,7 +136,7 @@ def test_a_whole_pair_that_is_missing_is_warned_of(tmp_path: Path) -> None:
     for folder in ("val", "valannot"):
         (base / folder / "0001.png").unlink()
     with warns("set_differs", differences={"val": (2, 1)}):
-        assert len(load_masks("camvid", "val", root=tmp_path)) == 1
+        assert len(load("camvid", "val", root=tmp_path)) == 1
 
 
 def test_all_faults_of_the_files_are_listed(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_all_faults_of_the_files_are_listed(tmp_path: Path) -> None:
     whole = (masks / "0001.png").read_bytes()
     (masks / "0001.png").write_bytes(whole[: len(whole) - 40])
     Image.fromarray(np.full(SIZE, 11, np.uint8)).save(masks / "0002.png")
-    images = load_masks("camvid", "train", root=tmp_path)
+    images = load("camvid", "train", root=tmp_path)
     paths = [masks / f"000{number}.png" for number in range(3)]
     with raises("faulty_data", faults=about(paths)) as caught:
         images.verify()
@@ -168,7 +168,7 @@ def test_sizes_that_differ_are_found_from_headers(tmp_path: Path) -> None:
     (base / "valannot" / "0001.png").write_bytes(b"no image")
     small, broken = base / "valannot" / "0000.png", base / "valannot" / "0001.png"
     with raises("faulty_data", faults=about([small, broken])) as caught:
-        load_masks("camvid", "val", root=tmp_path)
+        load("camvid", "val", root=tmp_path)
     assert about([small], "8×8", "0000.png", "16×24")(caught.value.faults[:1])
     assert about([broken], "cannot be read")(caught.value.faults[1:])
     assert len(check("camvid", tmp_path).problems) == 2
@@ -179,7 +179,7 @@ def test_coloured_masks_are_refused(tmp_path: Path) -> None:
     mask = base / "valannot" / "0000.png"
     Image.new("RGB", SIZE[::-1]).save(mask)
     with raises("faulty_data", faults=about([mask], "RGB")):
-        load_masks("camvid", "val", root=tmp_path).verify()
+        load("camvid", "val", root=tmp_path).verify()
 
 
 def test_masks_of_one_bit_are_read_and_those_of_sixteen_refused(tmp_path: Path) -> None:
@@ -188,16 +188,16 @@ def test_masks_of_one_bit_are_read_and_those_of_sixteen_refused(tmp_path: Path) 
     values = np.random.default_rng(0).integers(0, 2, SIZE).astype(np.uint8)
     Image.fromarray(values * 255).convert("1").save(path)
     assert Image.open(path).mode == "1"
-    assert np.array_equal(all_of(load_masks(str(base)))[1][0].numpy(), values)
+    assert np.array_equal(all_of(load(str(base)))[1][0].numpy(), values)
     Image.fromarray(values.astype(np.uint16)).save(path)
     with raises("faulty_data", faults=about([path], "16 bits", "8 bits")):
-        load_masks(str(base)).verify()
+        load(str(base)).verify()
 
 
 def test_too_many_images_are_refused_with_the_option(tmp_path: Path) -> None:
     base = make_folder(tmp_path / "mine", ("val",))
     with raises("out_of_range", option="images", found=9):
-        load_masks(str(base), n=9)
+        load(str(base), n=9)
 
 
 def test_it_is_put_in_place_from_an_archive_or_not_at_all(tmp_path: Path) -> None:
@@ -223,7 +223,5 @@ def test_it_is_put_in_place_from_an_archive_or_not_at_all(tmp_path: Path) -> Non
 
 
 def test_every_set_with_masks_is_in_the_catalog() -> None:
-    for name in MASK_SETS:
-        assert data.SETS[name].kind == "masks"
-    with raises("wrong_loader", name="camvid"):
-        data.load("camvid")
+    named = {name for name, entry in SETS.items() if entry.has_masks}
+    assert named == {"camvid", "cityscapes", "mask-folder", "builtin-scenes"}

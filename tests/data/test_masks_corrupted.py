@@ -12,10 +12,11 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from acclimate import data
 from acclimate.cli.main import app
 from acclimate.corruptions import apply
-from acclimate.data.masks import MASK_SETS, MaskedImages, load_masks
-from acclimate.data.masks.copies import corrupt_masks
+from acclimate.data import SETS, FolderStore, load
+from acclimate.data.copies import FolderCounts
 from tests.codes import check_coded, raises
 from tests.images import write_images
 from tests.segmentation.samples import COUNTS, about, make_camvid, make_folder, make_uneven
@@ -23,26 +24,30 @@ from tests.segmentation.samples import COUNTS, about, make_camvid, make_folder, 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MASK_SETS, "camvid", replace(MASK_SETS["camvid"], splits=COUNTS))
+    monkeypatch.setitem(SETS, "camvid", replace(SETS["camvid"], splits=COUNTS))
 
 
 def read_all(images: object) -> tuple[torch.Tensor, torch.Tensor]:
-    assert isinstance(images, MaskedImages)
+    assert isinstance(images, FolderStore)
     return next(images.batches([torch.arange(len(images))]))
+
+
+def corrupt_masks(name: str, out: Path, names: list[str], **options: object) -> FolderCounts:
+    counts = data.corrupt(name, names, [2], out=out, split="test", **options)
+    assert isinstance(counts, FolderCounts)
+    return counts
 
 
 def test_draws_depend_on_name_and_seed_alone(tmp_path: Path) -> None:
     make_camvid(tmp_path / "camvid")
-    clean, labels = read_all(load_masks("camvid", "train", root=tmp_path))
+    clean, labels = read_all(load("camvid", "train", root=tmp_path))
     noisy, same = read_all(
-        load_masks("camvid", "train", root=tmp_path, corruption="gaussian_noise", severity=3)
+        load("camvid", "train", root=tmp_path, corruption="gaussian_noise", severity=3)
     )
     assert torch.equal(labels, same)
-    one = load_masks("camvid", "train", root=tmp_path, n=1, corruption="gaussian_noise", severity=3)
+    one = load("camvid", "train", root=tmp_path, n=1, corruption="gaussian_noise", severity=3)
     assert torch.equal(read_all(one)[0][0], noisy[0])
-    other = load_masks(
-        "camvid", "train", root=tmp_path, corruption="gaussian_noise", severity=3, seed=1
-    )
+    other = load("camvid", "train", root=tmp_path, corruption="gaussian_noise", severity=3, seed=1)
     assert not torch.equal(read_all(other)[0], noisy)
     place = int.from_bytes(hashlib.sha256(b"train/0002").digest()[:8], "little") // 2
     pixels = clean[2].permute(1, 2, 0).numpy()[None]
@@ -52,8 +57,8 @@ def test_draws_depend_on_name_and_seed_alone(tmp_path: Path) -> None:
 
 def test_lengths_follow_the_size_of_the_image() -> None:
     """A blur of an image twice as large reaches twice as far."""
-    scenes = load_masks("builtin-scenes", "test", n=1, corruption="defocus_blur")
-    domain, clean = scenes.to_domain(), load_masks("builtin-scenes", "test", n=1).to_domain()
+    scenes = load("builtin-scenes", "test", n=1, corruption="defocus_blur")
+    domain, clean = scenes.to_domain(), load("builtin-scenes", "test", n=1).to_domain()
     assert domain.name == "defocus_blur"
     unscaled = apply(clean.x, "defocus_blur", 5, scale=False)
     assert not np.array_equal(domain.x, unscaled)
@@ -64,37 +69,38 @@ def test_lengths_follow_the_size_of_the_image() -> None:
 def test_copies_on_disk_are_what_is_made_on_the_fly(tmp_path: Path) -> None:
     make_camvid(tmp_path / "camvid")
     out = tmp_path / "camvid-c"
-    n = corrupt_masks("camvid", out, ["fog", "contrast"], [2], "test", root=tmp_path)
-    assert n == 4
+    counts = corrupt_masks("camvid", out, ["fog", "contrast"], root=tmp_path)
+    assert counts.n_written == 4
     for name in ("fog", "contrast"):
-        x, y = read_all(load_masks("camvid", "test", path=out / name / "2"))
+        x, y = read_all(load("camvid", "test", path=out / name / "2"))
         spoiled, labels = read_all(
-            load_masks("camvid", "test", root=tmp_path, corruption=name, severity=2)
+            load("camvid", "test", root=tmp_path, corruption=name, severity=2)
         )
         assert torch.equal(x, spoiled)
         assert torch.equal(y, labels)
     (out / "fog" / "2" / "test" / "0001.png").unlink()
-    assert corrupt_masks("camvid", out, ["fog"], [2], "test", root=tmp_path) == 1
+    again = corrupt_masks("camvid", out, ["fog"], root=tmp_path)
+    assert (again.n_written, again.n_present) == (1, 1)
     with raises("made_differently", path=out / "fog" / "2", differences={"seed": (0, 1)}):
-        corrupt_masks("camvid", out, ["fog"], [2], "test", root=tmp_path, seed=1)
+        corrupt_masks("camvid", out, ["fog"], root=tmp_path, seed=1)
 
 
 def test_copies_of_a_folder_of_ones_own_know_their_classes(tmp_path: Path) -> None:
     base = make_folder(tmp_path / "mine")
-    corrupt_masks(str(base), tmp_path / "spoiled", ["contrast"])
-    images = load_masks(str(tmp_path / "spoiled" / "contrast" / "5"))
+    data.corrupt(str(base), ["contrast"], out=tmp_path / "spoiled")
+    images = load(str(tmp_path / "spoiled" / "contrast" / "5"))
     assert images.classes == ("one", "two", "three")
     with raises("inside_input", path=base / "spoiled"):
-        corrupt_masks(str(base), base / "spoiled", ["contrast"])
+        data.corrupt(str(base), ["contrast"], out=base / "spoiled")
 
 
 def test_what_does_not_exist_is_refused(tmp_path: Path) -> None:
     make_camvid(tmp_path / "camvid")
     known = {"name": "fogg", "known": lambda names: "fog" in names}
     with raises("unknown_name", kind="corruption", **known):
-        load_masks("camvid", "val", root=tmp_path, corruption="fogg")
+        load("camvid", "val", root=tmp_path, corruption="fogg")
     with raises("out_of_range", option="severities", found=(6,)):
-        load_masks("camvid", "val", root=tmp_path, corruption="fog", severity=6)
+        load("camvid", "val", root=tmp_path, corruption="fog", severity=6)
 
 
 def test_the_command_line(tmp_path: Path) -> None:
@@ -130,7 +136,7 @@ def test_masks_of_ones_own_are_not_corrupted(tmp_path: Path) -> None:
         assert mask.read_bytes() == path.read_bytes()
         image = Image.open(copies / "val" / "images" / "a" / path.name)
         assert image.size == Image.open(path).size
-    images = load_masks(str(copies), "val", size=(16, 24), ignore_label=99)
+    images = load(str(copies), "val", size=(16, 24), ignore_label=99)
     assert len(images) == 3
     for option in (["--size", "8"], ["--resize", "8"]):
         refused = CliRunner().invoke(app, [*words, *option, "--out", str(out)])

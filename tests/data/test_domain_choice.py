@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.data.domain_split import seed_hash, split_keys
+from acclimate.data.domain_choice import seed_hash, split_keys
 from tests.codes import raises
 from tests.domains.samples import make_set
 

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 from acclimate.comparison import Preparation, Request, load_data
-from acclimate.data.domain_pool import DomainChoice, Pool, choose_parts
-from acclimate.data.domain_split import split_keys
+from acclimate.data.domain_choice import DomainChoice, split_keys
 from acclimate.data.domains import load_domains
+from acclimate.data.stores import concatenate
 from tests.codes import raises, warns
 from tests.domains.samples import DOMAINS, make_set, make_tree
 
@@ -28,8 +28,8 @@ def list_files(root: Path, domain: str) -> list[Path]:
 
 def test_a_pool_reads_what_is_asked_for(tree: Path) -> None:
     data = load_domains(str(tree))
-    parts = choose_parts(data, DomainChoice(names=("shore", "city"), part="train"))
-    pool = Pool(list(parts.values()))
+    parts = data.choose(DomainChoice(names=("shore", "city"), part="train"))
+    pool = concatenate(list(parts.values()))
     paths = []
     for name in ("shore", "city"):
         files = list_files(tree, name)
@@ -40,7 +40,7 @@ def test_a_pool_reads_what_is_asked_for(tree: Path) -> None:
     assert np.array_equal(pool[order], read([paths[index] for index in order]))
     classes = sorted({path.parent.name for path in paths})
     assert pool.labels.tolist() == [classes.index(path.parent.name) for path in paths]
-    few = Pool(list(parts.values()), [31, 2])
+    few = pool.select([31, 2])
     assert np.array_equal(few[np.array([1, 0])], read([paths[2], paths[31]]))
     with raises("empty_batch"):
         pool[np.array([], np.int64)]
@@ -48,11 +48,11 @@ def test_a_pool_reads_what_is_asked_for(tree: Path) -> None:
 
 def test_parts_are_those_of_training() -> None:
     data = make_set(20)
-    every = choose_parts(data, DomainChoice())
+    every = data.choose(DomainChoice())
     assert [len(part) for part in every.values()] == [20, 20, 20]
     for seed in (0, 3):
-        train = choose_parts(data, DomainChoice(names=("farm",), part="train", trial_seed=seed))
-        held = choose_parts(data, DomainChoice(names=("farm",), part="held", trial_seed=seed))
+        train = data.choose(DomainChoice(names=("farm",), part="train", trial_seed=seed))
+        held = data.choose(DomainChoice(names=("farm",), part="held", trial_seed=seed))
         keys = split_keys(20, seed, 1)
         images = data.domains["farm"]
         for part, own in ((train["farm"], keys[0]), (held["farm"], keys[1])):
@@ -62,7 +62,7 @@ def test_parts_are_those_of_training() -> None:
     with raises("unknown_name", kind="part", name="helt", known=("all", "train", "held")):
         DomainChoice(part="helt")
     with raises("unknown_name", kind="domain", name="frm", known=DOMAINS):
-        choose_parts(data, DomainChoice(names=("frm",)))
+        data.choose(DomainChoice(names=("frm",)))
 
 
 def test_a_stream_leaves_out_what_cannot_be_read(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_the_checksum_is_that_of_the_images_that_are_used(tmp_path: Path) -> Non
 
 
 def test_a_published_set_is_loaded_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("acclimate.data.domains.N_BUILTIN", 20)
+    monkeypatch.setattr("acclimate.data.generated.N_DOMAIN", 20)
     data = load_data("builtin-domains")
     assert [domain.name for domain in data.domains] == ["negative", "plain", "sketch", "woven"]
     assert data.is_folder
@@ -132,8 +132,8 @@ def test_what_is_prepared_from_is_pooled_seeded_and_to_be_had_again() -> None:
     loads = load_domains("builtin-domains", n=50)
     pixels = {
         image.tobytes()
-        for part in choose_parts(loads, choice).values()
-        for image in Pool([part])[np.arange(len(part))]
+        for part in loads.choose(choice).values()
+        for image in part[np.arange(len(part))]
     }
     found: dict[int, np.ndarray] = {}
     for seed in (0, 0, 1):
