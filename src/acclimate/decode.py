@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, overload
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from acclimate.errors import UnreadableImage
 
@@ -227,6 +227,8 @@ def _translate_errors(source: str | Path | bytes) -> Iterator[None]:
     except Exception as error:
         name = "The bytes" if isinstance(source, bytes) else str(source)
         reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, UnidentifiedImageError):  # whose text has the number of the open file
+            reason = "not an image of these formats"
         raise UnreadableImage(
             "unreadable_image",
             f"{name} cannot be decoded as an image ({reason}). Expected a complete file of one of "

@@ -142,6 +142,9 @@ def _iter_tar(source: Path) -> Iterator[Member]:
                 if content is not None:
                     with content:
                         yield PurePosixPath(member.name), content
+        if opener is not None:  # a file that is cut after the last member is damaged, too
+            while arguments["fileobj"].read(1 << 20):
+                pass
 
 
 class _Limited(io.RawIOBase):
