@@ -269,3 +269,56 @@ def test_npm_client(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with raises("client_missing", DownloadFailed, client="npm"):
         packages.fetch_npm("asked@1.0.0", tmp_path / "none")
+
+
+# Servers that lie --------------------------------------------------------------------------------
+
+
+def test_http_is_refused_unless_it_is_allowed(server, tmp_path):
+    file = RemoteFile(
+        "file.bin", (f"{server.address}/good", "ftp://127.0.0.1/x"), len(CONTENT), MD5
+    )
+    with raises("download_failed", DownloadFailed, what="file.bin") as caught:
+        fetch(file, tmp_path)
+    assert [reason.split(": ")[1] for reason in caught.value.reasons] == [
+        "http protocol; only https is allowed",
+        "ftp protocol; only https is allowed",
+    ]
+    assert server.requests == []
+
+
+def test_a_redirection_to_another_protocol_is_not_followed(server, tmp_path):
+    with raises("download_failed") as caught:
+        fetch(remote(server, "to-file"), tmp_path)
+    assert "file protocol; only https is allowed" in caught.value.reasons[0]
+    assert visible(tmp_path) == []
+
+
+def test_no_more_than_the_known_size_is_read(server, tmp_path):
+    with raises("download_failed") as caught:
+        fetch(remote(server, "endless"), tmp_path)
+    assert f"more than the {len(CONTENT):,} bytes" in caught.value.reasons[0]
+    assert visible(tmp_path) == []
+    assert fetch(remote(server, "endless", "good"), tmp_path).read_bytes() == CONTENT
+
+
+def test_a_server_that_sends_single_bytes_is_given_up(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "_DEADLINE", 0.5)
+    began = time.monotonic()
+    with raises("download_failed") as caught:
+        fetch(remote(server, "slow"), tmp_path)
+    assert "the time limit was exceeded" in caught.value.reasons[0]
+    assert time.monotonic() - began < 30
+
+
+def test_a_full_disk_ends_a_download_with_a_reason(server, tmp_path):
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with raises("download_failed", what="file.bin") as caught:
+            fetch(remote(server, "good"), tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "cannot be written" in caught.value.reasons[0]
+    assert fetch(remote(server, "good"), tmp_path).read_bytes() == CONTENT

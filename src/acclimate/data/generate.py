@@ -76,7 +76,8 @@ def generate(
 
 
 def _open_manifest(clean: ImageStore, folder: Path, seed: int) -> dict[str, Any]:
-    source = {key: clean.description[key] for key in ("name", "split", "source", "sha256")}
+    source = {key: clean.description.get(key) for key in ("name", "split", "source", "sha256")}
+    source["sha256"] = source["sha256"] or array_sha256(clean[:])
     manifest = read_manifest(folder)
     if manifest is None:
         foreign = sorted(path.name for path in folder.glob("*.npy"))
