@@ -14,7 +14,7 @@ from pathlib import Path
 
 import acclimate
 from acclimate.builtin.scene_model import load_scene_model
-from acclimate.data.masks import load_masks
+from acclimate.data import load
 from acclimate.snapshot import fingerprint
 from acclimate.storage import versions
 from acclimate.streams import Stream, reset_each
@@ -43,14 +43,14 @@ def measure(
 def main() -> None:
     """Measure all cases and write the file."""
     warnings.simplefilter("ignore", acclimate.AcclimateWarning)
-    source = load_masks("builtin-scenes", "train", n=N_SOURCE).to_domain()
+    source = load("builtin-scenes", "train", n=N_SOURCE).to_domain()
     batches = [(batch.x, batch.y) for batch in reset_each([source], batch_size=8)]
     parts = [acclimate.Penalty(n_samples=32), acclimate.Accuracy()]
     artifact = acclimate.prepare(load_scene_model(), batches, parts=parts, seed=SEED)
     rows = []
     for shift in SHIFTS:
         kind = {} if shift is None else {"corruption": shift}
-        domain = load_masks("builtin-scenes", "test", n=N_TEST, **kind).to_domain()
+        domain = load("builtin-scenes", "test", n=N_TEST, **kind).to_domain()
         for method, batch_size, options in CASES:
             stream = reset_each([domain], batch_size=batch_size)
             row = {

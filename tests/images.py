@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
+
+from acclimate.data import Batches, open_folder
 
 
 def write_images(
@@ -36,3 +39,10 @@ def write_images(
             pixels = draws.integers(low, low + 90, (height, width, 3)).astype(np.uint8)
             Image.fromarray(pixels).save(root / folder / f"{index:03}{suffix}")
     return root
+
+
+def labelled_batches(
+    root: Path, size: Any = None, classes: Any = None, resize: Any = None, batch_size: int = 128
+) -> Batches:
+    """Return a folder of classes as batches that are shuffled again in every pass."""
+    return Batches(open_folder(root, size, classes, resize), batch_size, reshuffle=True)

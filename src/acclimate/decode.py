@@ -7,7 +7,8 @@ libtiff). GIF is left out: its palettes and animations are not photographs, and 
 set has them.
 
 The format is recognised by the content; the suffix of the file does not matter. Numbers of bytes
-and pixels are checked before pixels are decoded. Every failure is one error, `UnreadableImage`.
+and pixels are checked before pixels are decoded, and the threads of a process decode at most
+`MAX_PIXELS` at the same time. Every failure is one error, `UnreadableImage`.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from __future__ import annotations
 import io
 import os
 import stat
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar, overload
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from acclimate.errors import UnreadableImage
 
@@ -35,6 +37,62 @@ MAX_BYTES = 4 * MAX_PIXELS
 _ORIENTATION = 0x0112  # the EXIF tag
 _WEBP_CANVAS = 30  # bytes of a WebP file that include the size of its canvas
 _O_NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a FIFO must not wait; absent on Windows
+#: Each of the 65,536 values of a 16-bit pixel as 8 bits.
+_TO_8_BITS = np.round(np.arange(65536) / 257).astype(np.uint8)
+
+T = TypeVar("T")
+
+
+class PixelBudget:
+    """The number of pixels that all threads of a process may decode at the same time.
+
+    Args:
+        limit: An image of more pixels waits until it is the only one.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def reserve(self, n: int) -> Iterator[None]:
+        """Wait until there is room for so many pixels, and keep it for the block."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.used == 0 or self.used + n <= self.limit)
+            self.used += n
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.used -= n
+                self._changed.notify_all()
+
+
+BUDGET = PixelBudget(MAX_PIXELS)
+
+
+@overload
+def decode_image(
+    source: str | Path | bytes,
+    *,
+    rgb: bool = ...,
+    max_pixels: int = ...,
+    max_bytes: int = ...,
+    formats: Sequence[str] = ...,
+) -> Image.Image: ...
+
+
+@overload
+def decode_image(
+    source: str | Path | bytes,
+    *,
+    rgb: bool = ...,
+    max_pixels: int = ...,
+    max_bytes: int = ...,
+    formats: Sequence[str] = ...,
+    then: Callable[[Image.Image], T],
+) -> T: ...
 
 
 def decode_image(
@@ -44,7 +102,8 @@ def decode_image(
     max_pixels: int = MAX_PIXELS,
     max_bytes: int = MAX_BYTES,
     formats: Sequence[str] = FORMATS,
-) -> Image.Image:
+    then: Callable[[Image.Image], Any] | None = None,
+) -> Any:
     """Return an image, decoded and turned upright as its EXIF orientation says.
 
     Of several frames or pages, the first is returned.
@@ -56,14 +115,26 @@ def decode_image(
         max_pixels: Largest number of pixels.
         max_bytes: Largest number of bytes of the file.
         formats: Formats to accept, by their names in Pillow.
+        then: What to do with the image, such as to resize it, and return instead. It counts as
+            part of the decoding: the next image may wait until there is memory for it.
 
     Raises:
         UnreadableImage: The file is not a complete image of one of the formats, or it exceeds a
             limit. Nothing else is raised for any content of a file.
     """
-    with _translate_errors(source), _open(source, max_pixels, max_bytes, formats) as file:
-        image = ImageOps.exif_transpose(file)
-        return _to_rgb(image) if rgb else image
+    with (
+        _translate_errors(source),
+        _open(source, max_pixels, max_bytes, formats) as file,
+        BUDGET.reserve(file.width * file.height),
+    ):
+        file.load()
+        # Without a copy, as far as possible: each needs as much memory again.
+        is_turned = file.getexif().get(_ORIENTATION, 1) != 1
+        image: Image.Image = ImageOps.exif_transpose(file) if is_turned else file
+        image = _to_rgb(image) if rgb else image
+        if then is not None:
+            return then(image)
+        return image.copy() if image is file else image
 
 
 def read_image_size(
@@ -125,11 +196,11 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F":
         raise ValueError("pixels are floating-point numbers of unknown range")
     if image.mode.startswith("I"):  # 16 bits; Pillow's own conversion would clip at 255
-        values = np.asarray(image).astype(np.int64)
+        values = np.asarray(image)
         if values.min() < 0 or values.max() > 65535:
             raise ValueError("pixels have more than 16 bits")
-        image = Image.fromarray(np.round(values / 257).astype(np.uint8))
-    return image.convert("RGB")
+        image = Image.fromarray(_TO_8_BITS[values])
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _check_limit(source: str | Path | bytes, unit: str, found: int, limit: int) -> None:
@@ -156,6 +227,8 @@ def _translate_errors(source: str | Path | bytes) -> Iterator[None]:
     except Exception as error:
         name = "The bytes" if isinstance(source, bytes) else str(source)
         reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, UnidentifiedImageError):  # whose text has the number of the open file
+            reason = "not an image of these formats"
         raise UnreadableImage(
             "unreadable_image",
             f"{name} cannot be decoded as an image ({reason}). Expected a complete file of one of "

@@ -18,8 +18,8 @@ import os
 import platform
 import secrets
 import warnings
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from torch import Tensor
 
 from acclimate._version import __version__
 from acclimate.errors import (
+    AcclimateError,
     AcclimateWarning,
     ArtifactMismatch,
     ArtifactVersion,
@@ -61,10 +62,39 @@ def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
     return state.hexdigest()
 
 
-def write_atomically(path: str | Path, content: bytes) -> None:
+@contextmanager
+def guard_writing(path: Path) -> Iterator[None]:
+    """Turn a full disk, a limit on file sizes and other failures to write into one error.
+
+    Raises:
+        BadInput: A file of the block cannot be written.
+    """
+    try:
+        yield
+    except AcclimateError:
+        raise
+    except OSError as error:
+        raise BadInput(
+            "not_writable",
+            f"{path} cannot be written ({error.strerror or error}). What was there before is "
+            "unchanged. Free disk space, check quotas, limits and permissions, or choose another "
+            "location, and run the same command again.",
+            path=path,
+        ) from error
+
+
+def write_atomically(path: str | Path, content: bytes, sync: bool = True) -> None:
     """Write a file so that a reader sees the old content or the new one, never a part.
 
     The bytes are written to a temporary file beside it and synced to disk; then it is renamed.
+
+    Args:
+        path: The file.
+        content: All of it.
+        sync: Wait until the bytes are on the disk. False for files that can be made again.
+
+    Raises:
+        BadInput: There is no such folder, or the file cannot be written.
     """
     path = Path(path)
     if not path.parent.is_dir():
@@ -81,11 +111,13 @@ def write_atomically(path: str | Path, content: bytes) -> None:
         )
     neighbour = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with neighbour.open("wb") as file:
+        with guard_writing(path), neighbour.open("wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        neighbour.replace(path)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        with guard_writing(path):
+            neighbour.replace(path)
     except BaseException:
         with suppress(FileNotFoundError):
             neighbour.unlink()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from acclimate.corruptions import BENCHMARK
-from acclimate.data import LabelledImages
+from acclimate.data import ArrayStore
 from benchmarks import corruption_faithfulness as faithfulness
 
 
@@ -64,11 +64,11 @@ def test_errors_stand_beside_those_of_the_reference(
     images, labels = colours(30)
     labels[:6] = (labels[:6] + 1) % 3  # an error of 20 %
 
-    def load(name: str, root: Path, corruption: str, severity: int) -> LabelledImages:
+    def load(name: str, root: Path, corruption: str, severity: int) -> ArrayStore:
         assert (name, root, severity) == ("cifar10c", tmp_path, 5)
         said = {"n": 30, "source": "generated", "seed": 0, "sha256": "abc"}
         said["made_from"] = f"{corruption}: photographs in /home/somebody"
-        return LabelledImages(images, labels, (), said)
+        return ArrayStore(images, labels, (), said)
 
     monkeypatch.setattr("acclimate.data.load", load)
     found = faithfulness.compare_errors(tmp_path, Brightest(), tmp_path)

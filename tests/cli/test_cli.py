@@ -22,7 +22,7 @@ from acclimate.cli.main import app, main
 from acclimate.errors import InvalidConfig
 from tests.cli_models import CLASSES, tiny_cnn
 from tests.codes import raises
-from tests.images import write_images
+from tests.images import labelled_batches, write_images
 from tests.paths import ROOT
 
 MODEL = ("--model", "tests.cli_models:tiny_cnn", "--device", "cpu")
@@ -128,9 +128,7 @@ def test_prepare_writes_an_artifact_for_the_model_and_says_what_is_next(
 
 
 def test_prepare_gives_what_the_library_gives(labelled_images: Path, artifact: Path) -> None:
-    from acclimate.streams.folder import FolderSource
-
-    data = FolderSource(labelled_images, batch_size=10)
+    data = labelled_batches(labelled_images, batch_size=10)
     parts = [acclimate.Penalty(n_samples=16), "prototypes", "features", "accuracy", "mirror"]
     expected = acclimate.prepare(tiny_cnn(), data, parts=parts)
     found = Artifact.load(artifact)

@@ -17,12 +17,12 @@ from torch import nn
 from typer.testing import CliRunner, Result
 
 from acclimate.cli.main import app
+from acclimate.data import open_folder
 from acclimate.errors import BadInput, InvalidConfig
 from acclimate.functional.augmix import shift_and_flip
 from acclimate.functional.rng import generator_at, seed_of
 from acclimate.storage import read_file
 from acclimate.training import TrainResult, TrainSettings
-from acclimate.training.sets import FolderSet
 from acclimate.training.trainer import batch_order
 from tests.cli_models import tiny_cnn
 from tests.codes import check_coded
@@ -125,7 +125,7 @@ def train_on_two(photos: Path) -> nn.Module:
 
     The gradients are averaged before each step; the running statistics are those of the first.
     """
-    data = FolderSet(photos / "train")
+    data = open_folder(photos / "train")
     model, other = tiny_cnn().train(), tiny_cnn().train()
     optimizer = torch.optim.SGD(
         model.parameters(), 0.1, momentum=0.9, nesterov=True, weight_decay=5e-4

@@ -23,14 +23,14 @@ from acclimate.comparison import (
     make_configs,
     run_job,
 )
-from acclimate.data.folder_copies import corrupt_folder
+from acclimate.data.copies import corrupt_folder
 from acclimate.streams import Domain
-from acclimate.streams.folder import FolderSource
 from acclimate.testing.models import tiny_batches, tiny_model
 from tests.cli.test_cli import run
 from tests.codes import raises
 from tests.comparison.jobs import METHODS, lines, make_job
-from tests.comparison.test_data import make_folder
+from tests.data.test_loading import make_folder
+from tests.images import labelled_batches
 
 MODEL = ("--model", "tests.cli_models:tiny_cnn", "--device", "cpu")
 
@@ -190,9 +190,9 @@ def test_a_domain_may_have_images_of_one_known_class(photos, tmp_path):
         shutil.rmtree(root / "dusk" / name)
     result = run("eval", *MODEL, "--data", root, "--method", "source", "--out", tmp_path / "out")
     assert "15 samples in all" in result.stdout
-    assert FolderSource(root / "dusk", classes=["fox", "cat"]).classes == ["fox", "cat"]
+    assert labelled_batches(root / "dusk", classes=["fox", "cat"]).classes == ("fox", "cat")
     with raises("too_few_classes", expected=2, found=1):
-        FolderSource(root / "dusk")
+        labelled_batches(root / "dusk")
 
 
 def test_nothing_to_corrupt_is_an_error(tmp_path):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from acclimate.data import generate
+from acclimate.data import copies
+from tests.domains.samples import make_tree
 
 
 @pytest.fixture(params=["one", "threads", pytest.param("processes", marks=pytest.mark.slow)])
@@ -21,5 +23,11 @@ def workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         return ThreadPoolExecutor(n, **more)
 
     if request.param == "threads":
-        monkeypatch.setattr(generate, "ProcessPoolExecutor", start_threads)
+        monkeypatch.setattr(copies, "ProcessPoolExecutor", start_threads)
     return 1 if request.param == "one" else 2
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three domains of 20 images each in a folder `mine`, only to be read."""
+    return make_tree(tmp_path_factory.mktemp("domains") / "mine")

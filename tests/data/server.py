@@ -32,7 +32,8 @@ def serve(content: bytes) -> Iterator[Server]:
     `/cut-plain` does so always from the start, `/cut-silent` without telling the length;
     `/wrong` has other bytes, `/longer` more; `/page` is a web page, `/page-in-disguise` says it is
     a file; `/away` redirects to `/good`; `/gated` sends half and waits; `/stuck` waits before that;
-    `/off` answers ranges from another byte. Everything else is missing.
+    `/off` answers ranges from another byte; `/endless` never stops sending, `/slow` sends single
+    bytes; `/to-file` redirects to a file of the client. Everything else is missing.
     """
     server = Server(content)
 
@@ -61,6 +62,14 @@ def serve(content: bytes) -> Iterator[Server]:
                 self.answer(200, PAGE, {"Content-Type": "application/octet-stream"})
             elif kind == "away":
                 self.answer(302, b"", {"Location": "/good"})
+            elif kind == "to-file":
+                self.answer(302, b"", {"Location": "file:///etc/passwd"})
+            elif kind in ("endless", "slow"):
+                self.send_response(200)
+                self.send_header("Connection", "close")
+                self.end_headers()
+                while not server.gate.wait(0.01 if kind == "slow" else 0):
+                    self.wfile.write(b"x" if kind == "slow" else bytes(1 << 16))
             else:
                 self.answer(404, b"not here", {"Content-Type": "text/html"})
 

@@ -10,9 +10,8 @@ import pytest
 
 from acclimate import data
 from acclimate.corruptions import BENCHMARK, HELD_OUT
-from acclimate.data import corruptor, generate
+from acclimate.data import check, corruptor, generate
 from acclimate.data.catalog import SETS
-from acclimate.data.check import check
 from acclimate.errors import BadInput, CorruptFile
 from tests.codes import raises, warns
 from tests.data.samples import (
@@ -159,7 +158,9 @@ class TestGenerated:
 
     def test_without_names_it_is_the_benchmark(self, root, monkeypatch):
         made = []
-        monkeypatch.setattr("acclimate.data.sets.generate", lambda *asked: made.append(asked[2]))
+        monkeypatch.setattr(
+            "acclimate.data.datasets.generate", lambda *asked: made.append(asked[2])
+        )
         for names in (None, ["extra"], ["all"], ["fog", "extra", "fog"]):
             data.corrupt("cifar10", names, [5], root)
         fifteen, four = list(BENCHMARK), list(HELD_OUT)
@@ -284,7 +285,7 @@ class TestGenerated:
             (
                 lambda: load(corruption="fog", severity=0),
                 "out_of_range",
-                {"option": "severity", "found": 0},
+                {"option": "severities", "found": (0,)},
             ),
             (
                 lambda: data.load("cifar10c", root=tmp_path / "no", corruption="fog"),

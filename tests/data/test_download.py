@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from acclimate.data import download, npm
+from acclimate.data import download, packages
 from acclimate.data.download import RemoteFile, fetch
 from acclimate.errors import DownloadFailed, MissingExtra
 from tests.codes import raises
@@ -36,9 +36,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 def remote(
     server: Server, *paths: str, size: int | None = len(CONTENT), checksum=MD5
 ) -> RemoteFile:
-    return RemoteFile(
-        "file.bin", tuple(f"{server.address}/{path}" for path in paths), size, checksum
-    )
+    addresses = tuple(f"{server.address}/{path}" for path in paths)
+    return RemoteFile("file.bin", addresses, size, checksum, allow_http=True)
 
 
 def visible(folder: Path) -> list[str]:
@@ -125,7 +124,9 @@ def test_every_mirror_is_tried_once_and_named_when_all_fail(server, tmp_path, mo
         pytest.fail("a mirror that gave nothing is waited for")
 
     monkeypatch.setattr(download.time, "sleep", pause)
-    dead = RemoteFile("file.bin", ("http://127.0.0.1:9/x", f"{server.address}/missing"), 1, MD5)
+    dead = RemoteFile(
+        "file.bin", ("http://127.0.0.1:9/x", f"{server.address}/missing"), 1, MD5, True
+    )
     host = server.address.removeprefix("http://")
     reasons = ("127.0.0.1:9: cannot be reached", f"{host}: HTTP 404 Not Found")
     with raises("download_failed", DownloadFailed, reasons=reasons) as caught:
@@ -171,8 +172,8 @@ CHILD = """
 import sys
 from acclimate.data.download import RemoteFile, fetch
 address, folder, size, checksum = sys.argv[1:]
-fetch(RemoteFile("file.bin", (address,), int(size), checksum), __import__("pathlib").Path(folder),
-      notify=print)
+file = RemoteFile("file.bin", (address,), int(size), checksum, True)
+fetch(file, __import__("pathlib").Path(folder), notify=print)
 """
 
 
@@ -255,7 +256,7 @@ def fake_npm(folder: Path, script: str) -> Path:
 def test_npm_client(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(fake_npm(tmp_path / "bin", 'echo "$*" > "$4/asked-1.0.0.tgz"')))
     (tmp_path / "out").mkdir()
-    path = npm.fetch_package("asked@1.0.0", tmp_path / "out")
+    path = packages.fetch_npm("asked@1.0.0", tmp_path / "out")
     assert path.read_text().startswith(f"pack asked@1.0.0 --pack-destination {tmp_path / 'out'}")
 
     script = "echo 'npm error code E404' >&2; exit 1"
@@ -263,8 +264,61 @@ def test_npm_client(tmp_path, monkeypatch):
     (tmp_path / "none").mkdir()
     reasons = ("npm error code E404",)
     with raises("download_failed", DownloadFailed, what="asked@1.0.0", reasons=reasons):
-        npm.fetch_package("asked@1.0.0", tmp_path / "none")
+        packages.fetch_npm("asked@1.0.0", tmp_path / "none")
 
     monkeypatch.setenv("PATH", str(tmp_path))
     with raises("client_missing", DownloadFailed, client="npm"):
-        npm.fetch_package("asked@1.0.0", tmp_path / "none")
+        packages.fetch_npm("asked@1.0.0", tmp_path / "none")
+
+
+# Servers that lie --------------------------------------------------------------------------------
+
+
+def test_http_is_refused_unless_it_is_allowed(server, tmp_path):
+    file = RemoteFile(
+        "file.bin", (f"{server.address}/good", "ftp://127.0.0.1/x"), len(CONTENT), MD5
+    )
+    with raises("download_failed", DownloadFailed, what="file.bin") as caught:
+        fetch(file, tmp_path)
+    assert [reason.split(": ")[1] for reason in caught.value.reasons] == [
+        "http protocol; only https is allowed",
+        "ftp protocol; only https is allowed",
+    ]
+    assert server.requests == []
+
+
+def test_a_redirection_to_another_protocol_is_not_followed(server, tmp_path):
+    with raises("download_failed") as caught:
+        fetch(remote(server, "to-file"), tmp_path)
+    assert "file protocol; only https is allowed" in caught.value.reasons[0]
+    assert visible(tmp_path) == []
+
+
+def test_no_more_than_the_known_size_is_read(server, tmp_path):
+    with raises("download_failed") as caught:
+        fetch(remote(server, "endless"), tmp_path)
+    assert f"more than the {len(CONTENT):,} bytes" in caught.value.reasons[0]
+    assert visible(tmp_path) == []
+    assert fetch(remote(server, "endless", "good"), tmp_path).read_bytes() == CONTENT
+
+
+def test_a_server_that_sends_single_bytes_is_given_up(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "_DEADLINE", 0.5)
+    began = time.monotonic()
+    with raises("download_failed") as caught:
+        fetch(remote(server, "slow"), tmp_path)
+    assert "the time limit was exceeded" in caught.value.reasons[0]
+    assert time.monotonic() - began < 30
+
+
+def test_a_full_disk_ends_a_download_with_a_reason(server, tmp_path):
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with raises("download_failed", what="file.bin") as caught:
+            fetch(remote(server, "good"), tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "cannot be written" in caught.value.reasons[0]
+    assert fetch(remote(server, "good"), tmp_path).read_bytes() == CONTENT

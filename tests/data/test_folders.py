@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,8 @@ import torch
 from PIL import Image
 
 from acclimate import data
-from acclimate.data import corruptor, folders
-from acclimate.data.check import check
-from acclimate.data.folder_copies import corrupt_folder
+from acclimate.data import check, corruptor
+from acclimate.data.copies import corrupt_folder
 from acclimate.errors import AcclimateError, BadInput
 from tests.codes import raises
 from tests.images import write_images
@@ -88,7 +88,7 @@ class TestFolders:
         assert str(other) in str(caught.value)
 
     def test_a_folder_is_gone_through_in_one_order(self, photos, tmp_path):
-        loaded = data.load_folder("image-folder", path=photos, batch_size=4)
+        loaded = data.Batches(data.load("image-folder", path=photos), 4, seed=None)
         assert loaded.description["n"] == 6
         assert loaded.description["source"] == "folder"
         passes = [list(loaded), list(loaded)]
@@ -100,46 +100,49 @@ class TestFolders:
             np.asarray(Image.open(photos / "cat" / "000.png")) / np.float32(255)
         )
         assert torch.equal(passes[0][0][0][0], first.permute(2, 0, 1))
-        mixed = data.load_folder("image-folder", path=photos, seed=1)
+        mixed = data.Batches(data.load("image-folder", path=photos), 200, seed=1)
         labels = [y.tolist() for _, y in mixed]
         assert labels != [[0, 0, 0, 1, 1, 1]]
         assert sorted(labels[0]) == [0, 0, 0, 1, 1, 1]
         assert labels == [y.tolist() for _, y in mixed]
 
     def test_imagenet_layouts(self, photos, tmp_path, monkeypatch):
-        monkeypatch.setattr(folders, "_N_IMAGENET", 2)
+        for name in ("imagenet", "imagenetc"):
+            monkeypatch.setitem(data.SETS, name, replace(data.SETS[name], n_classes=2))
         place = tmp_path / "imagenet" / "val"
         place.parent.mkdir()
         photos.rename(place)
-        clean = data.load_folder("imagenet", root=tmp_path)
-        assert clean.classes == ["cat", "dog"]
+        clean = data.load("imagenet", root=tmp_path)
+        assert clean.classes == ("cat", "dog")
         assert (clean.size, clean.resize) == ((224, 224), (256, 256))
         assert (clean.description["size"], clean.description["resize"]) == (224, 256)
-        small = data.load_folder("imagenet", root=tmp_path, size=16)
+        small = data.load("imagenet", root=tmp_path, size=16)
         assert (small.size, small.resize) == ((16, 16), None)
-        inner = data.load_folder("imagenet", root=tmp_path, size=16, resize=20)
+        inner = data.load("imagenet", root=tmp_path, size=16, resize=20)
         with Image.open(inner.paths[0]) as image:
             larger = np.asarray(image.resize((20, 20), Image.Resampling.BILINEAR))
         expected = torch.from_numpy(larger[2:18, 2:18] / np.float32(255)).permute(2, 0, 1)
-        assert torch.equal(next(iter(inner))[0][0], expected)
+        assert torch.equal(
+            torch.from_numpy(inner[[0]][0] / np.float32(255)).permute(2, 0, 1), expected
+        )
         corrupt_folder(place, tmp_path / "imagenetc-generated", ["fog"], [5])
-        made = data.load_folder("imagenetc", root=tmp_path, corruption="fog", severity=5)
+        made = data.load("imagenetc", root=tmp_path, corruption="fog", severity=5)
         assert made.description["source"] == "generated"
         assert len(made.paths) == 6
         assert (made.size, made.resize) == ((32, 32), None)  # as the copies are
         (tmp_path / "imagenetc-generated" / "generated.json").unlink()
         (tmp_path / "imagenetc-generated").rename(tmp_path / "imagenetc")
-        found = data.load_folder("imagenetc", root=tmp_path, corruption="fog", severity=5)
+        found = data.load("imagenetc", root=tmp_path, corruption="fog", severity=5)
         assert found.description["source"] == "folder"
         assert (found.size, found.resize) == ((224, 224), None)  # published as crops of that size
         report = check("imagenetc", tmp_path)
         assert report.facts["fog"] == "severity 5"
         assert report.problems == []
-        monkeypatch.setattr(folders, "_N_IMAGENET", 1000)
+        monkeypatch.setitem(data.SETS, "imagenet", replace(data.SETS["imagenet"], n_classes=1000))
         with raises("count_mismatch", BadInput, expected=1000, found=2):
-            data.load_folder("imagenet", root=tmp_path)
-        named = data.load_folder("imagenet", root=tmp_path, classes=["ant", "cat", "dog"])
-        assert sorted({label for _, y in named for label in y.tolist()}) == [1, 2]
+            data.load("imagenet", root=tmp_path)
+        named = data.load("imagenet", root=tmp_path, classes=["ant", "cat", "dog"])
+        assert sorted({label for _, y in data.Batches(named) for label in y.tolist()}) == [1, 2]
 
     def test_unreadable_images_are_counted(self, photos, tmp_path):
         (photos / "cat" / "torn.png").write_bytes((photos / "cat" / "000.png").read_bytes()[:200])
@@ -150,7 +153,7 @@ class TestFolders:
         assert len(report.problems) == 2
 
     def test_mistakes_are_told_apart(self, tmp_path):
-        load, fog = data.load_folder, {"corruption": "fog"}
+        load, fog = data.load, {"corruption": "fog"}
         place = tmp_path / "imagenetc" / "fog" / "1"
         for call, code, more in (
             (lambda: load("image-folder"), "missing_option", {"option": "path"}),
@@ -183,10 +186,10 @@ class TestFolders:
     def test_the_message_says_where_the_set_is_published(self, tmp_path):
         fog = {"corruption": "fog", "severity": 1}
         for call, words in (
-            (lambda: data.load_folder("imagenet", root=tmp_path), "image-net.org"),
+            (lambda: data.load("imagenet", root=tmp_path), "image-net.org"),
             (lambda: check("imagenet", tmp_path), "image-net.org"),
             (
-                lambda: data.load_folder("imagenetc", root=tmp_path, **fog),
+                lambda: data.load("imagenetc", root=tmp_path, **fog),
                 "zenodo.org/records/2235448",
             ),
         ):

@@ -22,11 +22,10 @@ from typer.testing import CliRunner
 from acclimate import data
 from acclimate.cli.data import app
 from acclimate.corruptions import apply, frost, provenance
-from acclimate.data import generate, pypi
+from acclimate.data import check, generate, packages
 from acclimate.data.catalog import SETS
-from acclimate.data.check import check
 from acclimate.data.checksums import FROST_SHA256
-from acclimate.data.folder_copies import corrupt_folder
+from acclimate.data.copies import corrupt_folder
 from acclimate.errors import BadInput, CorruptFile, DownloadFailed
 from tests.codes import raises, warns
 from tests.data.samples import binary_files, make_pair, tiny_entry, write_files, write_tar
@@ -218,7 +217,7 @@ def test_failures_of_pip_are_told_apart(tmp_path, monkeypatch):
             data.get("frost", tmp_path / "other")
         assert data.find_state("frost", tmp_path / "other") == ""
     fake_python(tmp_path / "slow", "exec sleep 60", monkeypatch)
-    monkeypatch.setattr(pypi, "_TIMEOUT", 0.1)
+    monkeypatch.setattr(packages, "_TIMEOUT", 0.1)
     with raises("download_failed", DownloadFailed, **failed) as caught:
         data.get("frost", tmp_path / "other")
     assert isinstance(caught.value.__cause__.__cause__, subprocess.TimeoutExpired)
@@ -360,7 +359,7 @@ def test_copies_of_folders_say_what_they_are_made_of(tmp_path):
         corrupt_folder(photos, out, ["frost", "fog"], [5])
 
     def made_from(name: str) -> str:
-        loaded = data.load_folder(
+        loaded = data.load(
             "imagenetc", path=out, corruption=name, severity=5, classes=["cat", "dog"]
         )
         assert loaded.size == (32, 32)  # as the copies are, not as published

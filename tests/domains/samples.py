@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from acclimate.data.domain_images import ArrayDomain
-from acclimate.data.domains import Domain, DomainSet
+from acclimate.data import ArrayStore, ImageStore
+from acclimate.data.arrays import array_sha256
+from acclimate.data.domains import DomainSet
 from tests.cli_models import CLASSES
 from tests.images import write_images
 
@@ -41,11 +42,13 @@ def names_and_numbers(sentence: str) -> list[str]:
 def make_set(n: int = 20, domains: tuple[str, ...] = DOMAINS) -> DomainSet:
     """Return the like of `make_tree` in memory."""
     draws = np.random.default_rng(7)
-    made: dict[str, Domain] = {}
+    made: dict[str, ImageStore] = {}
     for place, name in enumerate(domains):
         labels = np.arange(n, dtype=np.int64) % len(CLASSES)
         images = draws.integers(0, 60, (n, 8, 8, 3)) + 50 * labels[:, None, None, None]
         images[..., place % 3] += 40
-        made[name] = ArrayDomain(images.clip(0, 255).astype(np.uint8), labels, CLASSES, {})
-    about = {name: domain.description for name, domain in made.items()}
-    return DomainSet("sample", CLASSES, made, {"name": "sample", "domains": about})
+        pixels = images.clip(0, 255).astype(np.uint8)
+        about = {"sha256": array_sha256(pixels), "n": n}
+        made[name] = ArrayStore(pixels, labels, CLASSES, about)
+    told = {name: domain.description for name, domain in made.items()}
+    return DomainSet("sample", CLASSES, made, {"name": "sample", "domains": told})

@@ -14,7 +14,7 @@ import torch
 from acclimate.bench import JobSpec, Preparing, Suite
 from acclimate.bench.folder import JobFolder
 from acclimate.builtin.domains import STYLES
-from acclimate.data.domain_pool import DomainChoice
+from acclimate.data.domain_choice import DomainChoice
 from acclimate.training import DomainSettings, train
 from acclimate.zoo.named import load_named
 from tests.bench.jobs import run_once, stable

@@ -12,7 +12,7 @@ from PIL import Image
 
 from acclimate.bench import Entry, Outcome
 from acclimate.builtin.scene_model import load_scene_model
-from acclimate.data.masks import load_masks
+from acclimate.data import load
 from acclimate.evaluation import Collector, Result
 from acclimate.methods.swr import SwrConfig
 from acclimate.paper import EXPERIMENTS, Settings, reproduce
@@ -174,7 +174,7 @@ def test_the_message_names_the_weights_asked_for_and_how_to_train_them(tmp_path:
 def test_the_picture_shows_the_last_images_as_they_were_predicted(tmp_path: Path) -> None:
     found = reproduce(EXPERIMENTS["fig-s3"], "smoke", tmp_path, n_workers=0)
     picture = np.asarray(Image.open(io.BytesIO((tmp_path / "fig-s3.png").read_bytes())))
-    images = load_masks("builtin-scenes", "test", n=4, corruption="snow")
+    images = load("builtin-scenes", "test", n=4, corruption="snow")
     x, y = images.to_domain().take(torch.randperm(4, generator=torch.Generator().manual_seed(0)))
     with torch.no_grad():
         maps = load_scene_model().double()(x.double())

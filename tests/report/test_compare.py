@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from acclimate.data.domain_pool import DomainChoice
+from acclimate.data.domain_choice import DomainChoice
 from acclimate.report import compare_suites, show_comparison, summarize
 from tests.report.outcomes import HOSTILE, exact, make_outcome, make_provenance
 

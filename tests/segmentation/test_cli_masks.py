@@ -13,8 +13,7 @@ from typer.testing import CliRunner, Result
 import acclimate
 from acclimate.artifact import Artifact
 from acclimate.cli.main import app
-from acclimate.comparison.masks import MaskSource
-from acclimate.data.masks import load_masks
+from acclimate.data import Batches, load
 from acclimate.methods.method import Method
 from acclimate.streams.folder import FolderStream
 from acclimate.streams.predictions import PredictionFile, PredictionFolder, predict_folder
@@ -62,7 +61,7 @@ def test_prepare_takes_masks_where_there_are_some(pairs: Path, tmp_path: Path) -
     result = run("prepare", pairs, *MODEL, "--out", out, "--samples", "5", "--seed", "3")
     assert "5 images, of whose labelled pixels" in result.output
     assert "--out predictions\n" in result.output
-    source = MaskSource(load_masks(str(pairs), "train"), 3)
+    source = Batches(load(str(pairs), "train"), 4, seed=3)
     expected = acclimate.prepare(
         tiny_net(),
         source,

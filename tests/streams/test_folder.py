@@ -9,13 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
+from acclimate.data import open_folder
 from acclimate.functional.inputs import Normalization
 from acclimate.streams import images as images_module
-from acclimate.streams.folder import FolderSource, FolderStream, list_images, read_classes
+from acclimate.streams.folder import FolderStream, list_images, read_classes
 from acclimate.streams.images import common_size, read_image
 from acclimate.zoo.torchvision_door import import_torchvision
 from tests.codes import raises
-from tests.images import write_images
+from tests.images import labelled_batches, write_images
 
 
 def save(path: Path, pixels: np.ndarray | Image.Image, **options: object) -> Path:
@@ -153,12 +154,9 @@ def test_the_crop_is_that_of_torchvision(tmp_path: Path) -> None:
 def test_folders_are_resized_before_the_crop(labelled: Path) -> None:
     path = sorted(labelled.rglob("*.png"))[0]
     expected = read_image(path, (4, 4), (6, 6))
-    for folder in (
-        FolderStream(labelled, size=4, resize=6),
-        FolderSource(labelled, size=4, resize=6),
-    ):
-        batch = next(folder.decode([path]))
-        assert np.array_equal((batch.x[0] * 255).round().byte().permute(1, 2, 0), expected)
+    _, x = next(iter(FolderStream(labelled, size=4, resize=6)))
+    assert np.array_equal((x[0] * 255).round().byte().permute(1, 2, 0), expected)
+    assert np.array_equal(open_folder(labelled, size=4, resize=6)[[0]][0], expected)
     # The outer pixels are cut away, instead of being drawn together.
     assert not np.array_equal(expected, read_image(path, (4, 4)))
     with raises("missing_option", option="size"):
@@ -263,7 +261,7 @@ def test_reading_is_one_batch_ahead_and_no_more(
         asked.append(path)
         return real(path, *sizes)
 
-    monkeypatch.setattr(images_module, "try_read", watched)
+    monkeypatch.setattr("acclimate.streams.folder.try_read", watched)
     stream = FolderStream(labelled, batch_size=4)
     batches = stream.batches()
     next(batches)
@@ -275,8 +273,8 @@ def test_reading_is_one_batch_ahead_and_no_more(
 
 
 def test_a_source_labels_by_folder_and_shows_every_image_once_a_pass(labelled: Path) -> None:
-    source = FolderSource(labelled, batch_size=6)
-    assert source.classes == ["class0", "class1", "class2"]
+    source = labelled_batches(labelled, batch_size=6)
+    assert source.classes == ("class0", "class1", "class2")
     expected = sorted(
         (np.asarray(Image.open(path)).tobytes(), int(path.parent.name[-1]))
         for path in labelled.rglob("*.png")
@@ -291,7 +289,7 @@ def test_a_source_labels_by_folder_and_shows_every_image_once_a_pass(labelled: P
         assert sorted(found) == expected
         orders.append(found)
     assert orders[0] != orders[1]
-    again = FolderSource(labelled, batch_size=6)
+    again = labelled_batches(labelled, batch_size=6)
     for order in orders:
         labels = [int(label) for _, y in again for label in y]
         assert labels == [label for _, label in order]
@@ -299,21 +297,21 @@ def test_a_source_labels_by_folder_and_shows_every_image_once_a_pass(labelled: P
 
 def test_class_names_can_be_given_in_the_order_of_the_logits(labelled: Path) -> None:
     names = ["class2", "absent", "class0", "class1"]
-    source = FolderSource(labelled, batch_size=20, classes=names)
+    source = labelled_batches(labelled, batch_size=20, classes=names)
     _, y = next(iter(source))
     assert torch.bincount(y, minlength=4).tolist() == [6, 0, 7, 7]
     found = ("class0", "class1", "class2")
     with raises("class_mismatch", expected=("class0", "other"), found=found):
-        FolderSource(labelled, classes=["class0", "other"])
+        labelled_batches(labelled, classes=["class0", "other"])
 
 
 def test_folders_without_classes_are_refused(tmp_path: Path) -> None:
     save(tmp_path / "only" / "x.png", noise(0))
     with raises("too_few_classes", expected=2, found=1):
-        FolderSource(tmp_path)
+        labelled_batches(tmp_path)
     save(tmp_path / "loose.png", noise(0))
     with raises("wrong_layout", path=tmp_path):
-        FolderSource(tmp_path)
+        labelled_batches(tmp_path)
 
 
 def test_class_files_are_read_and_checked(tmp_path: Path) -> None:

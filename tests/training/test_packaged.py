@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from acclimate import zoo
-from acclimate.data import LabelledImages, load
+from acclimate.data import ArrayStore, load
 from acclimate.errors import BadInput
 from acclimate.storage import read_file
 from acclimate.training import TrainSettings
@@ -25,7 +25,7 @@ def no_imported_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 
 @pytest.fixture(scope="module")
-def photographs() -> LabelledImages:
+def photographs() -> ArrayStore:
     try:
         return load("cifar10")
     except BadInput as error:
@@ -76,7 +76,7 @@ def test_an_imported_file_comes_before_the_packaged_one(name: str, tmp_path: Pat
 @pytest.mark.data
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_the_stated_error_holds(name: str, photographs: LabelledImages) -> None:
+def test_the_stated_error_holds(name: str, photographs: ArrayStore) -> None:
     model = zoo.load(name).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     n_right = 0
     with torch.inference_mode():

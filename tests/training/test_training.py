@@ -18,14 +18,14 @@ from PIL import Image
 from torch import Tensor, nn
 
 from acclimate import zoo
-from acclimate.data.catalog import SETS
+from acclimate.data import SETS, load
 from acclimate.errors import AcclimateError, BadInput, InvalidConfig
 from acclimate.functional.augmix import shift_and_flip
 from acclimate.functional.rng import generator_at, seed_of
 from acclimate.storage import read_file
 from acclimate.training import CrossEntropy, Objective, TrainSettings, train
 from acclimate.training.checkpoint import log_path
-from acclimate.training.sets import FolderSet, load_sets
+from acclimate.training.sets import load_sets
 from acclimate.training.settings import learning_rate
 from acclimate.training.trainer import batch_order
 from acclimate.zoo.catalog import CATALOG
@@ -370,7 +370,7 @@ def test_folders_without_splits_and_unreadable_images(tmp_path: Path) -> None:
     with warns("unreadable_images", paths=(broken,)):
         result = train(make_settings(plain, size=8, epochs=1), tmp_path / "a.safetensors", **CPU)
     assert result.error is None
-    few = FolderSet(photos / "test", n=6)
+    few = load("image-folder", "test", path=photos, n=6)
     assert len(few) == 6
     assert next(few.batches([torch.arange(6)]))[1].tolist() == [0, 0, 1, 2, 2, 3]
 

@@ -51,8 +51,8 @@ from acclimate.bench.schedule import (
 from acclimate.bench.sink import FolderSink, Known, Place
 from acclimate.bench.spec import JobSpec
 from acclimate.bench.store import ARTIFACTS, SUITE, Store
-from acclimate.comparison import ArraySource, Data
-from acclimate.data import SETS
+from acclimate.comparison import Data
+from acclimate.data import SETS, ArrayStore
 from acclimate.data.places import VARIABLE
 from acclimate.errors import AcclimateError, BadInput, MissingExtra
 from acclimate.process import limit_threads, share_threads, tune_process
@@ -405,7 +405,7 @@ class Assets:
 
         def load() -> tuple[Any, Sequence[str]]:
             batches, classes = self._materials.open_source(spec, self._materials.load_data(spec))
-            if not isinstance(batches, ArraySource):
+            if not isinstance(getattr(batches, "store", None), ArrayStore):
                 raise BadInput(
                     "not_found",
                     "The node that should prepare an artifact does not have the folder "
@@ -547,7 +547,7 @@ class NodeMaterials(Materials):
         return replace(spec, weights=paths[spec.weights], prepare=how)
 
     def read_data(self, spec: JobSpec) -> Data:
-        if spec.data in SETS and SETS[spec.data].kind == "made":
+        if spec.data in SETS and SETS[spec.data].is_generated:
             return super().read_data(spec)
         try:
             own = super().read_data(spec)

@@ -169,14 +169,14 @@ def _hold_out(spec: JobSpec) -> JobSpec:
 
 def _stay_at_home(spec: JobSpec) -> JobSpec:
     known = SETS.get(spec.data)
-    if known is None or known.kind == "folder":
+    if known is None or (known.is_files and not (known.has_domains or known.has_masks)):
         raise BadInput(
             "no_clean_images",
             f"No clean images of the training domain are known for {spec.data}. Use another rule, "
             "or a data set of the catalog.",
             name=spec.data,
         )
-    return replace(spec, data=known.clean or spec.data, corruptions=None, severities=(5,))
+    return replace(spec, data=getattr(known, "clean", spec.data), corruptions=None, severities=(5,))
 
 
 def _leave_out(spec: JobSpec) -> JobSpec:

@@ -23,7 +23,7 @@ from acclimate.comparison import (
     find_needs,
 )
 from acclimate.data import SETS
-from acclimate.data.domain_pool import DomainChoice
+from acclimate.data.domain_choice import DomainChoice
 from acclimate.errors import BadInput, InvalidConfig, did_you_mean
 from acclimate.functional.pixels import IGNORE_LABEL
 from acclimate.functional.precision import SpeedName
@@ -191,7 +191,7 @@ class JobSpec:
 
     def get_protocol(self) -> Protocol:
         """Return how the stream is run."""
-        is_folder = self.data not in SETS or SETS[self.data].kind in ("folder", "domains", "masks")
+        is_folder = self.data not in SETS or SETS[self.data].is_files
         usual = {"order": "shuffled"} if is_folder else {}
         if "order" in self.protocol and self.protocol.get("stream") in OWN_ORDERS:
             raise BadInput(

@@ -19,8 +19,8 @@ def find_images_folder(folder: Path) -> Path:
     Raises:
         BadInput: There are masks, and it cannot be told which images are meant.
     """
-    from acclimate.data.masks.specs import MASK_SETS
-    from acclimate.data.masks.tree import guess_set, list_splits
+    from acclimate.data import SETS
+    from acclimate.data.masks import MaskSet, guess_set
 
     layout = guess_set(folder)
     if layout is None:
@@ -32,9 +32,11 @@ def find_images_folder(folder: Path) -> Path:
         return images
     if layout == "cityscapes" and not (folder / "gtFine").is_dir():
         return folder
-    splits = list_splits(folder, MASK_SETS[layout])
-    places = {"cityscapes": "leftImg8bit/{}", "camvid": "{}"}
-    paths = [folder / places.get(layout, "{}/images").format(split) for split in splits]
+    entry = SETS[layout]
+    paths = []
+    if isinstance(entry, MaskSet):
+        splits = entry.layout.list_splits(folder, entry.splits)
+        paths = [folder / entry.layout.images.format(split=split) for split in splits]
     named = f": {' or '.join(map(str, paths))}" if paths else " alone"
     raise BadInput(
         "wrong_layout",

@@ -19,7 +19,7 @@ from acclimate.cli.terminal import (
 from acclimate.errors import BadInput
 
 if TYPE_CHECKING:
-    from acclimate.data.catalog import DataSet
+    from acclimate.data import DataSet
 
 app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
 
@@ -121,7 +121,7 @@ def check(
 
     Example: `acclimate data check image-folder --dir photos`
     """
-    from acclimate.data.check import check as check_set
+    from acclimate.data import check as check_set
 
     with show_warnings(), show_progress() as progress:
         report = check_set(name, data_dir, folder, progress, ignore_label)
@@ -206,127 +206,60 @@ def corrupt(
 
     Example: `acclimate data corrupt cifar10 --severity 5 --name fog`
     """
-    from acclimate.comparison.masks import find_split, has_masks
-    from acclimate.corruptions.frost import PROCEDURAL, frost_from
+    from acclimate.corruptions.frost import PROCEDURAL
     from acclimate.data import SETS, data_root
     from acclimate.data import corrupt as corrupt_set
-    from acclimate.data.corruptor import choose_corruptions
-    from acclimate.data.ledger import has_procedural_frost, read_ledger
+    from acclimate.data.copies import FolderCounts
+    from acclimate.data.datasets import find_set
+    from acclimate.data.generate import has_procedural_frost, read_manifest
 
-    root = data_root(data_dir)
-    names, severities = choose_corruptions(name or None), severity or [5]
-    n_workers = workers if workers is not None else os.cpu_count() or 1
-    if has_masks(what):
-        if size is not None or resize is not None:
-            raise BadInput(
-                "not_applicable",
-                f"The options --size and --resize do not apply to images with masks, which {what} "
-                "has. Remove them.",
-                option="resize" if size is None else "size",
-            )
-        chosen = split or find_split(what, ("val",), root)
-        ignored = 255 if ignore_label is None else ignore_label
-        _corrupt_masks(what, names, severities, out, chosen, ignored, seed, n_workers, root)
-        return
-    if split is not None or ignore_label is not None:
-        flag = "--ignore-label" if split is None else "--split"
-        raise BadInput(
-            "not_applicable",
-            f"The option {flag} applies only to images with masks; {what} has none. Remove it.",
-            option="ignore_label" if split is None else "split",
-        )
-    if what in SETS and SETS[what].kind != "folder":
-        if size is not None or resize is not None:
-            option = "resize" if size is None else "size"
-            raise BadInput(
-                "not_applicable",
-                f"The option --{option} applies only to folders of images; {what} has a fixed "
-                "size. Remove it.",
-                option=option,
-            )
-        with show_warnings(), show_progress() as progress:
-            place = corrupt_set(
-                what, names, severities, root, out, seed, n_workers, progress, _note
-            )
-        frost = has_procedural_frost(read_ledger(place) or {"blocks": {}})
-        source_text = f"generated, {PROCEDURAL}" if frost else "generated"
-        get_console().print(make_facts(what, {"place": str(place), "source": source_text}))
-        return
-    source = _find_source(what, root)
-    target = out if out is not None or what != "imagenet" else root / "imagenetc-generated"
-    if target is None:
-        raise BadInput(
-            "missing_option",
-            "Expected a folder for the copies, found none. Pass one with --out.",
-            option="out",
-        )
-    from acclimate.data.folder_copies import corrupt_folder
-
-    if what == "imagenet" and size is None:
-        size, resize = SETS[what].size, SETS[what].resize if resize is None else resize
-    with show_warnings(), show_progress() as progress, frost_from(root):
-        counts = corrupt_folder(
-            source, target, names, severities, seed, size, n_workers, progress, _note, resize
-        )
-    show_unreadable(counts.unreadable)
-    facts = {
-        "place": str(target),
-        "written": f"{counts.n_written:,}",
-        "there already": f"{counts.n_present:,}",
-        "unreadable": f"{len(counts.unreadable):,}",
-    }
-    get_console().print(make_facts(what, facts))
-
-
-def _corrupt_masks(
-    what: str,
-    names: list[str],
-    severities: list[int],
-    out: Path | None,
-    split: str | None,
-    ignore_label: int,
-    seed: int,
-    workers: int,
-    root: Path,
-) -> None:
-    from acclimate.data.masks.copies import corrupt_masks
-
-    if out is None:
-        raise BadInput(
-            "missing_option",
-            "Expected a folder for the copies, found none. Pass one with --out.",
-            option="out",
-        )
-    with show_warnings(), show_progress() as progress:
-        n = corrupt_masks(
-            *(what, out, names, severities, split),
-            root=root,
-            seed=seed,
-            workers=workers,
-            progress=progress,
-            notify=_note,
-            ignore_label=ignore_label,
-        )
-    get_console().print(make_facts(what, {"place": str(out), "written": f"{n:,}"}))
-
-
-def _find_source(what: str, root: Path) -> Path:
-    from acclimate.data import SETS
-
-    if what == "imagenet":
-        from acclimate.data.catalog import get_set
-        from acclimate.data.folders import find_folder
-
-        return find_folder(get_set("imagenet"), root)
-    if not Path(what).is_dir():
+    if what not in SETS and not Path(what).is_dir():
         raise BadInput(
             "unknown_name",
             f"{what} is neither a data set that can be corrupted nor a folder of images.",
             kind="data set",
             name=what,
-            known=("imagenet", *(name for name, own in SETS.items() if own.kind != "folder")),
+            known=tuple(SETS),
         )
-    return Path(what)
+    entry, _ = find_set(what)
+    options = {"size": size, "resize": resize, "split": split, "ignore_label": ignore_label}
+    given = {option: value for option, value in options.items() if value is not None}
+    known = ("split", "ignore_label") if entry.has_masks else ("size", "resize")
+    for option in given:
+        if option not in known or not entry.is_files:
+            raise BadInput(
+                "not_applicable",
+                f"The option --{option.replace('_', '-')} does not apply to {what}: size and "
+                "resize are for folders of images, split and ignore-label for images with masks. "
+                "Remove it.",
+                option=option,
+            )
+    with show_warnings(), show_progress() as progress:
+        made = corrupt_set(
+            what,
+            name or None,
+            severity or [5],
+            data_dir,
+            out,
+            seed,
+            workers if workers is not None else os.cpu_count() or 1,
+            progress,
+            _note,
+            **given,
+        )
+    if not isinstance(made, FolderCounts):
+        frost = has_procedural_frost(read_manifest(made) or {"blocks": {}})
+        source = f"generated, {PROCEDURAL}" if frost else "generated"
+        get_console().print(make_facts(what, {"place": str(made), "source": source}))
+        return
+    show_unreadable(made.unreadable)
+    facts = {
+        "place": str(out or data_root(data_dir) / f"{what}c-generated"),
+        "written": f"{made.n_written:,}",
+        "there already": f"{made.n_present:,}",
+        "unreadable": f"{len(made.unreadable):,}",
+    }
+    get_console().print(make_facts(what, facts))
 
 
 def _note(text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from acclimate.artifact import Artifact
+    from acclimate.data import Batches
     from acclimate.functional.inputs import Normalization
 
 #: Images of a folder of classes in a batch.
-BATCH = 128
 
 
 def prepare(
@@ -120,7 +120,7 @@ def prepare(
     inputs = {"--weights": weights, "--contrast-head": contrast_head, "--classes": classes}
     refuse_same_file({"--out": out}, inputs)
     _check_place(out, force)
-    from acclimate.comparison.masks import has_masks
+    from acclimate.data.masks import has_masks
     from acclimate.introspect import ModelInfo
     from acclimate.parts import Contrast, Penalty, Prototypes
     from acclimate.preparation import choose_parts
@@ -164,7 +164,7 @@ def prepare(
             progress=progress,
         )
     artifact.save(out)
-    show_unreadable(getattr(data, "unreadable", {}))
+    show_unreadable(data.unreadable)
     console = get_console()
     console.print(make_facts("Prepared", _facts(artifact, out, time.perf_counter() - began)))
     command = ["acclimate", "adapt", "IMAGES_DIR", "--model", model]
@@ -182,39 +182,23 @@ def _open_source(
     batch_size: int | None,
     root: Path | None,
     **options: Any,
-) -> tuple[Iterable[Any], Sequence[str]]:
+) -> tuple[Batches, Sequence[str]]:
     """Return labelled batches, with masks where the source has them, and the names of classes."""
-    from acclimate.comparison.masks import BATCH as MASK_BATCH
-    from acclimate.comparison.masks import has_masks, open_source
-    from acclimate.streams.folder import FolderSource
+    from acclimate.data.loading import open_source
 
-    if batch_size is not None and batch_size < 1:
-        raise BadInput(
-            "out_of_range",
-            f"Expected a batch size of at least 1, found {batch_size}.",
-            option="batch_size",
-            found=batch_size,
-        )
-    if has_masks(str(source)):
-        together = MASK_BATCH if batch_size is None else batch_size
-        return open_source(str(source), seed, normalization, root, together, **options)
-    if "ignore_label" in options:
-        raise BadInput(
-            "not_applicable",
-            f"The option --ignore-label applies only to data with masks; {source} has none. "
-            "Remove it.",
-            option="ignore_label",
-        )
-    together = BATCH if batch_size is None else batch_size
-    folder = FolderSource(
-        source, batch_size=together, normalization=normalization, seed=seed, **options
+    batches = open_source(
+        *(str(source), root),
+        seed=seed,
+        batch_size=batch_size,
+        normalization=normalization,
+        **options,
     )
-    return folder, folder.classes
+    return batches, batches.classes
 
 
 def _check_names(
     net: nn.Module,
-    data: Iterable[Any],
+    data: Batches,
     names: Sequence[str],
     source: Path,
     logits_at: str | int | None,
@@ -223,17 +207,10 @@ def _check_names(
     from acclimate.data.classes import shorten_classes
     from acclimate.forward import get_logits
     from acclimate.introspect import try_forward
-    from acclimate.streams.folder import FolderSource
 
-    # Each pass over a folder has an order of its own: this look must not count as one.
-    if isinstance(data, FolderSource):
-        x, empty = (
-            next(data.decode(data.paths)).x,
-            "; a class without images may be an empty folder",
-        )
-    else:
-        x, empty = next(iter(data))[0], ""
-    x = x[:2].to(next(net.parameters(), x).device)
+    empty = "" if data.has_masks else "; a class without images may be an empty folder"
+    x = data.peek()[:2]
+    x = x.to(next(net.parameters(), x).device)
     n_logits = get_logits(try_forward(net, x), logits_at).shape[1]
     if n_logits != len(names):
         raise BadInput(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from acclimate.comparison.configs import ALL, choose_methods, find_unsuitable, make_configs
-from acclimate.comparison.data import Data, Request
-from acclimate.comparison.domains import load_data
 from acclimate.comparison.job import Job, check_job, run_job
 from acclimate.comparison.ledger import Ledger
 from acclimate.comparison.protocol import ORDERS, OWN_ORDERS, RESET_EACH, STREAMS, Protocol
@@ -18,13 +16,8 @@ from acclimate.comparison.run import (
     compare,
     iter_compare,
 )
-from acclimate.comparison.source import (
-    GUARDED,
-    ArraySource,
-    Preparation,
-    check_source,
-    find_needs,
-)
+from acclimate.data.loading import GUARDED, Preparation, check_source, find_needs, load_data
+from acclimate.data.request import Data, Request
 
 __all__ = [
     "ALL",
@@ -33,7 +26,6 @@ __all__ = [
     "OWN_ORDERS",
     "RESET_EACH",
     "STREAMS",
-    "ArraySource",
     "Comparison",
     "Data",
     "Finished",

@@ -14,12 +14,12 @@ from torch import nn
 
 from acclimate.artifact import Artifact
 from acclimate.comparison.configs import find_unsuitable
-from acclimate.comparison.data import Data
 from acclimate.comparison.ledger import Key, Ledger, Part
 from acclimate.comparison.protocol import Protocol
 from acclimate.comparison.result import Comparison, Run
 from acclimate.comparison.run import Finished, Unit, Wrapping, iter_compare
-from acclimate.comparison.source import Preparation
+from acclimate.data.loading import Preparation
+from acclimate.data.request import Data
 from acclimate.errors import AcclimateError, AcclimateWarning, BadInput, UnsuitableModel
 from acclimate.evaluation import Result
 from acclimate.forward import get_logits

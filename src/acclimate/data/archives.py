@@ -1,19 +1,43 @@
-"""Files inside a folder or an archive, looked up by their own name, never extracted by path."""
+"""Files inside a folder or an archive, looked up by their own name, never extracted by path.
+
+Archives come from anywhere: numbers of files and expanded bytes are limited, only regular files
+are read, and every failure is one error, `CorruptFile`.
+"""
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
+import lzma
+import struct
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 from acclimate.errors import BadInput, CorruptFile
 
-# The last is what zipfile raises on a member that is encrypted or packed in an unknown way.
-_BROKEN = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError, RuntimeError)
+#: Largest number of files in an archive.
+MAX_FILES = 1_000_000
+#: Largest number of expanded bytes for each byte of an archive, and besides.
+MAX_RATIO, MAX_EXTRA = 100, 1 << 26
+#: Largest number of bytes of a name that a file gets.
+MAX_NAME = 200
+
+# What the readers of archives raise on damaged content. RuntimeError is that of zipfile on a member
+# that is encrypted or packed in an unknown way.
+_BROKEN = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(EOFError, OSError, ValueError, LookupError, OverflowError, MemoryError, RuntimeError),
+)
+_OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
+
+#: Path inside the archive, and the file opened for reading.
+Member = tuple[PurePosixPath, IO[bytes]]
 
 
 def list_names(source: Path) -> set[str]:
@@ -21,94 +45,57 @@ def list_names(source: Path) -> set[str]:
 
     Raises:
         BadInput: There is nothing at that path.
-        CorruptFile: It is a file, but no whole archive.
+        CorruptFile: It is a file, but no complete archive, or it exceeds a limit.
     """
-    if source.is_dir():
-        return {path.name for path in source.rglob("*") if path.is_file()}
-    if _is_zip(source):
-        with guard_reading(source), zipfile.ZipFile(source) as archive:
-            return {PurePosixPath(name).name for name in archive.namelist()}
-    with _open_tar(source) as tar:
-        return {PurePosixPath(member.name).name for member in tar if member.isfile()}
+    return {path.name for path, _ in iter_paths(source)}
 
 
 def iter_files(source: Path, wanted: Collection[str]) -> Iterator[tuple[str, IO[bytes]]]:
     """Yield each wanted file once, by name, opened for reading, in the order they lie there."""
     left = set(wanted)
-    if source.is_dir():
-        for path in sorted(path for path in source.rglob("*") if path.is_file()):
-            if path.name in left:
-                left.discard(path.name)
-                with path.open("rb") as file:
-                    yield path.name, file
-        return
-    if _is_zip(source):
-        with guard_reading(source), zipfile.ZipFile(source) as archive:
-            for full in archive.namelist():
-                name = PurePosixPath(full).name
-                if name in left:
-                    left.discard(name)
-                    with archive.open(full) as file:
-                        yield name, file
-        return
-    with _open_tar(source) as tar:
-        for member in tar:
-            name = PurePosixPath(member.name).name
-            content = tar.extractfile(member) if member.isfile() and name in left else None
-            if content is not None:
-                left.discard(name)
-                with content:
-                    yield name, content
+    for path, file in iter_paths(source):
+        if path.name in left:
+            left.discard(path.name)
+            yield path.name, file
 
 
-def iter_paths(source: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
+def iter_paths(source: Path) -> Iterator[Member]:
     """Yield every file with its path inside a folder, a tar or a zip archive, opened for reading.
 
-    The paths are what the archive says and must not be written to as they stand.
+    The paths are what the archive says and must not be written to as they are.
     """
     if source.is_dir():
         for path in sorted(path for path in source.rglob("*") if path.is_file()):
             with path.open("rb") as file:
                 yield PurePosixPath(path.relative_to(source).as_posix()), file
-        return
-    if _is_zip(source):
-        with guard_reading(source), zipfile.ZipFile(source) as archive:
-            for member in archive.infolist():
-                if not member.is_dir():
-                    with archive.open(member) as file:
-                        yield PurePosixPath(member.filename), file
-        return
-    with _open_tar(source) as tar:
-        for entry in tar:
-            content = tar.extractfile(entry) if entry.isfile() else None
-            if content is not None:
-                with content:
-                    yield PurePosixPath(entry.name), content
+    elif not source.is_file():
+        raise BadInput("not_found", f"{source} does not exist. Check the path.", path=source)
+    else:
+        with guard_reading(source):
+            yield from _iter_zip(source) if _is_zip(source) else _iter_tar(source)
+
+
+def read_member(file: IO[bytes], largest: int, source: Path) -> bytes:
+    """Return the content of a file of an archive, if it is not larger than allowed.
+
+    Raises:
+        CorruptFile: It is larger, or damaged.
+    """
+    with guard_reading(source):
+        content = file.read(largest + 1)
+    if len(content) > largest:
+        raise _exceeded(source, f"a file of more than {largest:,} bytes")
+    return content
 
 
 def is_plain(name: str) -> bool:
-    """Say whether a name of an archive can be a file's without leading anywhere else.
+    """Return whether a name of an archive can be a file's without leading anywhere else.
 
-    >>> is_plain("cat.jpg"), is_plain(".."), is_plain("C:cat.jpg")
-    (True, False, False)
+    >>> is_plain("cat.jpg"), is_plain(".."), is_plain("C:cat.jpg"), is_plain("x" * 300)
+    (True, False, False, False)
     """
-    return not name.startswith(".") and not set(name) & set('/\\:\0<>|"?*')
-
-
-@contextmanager
-def _open_tar(source: Path) -> Iterator[tarfile.TarFile]:
-    if not source.is_file():
-        raise BadInput("not_found", f"{source} does not exist. Check the path.", path=source)
-    with guard_reading(source), tarfile.open(source) as archive:
-        yield archive
-
-
-def _is_zip(source: Path) -> bool:
-    # Not `zipfile.is_zipfile`, which takes a tar archive for one when there is one in it.
-    if not source.is_file():
-        return False
-    with source.open("rb") as file:
-        return file.read(4) == b"PK\x03\x04"
+    is_short = 0 < len(name.encode("utf-8", "surrogateescape")) <= MAX_NAME
+    return is_short and not name.startswith(".") and not set(name) & set('/\\:\0<>|"?*')
 
 
 @contextmanager
@@ -116,6 +103,8 @@ def guard_reading(source: Path) -> Iterator[None]:
     """Raise `CorruptFile` for whatever goes wrong while an archive or a file of it is read."""
     try:
         yield
+    except (BadInput, CorruptFile):
+        raise
     except _BROKEN as error:
         kind = "zip" if _is_zip(source) else "tar"
         raise CorruptFile(
@@ -124,3 +113,74 @@ def guard_reading(source: Path) -> Iterator[None]:
             "modified. Download it again.",
             path=source,
         ) from error
+
+
+def _iter_zip(source: Path) -> Iterator[Member]:
+    with zipfile.ZipFile(source) as archive:
+        members = [member for member in archive.infolist() if not member.is_dir()]
+        _check_count(source, len(members))
+        total, limit = sum(member.file_size for member in members), _limit(source)
+        if total > limit:
+            raise _exceeded(source, f"{total:,} expanded bytes, more than {limit:,}")
+        for member in members:
+            with archive.open(member) as file:
+                yield PurePosixPath(member.filename), file
+
+
+def _iter_tar(source: Path) -> Iterator[Member]:
+    with source.open("rb") as raw:
+        start = raw.read(8)
+        raw.seek(0)
+        opener = next((o for magic, o in _OPENERS.items() if start.startswith(magic)), None)
+        arguments: dict[str, Any] = {"mode": "r:", "fileobj": raw}
+        if opener is not None:
+            arguments = {"mode": "r|", "fileobj": _Limited(opener(raw), source)}
+        with tarfile.open(**arguments) as archive:
+            for number, member in enumerate(archive):
+                _check_count(source, number)
+                content = archive.extractfile(member) if member.isfile() else None
+                if content is not None:
+                    with content:
+                        yield PurePosixPath(member.name), content
+        if opener is not None:  # a file that is cut after the last member is damaged, too
+            while arguments["fileobj"].read(1 << 20):
+                pass
+
+
+class _Limited(io.RawIOBase):
+    """An expanded archive, up to the limit of its size."""
+
+    def __init__(self, file: IO[bytes], source: Path) -> None:
+        self._file, self._source = file, source
+        self._left = _limit(source)
+
+    def read(self, size: int = -1) -> bytes:
+        content = self._file.read(size)
+        self._left -= len(content)
+        if self._left < 0:
+            raise _exceeded(self._source, f"more than {_limit(self._source):,} expanded bytes")
+        return content
+
+
+def _limit(source: Path) -> int:
+    return MAX_EXTRA + MAX_RATIO * source.stat().st_size
+
+
+def _check_count(source: Path, n: int) -> None:
+    if n > MAX_FILES:
+        raise _exceeded(source, f"more than {MAX_FILES:,} files")
+
+
+def _exceeded(source: Path, what: str) -> CorruptFile:
+    return CorruptFile(
+        "unsafe_file",
+        f"{source} contains {what}. No published data set does; the archive may be made to fill "
+        "memory or disk. Unpack it by hand if you trust it, and pass the folder.",
+        path=source,
+    )
+
+
+def _is_zip(source: Path) -> bool:
+    # Not `zipfile.is_zipfile`, which takes a tar archive for one when there is one in it.
+    with source.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +22,6 @@ CARD = "card.json"
 
 _CHUNK = 1 << 22
 _N_THREADS = 4
-
-
-@dataclass(frozen=True)
-class LabelledImages:
-    """Images with their labels, and where they came from.
-
-    Attributes:
-        images: Shape (n, height, width, 3); memory-mapped where it lies on disk.
-        labels: Class numbers.
-        classes: Names in the order of the class numbers.
-        description: What a result must say of its data; can be written as JSON.
-    """
-
-    images: Pixels
-    labels: Labels
-    classes: tuple[str, ...]
-    description: dict[str, Any]
-
-    def __len__(self) -> int:
-        """Return the number of images."""
-        return len(self.images)
 
 
 def array_sha256(array: npt.NDArray[Any]) -> str:
@@ -87,7 +65,9 @@ def files_sha256(files: Iterable[tuple[str, Sequence[Path]]]) -> str:
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:
     """Write an array as .npy and force it to the disk."""
-    with path.open("wb") as file:
+    from acclimate.storage import guard_writing
+
+    with guard_writing(path), path.open("wb") as file:
         np.save(file, array, allow_pickle=False)
         file.flush()
         os.fsync(file.fileno())
@@ -157,9 +137,15 @@ def open_pair(images: Path, labels: Path, remedy: str) -> tuple[Pixels, Labels]:
 
 def write_card(folder: Path, card: Mapping[str, Any]) -> None:
     """Write what is known of a set beside it."""
+    write_json(folder / CARD, card)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a JSON object in one step, and return it."""
     from acclimate.storage import write_atomically
 
-    write_atomically(folder / CARD, (json.dumps(card, indent=2) + "\n").encode())
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+    return dict(content)
 
 
 def read_card(path: Path, remedy: str, *keys: str) -> dict[str, Any]:

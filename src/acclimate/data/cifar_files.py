@@ -10,53 +10,69 @@ from __future__ import annotations
 
 import json
 import pickletools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from acclimate.data.archives import iter_files, list_names
+from acclimate.data.archives import iter_files, list_names, read_member
 from acclimate.data.arrays import Labels, Pixels, array_sha256
-from acclimate.data.catalog import DataSet
 from acclimate.decode import decode_image
 from acclimate.errors import BadInput, CorruptFile
 
 SIDE = 32
 _PIXELS = 3 * SIDE * SIDE
+_LARGEST = 1 << 28  # bytes of a file; published are at most 154 million
 
 Pair = tuple[Pixels, Labels]
 _NO_LABELS: Labels = np.zeros(0, np.int64)
 
 
-def read_published(source: Path, entry: DataSet) -> dict[str, Pair]:
+@dataclass(frozen=True)
+class Split:
+    """Size and content of a split: SHA-256 of pixels (n, 32, 32, 3) and of int64 labels."""
+
+    n: int
+    images: str
+    labels: str
+
+
+def read_published(source: Path, name: str, splits: Mapping[str, Split]) -> dict[str, Pair]:
     """Return images and labels by split from an archive or folder of any published form.
+
+    Args:
+        source: The archive or folder.
+        name: Of the data set.
+        splits: What the arrays must be.
 
     Raises:
         BadInput: It holds none of the forms.
         CorruptFile: It is damaged, or its content is not that of the published set.
     """
     names = list_names(source)
-    forms = _forms(entry.name)
+    forms = _forms(name)
     for form in forms:
-        wanted = [name for members in form.values() for name in members]
+        wanted = [own for members in form.values() for own in members]
         if names.issuperset(wanted):
             break
     else:
-        lists = "; or ".join(", ".join(name for m in form.values() for name in m) for form in forms)
+        lists = "; or ".join(", ".join(own for m in form.values() for own in m) for form in forms)
         raise BadInput(
             "wrong_archive",
-            f"{source} does not contain {entry.name}: expected the files {lists}; found "
+            f"{source} does not contain {name}: expected the files {lists}; found "
             f"{', '.join(sorted(names)[:8]) or 'none'}. Pass the archive as published.",
             path=source,
         )
     parts = {
-        name: _parse(entry.name, name, file.read()) for name, file in iter_files(source, wanted)
+        own: _parse(name, own, read_member(file, _LARGEST, source))
+        for own, file in iter_files(source, wanted)
     }
     found = {}
     for split, members in form.items():
-        images = np.concatenate([parts[name][0] for name in members])
-        labels = np.concatenate([parts[name][1] for name in members])
-        _check(source, entry, split, images, labels)
+        images = np.concatenate([parts[own][0] for own in members])
+        labels = np.concatenate([parts[own][1] for own in members])
+        _check(source, name, splits[split], split, images, labels)
         found[split] = images, labels
     return found
 
@@ -133,12 +149,13 @@ def _parse_json(content: bytes) -> Labels:
     return labels.astype(np.int64)
 
 
-def _check(source: Path, entry: DataSet, split: str, images: Pixels, labels: Labels) -> None:
-    expected = entry.splits[split]
+def _check(
+    source: Path, name: str, expected: Split, split: str, images: Pixels, labels: Labels
+) -> None:
     if len(images) != expected.n or len(labels) != expected.n:
         raise CorruptFile(
             "wrong_length",
-            f"Expected {expected.n} images and labels in the {split} split of {entry.name}, found "
+            f"Expected {expected.n} images and labels in the {split} split of {name}, found "
             f"{len(images)} and {len(labels)} in {source}. Pass the archive as published.",
             path=source,
             expected=expected.n,
@@ -152,6 +169,6 @@ def _check(source: Path, entry: DataSet, split: str, images: Pixels, labels: Lab
             raise CorruptFile(
                 "wrong_checksum",
                 f"The {what} of the {split} split in {source} differ from the published "
-                f"{entry.name} (their SHA-256 differs). Pass the archive as published.",
+                f"{name} (their SHA-256 differs). Pass the archive as published.",
                 path=source,
             )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
+import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from acclimate.corruptions import BENCHMARK, CORRUPTIONS, HELD_OUT, Pixels, apply
-from acclimate.corruptions.frost import without_warning
+from acclimate.corruptions import BENCHMARK, CORRUPTIONS, HELD_OUT, Pixels, apply, provenance
+from acclimate.corruptions.frost import frost_from, without_warning
 from acclimate.errors import BadInput, did_you_mean
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -79,45 +81,59 @@ def find_recipe(name: str, severity: int, shape: tuple[int, ...]) -> str:
     return hashlib.sha256(spoiled.tobytes()).hexdigest()[:16]
 
 
-def corrupt_file(
-    source: Path,
-    target: Path,
-    name: str,
-    severity: int,
-    seed: int,
-    start: int,
-    size: int | None,
-    resize: int | None = None,
-) -> str | None:
-    """Write a corrupted copy of an image file as PNG; return the reason if it cannot be read.
+@dataclass(frozen=True)
+class Shift:
+    """A corruption of images that are read from files.
+
+    Attributes:
+        corruption: One of `acclimate.corruptions.CORRUPTIONS`.
+        severity: 1 to 5.
+        seed: Of the random draws, which depend on it and the name of the image alone.
+        root: Of all data, where photographs of frost are looked for besides the usual places.
+    """
+
+    corruption: str
+    severity: int = 5
+    seed: int = 0
+    root: Path | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a result must say about it."""
+        with frost_from(self.root):
+            made_from = provenance(self.corruption)
+        return {
+            "corruption": self.corruption,
+            "severity": self.severity,
+            "corruption_seed": self.seed,
+            "made_from": made_from,
+        }
+
+
+def corrupt_image(image: Pixels, name: str, shift: Shift) -> Pixels:
+    """Return a corrupted copy; lengths in pixels follow the size of the image.
 
     Args:
-        source: Any image file.
-        target: Ends in .png; its folder is made.
-        name: Of the corruption.
-        severity: 1 to 5.
-        seed: Of the random draws.
-        start: Place of the image in its set.
-        size: Side of the square to cut out of the centre; None keeps the image as it is.
-        resize: What its shorter side is brought to before; None for `size` itself.
+        image: (height, width, 3).
+        name: Of the image in its set, which its random draws depend on.
+        shift: What is done.
     """
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+    place = int.from_bytes(digest[:8], "little") >> 1
+    # Here, for what is set around a thread or a process is not set in it.
+    with frost_from(shift.root):
+        spoiled = apply(
+            image[None], shift.corruption, shift.severity, shift.seed, place, scale=True
+        )
+    return spoiled.reshape(image.shape)
+
+
+def write_png(path: Path, image: Pixels) -> None:
+    """Write an image in one step; its folder is made."""
     from PIL import Image
 
-    from acclimate.streams.images import common_size, try_read
+    from acclimate.storage import write_atomically
 
-    try:
-        shape = common_size([source]) if size is None else (size, size)
-    except BadInput:  # which speaks of a whole folder
-        return "its header is damaged"
-    pixels = try_read(source, shape, None if resize is None else (resize, resize))
-    if isinstance(pixels, str):
-        return pixels
-    spoiled = corrupt_block(pixels[None], name, severity, seed, start)[0]
-    target.parent.mkdir(parents=True, exist_ok=True)
-    neighbour = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    try:
-        Image.fromarray(spoiled).save(neighbour, "PNG")
-        neighbour.replace(target)
-    finally:
-        neighbour.unlink(missing_ok=True)
-    return None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = io.BytesIO()
+    Image.fromarray(image).save(content, "PNG")
+    write_atomically(path, content.getvalue(), sync=False)

@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
+import unicodedata
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from acclimate.data.domain_sets import DOMAIN_SETS, DomainSpec, normalize_name
-from acclimate.errors import AcclimateWarning, BadInput, did_you_mean
+from acclimate.data.layouts import list_folders
+from acclimate.errors import AcclimateWarning, did_you_mean
 from acclimate.streams.images import find_images
 
 _LAYOUT = "Expected images as <domain>/<class>/<image>."
+
+
+class Published(Protocol):
+    """What is published of a set of domains: names, numbers of images by domain, classes."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def domains(self) -> Mapping[str, int]: ...
+
+    @property
+    def n_classes(self) -> int: ...
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+
+def normalize_name(name: str) -> str:
+    """Return a name without case, spaces and signs, in which copies of a set differ.
+
+    >>> normalize_name("Real World") == normalize_name("real_world") == normalize_name("RealWorld")
+    True
+    >>> normalize_name("北京"), normalize_name("+")
+    ('北京', '+')
+    """
+    plain = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(character for character in plain if character.isalnum()) or name
 
 
 @dataclass(frozen=True)
@@ -64,60 +94,18 @@ class DomainTree:
         }
 
 
-def find_base(spec: DomainSpec, root: Path, path: str | Path | None = None) -> Path:
-    """Return the folder a set lies in.
-
-    Under the root it may also have the name DomainBed gives it, such as PACS.
-
-    Args:
-        spec: Of the set.
-        root: Of all data.
-        path: Where the set is, if not under the root.
-
-    Raises:
-        BadInput: There is no such folder.
-    """
-    if path is None and not spec.domains:
-        raise BadInput(
-            "missing_option",
-            f'The data set "{spec.name}" is a local folder. Pass its path.',
-            option="path",
-        )
-    base = find_place(spec, root) if path is None else Path(path)
-    if base is None or not base.is_dir():
-        placing = spec.placing.replace("{root}", str(root))
-        place = base or root / spec.name
-        raise BadInput(
-            "not_found",
-            f'The folder {place} of the data set "{spec.name}" does not exist. {placing}',
-            path=place,
-        )
-    return base
-
-
-def find_place(spec: DomainSpec, root: Path) -> Path | None:
+def find_place(name: str, root: Path) -> Path | None:
     """Return the folder of a set under the root, whatever its case and signs; None if none."""
-    if (root / spec.name).is_dir():
-        return root / spec.name
+    if (root / name).is_dir():
+        return root / name
     if not root.is_dir():
         return None
-    wanted = normalize_name(spec.name)
-    named = [folder for folder in _folders(root) if normalize_name(folder.name) == wanted]
+    wanted = normalize_name(name)
+    named = [folder for folder in list_folders(root) if normalize_name(folder.name) == wanted]
     return min(named, default=None)
 
 
-def describe_place(name: str, root: Path) -> str:
-    """Return in a few words what of a published set is under the root; empty if nothing."""
-    spec = DOMAIN_SETS[name]
-    base = find_place(spec, root) if spec.domains else None
-    if base is None:
-        return ""
-    found = {normalize_name(folder.name) for folder in _folders(base)}
-    n = sum(normalize_name(domain) in found for domain in spec.domains)
-    return f"folder, {n} of {len(spec.domains)} domains"
-
-
-def list_tree(base: Path, spec: DomainSpec | None = None) -> DomainTree:
+def list_tree(base: Path, spec: Published | None = None) -> DomainTree:
     """Return what lies in a folder of domains, without judging it.
 
     Images are in the order of `torchvision.datasets.ImageFolder`: by folder, then by name.
@@ -130,7 +118,7 @@ def list_tree(base: Path, spec: DomainSpec | None = None) -> DomainTree:
     domains: dict[str, dict[str, list[Path]]] = {}
     loose: dict[str, list[Path]] = {}
     others = []
-    for folder in sorted(_folders(base)):
+    for folder in list_folders(base):
         name = published.get(normalize_name(folder.name)) if published else folder.name
         if name is None or name in domains:
             others.append(folder.name)
@@ -147,7 +135,7 @@ def list_tree(base: Path, spec: DomainSpec | None = None) -> DomainTree:
     return DomainTree(base, ordered, loose, tuple(others), bool(published))
 
 
-def find_faults(tree: DomainTree, spec: DomainSpec | None = None) -> list[str]:
+def find_faults(tree: DomainTree, spec: Published | None = None) -> list[str]:
     """Return what makes a folder unusable, one sentence each, with what to do."""
     missing = [] if spec is None else [name for name in spec.domains if name not in tree.domains]
     if missing:
@@ -213,7 +201,7 @@ def _class_faults(tree: DomainTree) -> list[str]:
     return faults
 
 
-def _published_faults(tree: DomainTree, spec: DomainSpec | None) -> list[str]:
+def _published_faults(tree: DomainTree, spec: Published | None) -> list[str]:
     if spec is None or not spec.n_classes:
         return []
     if len(tree.classes) != spec.n_classes:
@@ -230,7 +218,7 @@ def _published_faults(tree: DomainTree, spec: DomainSpec | None) -> list[str]:
     ]
 
 
-def compare_counts(counts: Mapping[str, int], spec: DomainSpec) -> list[str]:
+def compare_counts(counts: Mapping[str, int], spec: Published) -> list[str]:
     """Return a sentence for each domain that has not as many images as were published."""
     return [
         f'The domain "{name}" of {spec.name} has {counts[name]:,} images here, {n:,} as '
@@ -240,7 +228,7 @@ def compare_counts(counts: Mapping[str, int], spec: DomainSpec) -> list[str]:
     ]
 
 
-def warn_counts(counts: Mapping[str, int], spec: DomainSpec) -> None:
+def warn_counts(counts: Mapping[str, int], spec: Published) -> None:
     """Say so, once, if domains have not as many images as were published."""
     differences = compare_counts(counts, spec)
     if differences:
@@ -250,7 +238,3 @@ def warn_counts(counts: Mapping[str, int], spec: DomainSpec) -> None:
             ),
             stacklevel=3,
         )
-
-
-def _folders(base: Path) -> list[Path]:
-    return [path for path in base.iterdir() if path.is_dir() and not path.name.startswith(".")]

@@ -1,7 +1,9 @@
 """Fetching one file: mirrors in order, resumed after a break, checked, in place in one step.
 
 The transfer itself is pooch's. A file that is cut stays as `NAME.part` and is continued by the next
-mirror or the next run; everything else that goes wrong leaves nothing behind.
+mirror or the next run; everything else that goes wrong leaves nothing behind. Servers are not
+trusted: addresses are https unless http is allowed, no more than the known size is read, and there
+is a total time limit, however slowly a server sends.
 """
 
 from __future__ import annotations
@@ -9,24 +11,37 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+import re
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from acclimate._version import __version__
 from acclimate.data.places import Notify, Progress, hold_lock, make_folder
-from acclimate.data.transfer import Refused, Sink, check_answer
 from acclimate.errors import DownloadFailed, MissingExtra
+from acclimate.storage import guard_writing
+
+#: Folder under the data root for files that are being fetched.
+DOWNLOADS = ".downloads"
 
 _MEGABYTE = 1_000_000
 _TRIES = 10  # at one mirror, as long as each brings something new
 _CHUNK = 1 << 14  # bytes; what came of a chunk is lost when the connection is cut inside it
 _PAUSE = 1.0  # seconds before the next try
 _TIMEOUT = (8.0, 30.0)  # seconds to connect, and between two pieces of an answer
+_DEADLINE = 3600.0  # seconds for all tries at all mirrors, and besides:
+_SLOWEST = 100_000  # bytes a second
+_LARGEST = 1 << 36  # bytes of a file whose size is not known
+
+_PAGE = re.compile(rb"\s*(<!doctype html|<html)", re.IGNORECASE)
+_TITLE = re.compile(rb"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+_PEEK = 4096
 
 
 @dataclass(frozen=True)
@@ -38,12 +53,38 @@ class RemoteFile:
         addresses: Mirrors, in the order in which they are tried.
         size: In bytes, if known.
         checksum: `md5:…` or `sha256:…`, if one is published.
+        allow_http: Whether addresses may be http, which anybody on the way can alter.
     """
 
     name: str
     addresses: tuple[str, ...]
     size: int | None = None
     checksum: str | None = None
+    allow_http: bool = False
+
+    def refuses(self, address: str) -> str | None:
+        """Return why an address is not asked, if it is not."""
+        allowed = ("https", "http") if self.allow_http else ("https",)
+        scheme = urlsplit(address).scheme.lower()
+        return None if scheme in allowed else f"{scheme or 'no'} protocol; only https is allowed"
+
+
+@contextmanager
+def fetch_all(
+    files: Sequence[RemoteFile],
+    root: Path,
+    progress: Progress | None = None,
+    notify: Notify | None = None,
+) -> Iterator[tuple[Path, dict[str, str | None]]]:
+    """Fetch files; give the file, or the folder of several, and the checksums by name.
+
+    The files are removed when the block ends well.
+    """
+    folder = root / DOWNLOADS
+    paths = [fetch(file, folder, progress, notify) for file in files]
+    yield paths[0] if len(paths) == 1 else folder, {file.name: file.checksum for file in files}
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 def fetch(
@@ -74,8 +115,9 @@ def fetch(
         if file.checksum is None:  # nothing would tell whether two halves belong together
             part.unlink(missing_ok=True)
         failures = []
+        deadline = time.monotonic() + _DEADLINE + (file.size or 0) / _SLOWEST
         for address in file.addresses:
-            reason = _try_mirror(address, file, part, progress)
+            reason = file.refuses(address) or _try_mirror(address, file, part, deadline, progress)
             if reason is None:
                 part.replace(target)
                 return target
@@ -91,7 +133,7 @@ def fetch(
 
 
 def _try_mirror(
-    address: str, file: RemoteFile, part: Path, progress: Progress | None
+    address: str, file: RemoteFile, part: Path, deadline: float, progress: Progress | None
 ) -> str | None:
     """Return None when the part is complete and right, otherwise why it is not."""
     reason: str | None = None
@@ -100,7 +142,7 @@ def _try_mirror(
         if file.size is None or before < file.size:
             if attempt:
                 time.sleep(_PAUSE)
-            reason = _transfer(address, file, part, progress)
+            reason = _transfer(address, file, part, deadline, progress)
             if reason is None and file.size is not None and _size(part) < file.size:
                 reason = f"the connection was closed after {_size(part):,} of {file.size:,} bytes"
             if reason is not None and _size(part) != before:
@@ -115,42 +157,180 @@ def _try_mirror(
     return reason
 
 
-def _transfer(address: str, file: RemoteFile, part: Path, progress: Progress | None) -> str | None:
+def _transfer(
+    address: str, file: RemoteFile, part: Path, deadline: float, progress: Progress | None
+) -> str | None:
     """Append what the server sends to the part; return the reason if it did not send all."""
     pooch, errors = _import("pooch"), _import("requests.exceptions")
-    start = _size(part)
     # Compressed on the way, sizes and ranges would be those of something else.
     headers = {"Accept-Encoding": "identity", "User-Agent": f"acclimate/{__version__}"}
-    if start:
-        headers["Range"] = f"bytes={start}-"
+
+    def report(n_bytes: int) -> None:
+        if progress is not None:
+            total = sink.total if file.size is None else file.size
+            whole = None if total is None else -(-total // _MEGABYTE)
+            progress(f"{file.name} (MB)", n_bytes // _MEGABYTE, whole)
+
     with _open_part(part) as raw:
-
-        def tell(n_bytes: int) -> None:
-            if progress is not None:
-                total = sink.total if file.size is None else file.size
-                whole = None if total is None else -(-total // _MEGABYTE)
-                progress(f"{file.name} (MB)", n_bytes // _MEGABYTE, whole)
-
-        sink = Sink(raw, start, tell)
+        start = _size(part)
+        sink = Sink(raw, start, file, report)
+        if start:
+            headers["Range"] = f"bytes={start}-"
         download = pooch.HTTPDownloader(
             chunk_size=_CHUNK,
             timeout=_TIMEOUT,
             headers=headers,
-            hooks={"response": lambda answer, **_: check_answer(answer, sink, file.size)},
+            hooks={"response": lambda answer, **_: check_answer(answer, sink)},
         )
+        reasons: list[str | None] = []
+        failures: list[Exception] = []
+
+        def run() -> None:
+            try:
+                download(address, sink, None)
+            except Refused as refusal:
+                reasons.append(str(refusal))
+            except errors.RequestException as error:
+                reasons.append(_short_reason(error, sink))
+            except (OSError, ValueError, RuntimeError) as error:  # raised again by the caller
+                failures.append(error)
+
+        # A server can send single bytes for ever. Only another thread can stop waiting for it.
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
         try:
-            download(address, sink, None)
-        except Refused as refusal:
-            return str(refusal)
-        except errors.RequestException as error:
-            return _short_reason(error, sink)
-    return None
+            thread.join(max(0.0, deadline - time.monotonic()))
+        finally:
+            sink.is_open = False
+        if failures:
+            raise failures[0]
+        if thread.is_alive():
+            return "the time limit was exceeded"
+        return reasons[0] if reasons else None
+
+
+class Refused(Exception):
+    """The answer is not the file asked for, or not the part of it asked for."""
+
+
+class Sink:
+    """A file that pooch writes to, from `start` on.
+
+    Attributes:
+        start: Bytes that were there already.
+        position: Bytes that are there now.
+        total: Size of the whole, as far as the server reports it.
+        is_open: Whether anybody still waits for the answer.
+    """
+
+    def __init__(
+        self, raw: IO[bytes], start: int, file: RemoteFile, report: Callable[[int], None]
+    ) -> None:
+        self.raw, self.file = raw, file
+        self.start = self.position = start
+        self.total: int | None = None
+        self.is_open = True
+        self._report = report
+
+    def write(self, chunk: bytes) -> None:
+        """Append what was received."""
+        if not self.is_open:
+            raise Refused("nobody waits for the answer")
+        if self.position == 0 and _PAGE.match(chunk):
+            raise Refused(explain_page("", chunk))
+        limit = _LARGEST if self.file.size is None else self.file.size
+        if self.position + len(chunk) > limit:
+            self.restart()
+            raise Refused(f"the server sends more than the {limit:,} bytes of the file")
+        try:
+            self.raw.write(chunk)
+        except OSError as error:
+            raise Refused(f"the file cannot be written to the disk ({error.strerror})") from error
+        self.position += len(chunk)
+        self._report(self.position)
+
+    def flush(self) -> None:
+        """Do nothing: pooch asks after every chunk, and the file is flushed when it is closed."""
+
+    def restart(self) -> None:
+        """Drop what was there: the server sends the whole file."""
+        self.raw.truncate(0)
+        self.start = self.position = 0
+
+
+def check_answer(answer: Any, sink: Sink) -> None:
+    """Check the head of an answer before its body is written.
+
+    Args:
+        answer: A `requests.Response`, not yet read.
+        sink: Set to where the body belongs.
+
+    Raises:
+        Refused: It is a web page, another part than asked for, a file of another size, or a
+            redirection to an address that is not allowed.
+    """
+    if answer.is_redirect:
+        # A location without a protocol is on the same server.
+        location = str(answer.headers.get("Location", ""))
+        if urlsplit(location).scheme and (reason := sink.file.refuses(location)):
+            answer.close()
+            raise Refused(f"the server redirects to {location[:100]}: {reason}")
+        return  # requests follows it
+    if answer.status_code >= 400 and answer.status_code != 416:
+        return  # requests raises
+    size = sink.file.size
+    try:
+        if answer.status_code == 416:  # what is there is longer than what the server has
+            sink.restart()
+            raise Refused("the server reports fewer bytes than were already downloaded; try again")
+        if "text/html" in answer.headers.get("Content-Type", "").lower():
+            raise Refused(explain_page(urlsplit(answer.url).netloc, _peek(answer)))
+        _place(answer, sink)
+        if size is not None and sink.total is not None and sink.total != size:
+            head = _peek(answer)
+            if _PAGE.match(head):
+                raise Refused(explain_page(urlsplit(answer.url).netloc, head))
+            raise Refused(f"the server has {sink.total:,} bytes, expected {size:,}")
+    except Refused:
+        answer.close()
+        raise
+
+
+def _peek(answer: Any) -> bytes:
+    return bytes(answer.raw.read(_PEEK, decode_content=True) or b"")
+
+
+def _place(answer: Any, sink: Sink) -> None:
+    length = answer.headers.get("Content-Length", "")
+    found = _RANGE.match(answer.headers.get("Content-Range", ""))
+    if answer.status_code == 206 and found is not None:
+        if int(found[1]) != sink.start:
+            begin = int(found[1])
+            sink.restart()
+            raise Refused(f"the server resumed at byte {begin:,} instead of the requested position")
+        sink.total = None if found[2] == "*" else int(found[2])
+        return
+    sink.restart()
+    sink.total = int(length) if length.isdecimal() else None
+
+
+def explain_page(host: str, content: bytes) -> str:
+    """Return the sentence for a server that answers with a web page instead of the file."""
+    title = _TITLE.search(content)
+    named = f' titled "{title[1].decode("utf-8", "replace").strip()}"' if title else ""
+    text = f"the server returned a web page{named} instead of the file"
+    if "google" in host or b"google drive" in content.lower():
+        text += (
+            "; Google Drive does this when a file was downloaded too often, or to request a "
+            "confirmation: open the address in a browser, save the file, and pass it with --from"
+        )
+    return text
 
 
 @contextmanager
 def _open_part(part: Path) -> Iterator[Any]:
     try:
-        with part.open("ab") as raw:
+        with guard_writing(part), part.open("ab") as raw:
             yield raw
             raw.flush()
             os.fsync(raw.fileno())

@@ -13,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from acclimate.errors import BadInput
+from acclimate.storage import guard_writing
 
 #: Takes a stage, the count done and the count to do.
 Progress = Callable[[str, int, int | None], None]
@@ -86,7 +87,8 @@ def staged_folder(target: Path) -> Iterator[Path]:
     neighbour = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     neighbour.mkdir()
     try:
-        yield neighbour
+        with guard_writing(target):
+            yield neighbour
         if target.exists():
             old = target.with_name(f".{target.name}.old.part")
             target.rename(old)

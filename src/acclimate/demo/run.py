@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact
-from acclimate.comparison import ArraySource, Protocol, Run, Wrapping, compare, find_needs
+from acclimate.comparison import Protocol, Run, Wrapping, compare, find_needs
 from acclimate.corruptions import Pixels, apply
+from acclimate.data import Batches
 from acclimate.demo.extracts import get_layers, get_samples
 from acclimate.demo.groups import Group, make_groups
 from acclimate.demo.notes import UsedModel
@@ -99,7 +100,6 @@ def _prepare_all(
 ) -> dict[str, Prepared]:
     """Load the models that methods stand on, and prepare an artifact of each for every seed."""
     images = task.load("train", settings.n_source)
-    source = Domain(task.data, images.images, images.labels)
     prepared: dict[str, Prepared] = {}
     for chosen in dict.fromkeys(group.model for group in groups):
         methods = [name for group in groups if group.model == chosen for name in group.methods]
@@ -119,7 +119,7 @@ def _prepare_all(
             artifacts.append(
                 prepare(
                     model,
-                    ArraySource(source, seed),
+                    Batches(images, seed=seed),
                     parts=[options.get(name, name) for name in parts],
                     seed=seed,
                     progress=_name_stages(tell, words),

@@ -10,7 +10,7 @@ from torch import nn
 
 from acclimate import zoo
 from acclimate.builtin import load_head, load_model
-from acclimate.data import SETS, LabelledImages, data_root, find_state, get, load
+from acclimate.data import SETS, ArrayStore, data_root, find_state, get, load
 from acclimate.data.places import Notify
 from acclimate.errors import BadInput, did_you_mean
 from acclimate.progress import Progress
@@ -47,15 +47,14 @@ class Task:
     text: str
     models: tuple[SourceModel, ...]
 
-    def load(self, split: str, n: int) -> LabelledImages:
+    def load(self, split: str, n: int) -> ArrayStore:
         """Return the first images of a split.
 
         Raises:
             BadInput: It is not on disk, or has fewer.
         """
-        if SETS[self.data].kind == "made":
-            return load(self.data, split, n=n)
-        whole = load(self.data, split)
+        is_generated = SETS[self.data].is_generated
+        whole = load(self.data, split, n=n) if is_generated else load(self.data, split)
         if n > len(whole):
             raise BadInput(
                 "out_of_range",
@@ -64,9 +63,9 @@ class Task:
                 option="images",
                 found=n,
             )
-        description = {**whole.description, "n": n}
-        labels = np.array(whole.labels[:n])  # torch wants memory that could be written to
-        return LabelledImages(np.array(whole.images[:n]), labels, whole.classes, description)
+        chosen = whole.first(n)
+        images = np.array(chosen[:])  # a tensor needs memory that is writable
+        return ArrayStore(images, chosen.labels, chosen.classes, chosen.description)
 
 
 TASKS = {

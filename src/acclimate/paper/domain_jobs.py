@@ -8,7 +8,7 @@ from typing import Any
 
 from acclimate.bench.outcome import Entry
 from acclimate.bench.spec import JobSpec, Preparing
-from acclimate.data.domain_pool import DomainChoice
+from acclimate.data.domain_choice import DomainChoice
 from acclimate.data.domains import DomainSet
 from acclimate.paper.domain_setups import ALL, Candidate, DomainSetup
 from acclimate.training import DomainResult

@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from acclimate.data.folders import list_corrupted
+from acclimate.data.layouts import list_corrupted
 from acclimate.errors import BadInput
 
 N_CLASSES = 1000

@@ -1,4 +1,4 @@
-"""Image folders: unlabelled as a stream, labelled as a source.
+"""Unlabelled image folders as a stream.
 
 A few threads decode images one batch ahead, so that the model does not wait for them. An image that
 cannot be read is skipped and listed in `unreadable` with the reason.
@@ -17,6 +17,7 @@ from torch import Tensor
 from acclimate.errors import BadInput
 from acclimate.functional.inputs import Normalization
 from acclimate.streams.images import (
+    Pixels,
     Size,
     all_unreadable,
     as_size,
@@ -27,9 +28,8 @@ from acclimate.streams.images import (
     read_ahead,
     try_read,
 )
-from acclimate.streams.layout import find_classes
 
-__all__ = ["FolderBatch", "FolderSource", "FolderStream", "list_images", "read_classes"]
+__all__ = ["FolderBatch", "FolderStream", "list_images", "read_classes"]
 
 
 @dataclass(frozen=True)
@@ -48,82 +48,8 @@ class FolderBatch:
     x: Tensor
 
 
-class Folder:
-    """The images of a folder in batches, which can be iterated repeatedly.
-
-    Args:
-        root: The folder, with any nesting.
-        size: Height and width, or one number for both; None if all images have the same size.
-        batch_size: Batch size.
-        normalization: Normalisation of the images in [0, 1]; None for none.
-        resize: Size to which images are resized, keeping their shape, before a crop of `size`: one
-            number for the shorter side, such as 256 before 224 for ImageNet; None for `size`.
-
-    Attributes:
-        paths: All listed images, readable or not.
-        unreadable: Reasons by path, for the images that could not be read so far.
-
-    Raises:
-        BadInput: There is no folder, no image, or images have several sizes. While iterating: no
-            image can be read.
-    """
-
-    #: Whether images are resized without keeping their shape, instead of cropped.
-    squash = False
-
-    def __init__(
-        self,
-        root: str | Path,
-        size: int | Size | None,
-        batch_size: int,
-        normalization: Normalization | None,
-        resize: int | Size | None = None,
-    ) -> None:
-        if batch_size < 1:
-            raise BadInput(
-                "out_of_range",
-                f"Expected a batch size of at least 1, found {batch_size}.",
-                option="batch_size",
-                found=batch_size,
-            )
-        self.root = Path(root)
-        self.paths = list_images(root)
-        self.resize = check_resize(resize, size)
-        self.size = as_size(size) if size is not None else common_size(self.paths)
-        self.batch_size = batch_size
-        self.normalization = normalization
-        self.unreadable: dict[Path, str] = {}
-
-    def __len__(self) -> int:
-        """Return the number of batches."""
-        return -(-len(self.paths) // self.batch_size)
-
-    def decode(self, paths: Sequence[Path], start: int = 0) -> Iterator[FolderBatch]:
-        """Yield these images in batches, starting with batch number `start`."""
-        steps = range(start * self.batch_size, len(paths), self.batch_size)
-        groups = [paths[step : step + self.batch_size] for step in steps]
-        usable = start > 0
-        images = read_ahead(groups, self.size, self.resize, self.squash)
-        for number, results in enumerate(images, start):
-            read = []
-            for path, result in zip(groups[number - start], results, strict=True):
-                if isinstance(result, str):
-                    self.unreadable[path] = result
-                else:
-                    read.append((path, result))
-            if read:
-                usable = True
-                pixels = np.stack([pixels for _, pixels in read]).transpose(0, 3, 1, 2)
-                x = torch.from_numpy(np.ascontiguousarray(pixels)).float() / 255
-                if self.normalization is not None:
-                    x = self.normalization.normalize(x)
-                yield FolderBatch(number, [path for path, _ in read], x)
-        if not usable:
-            raise all_unreadable(len(paths), paths[0], self.unreadable[paths[0]])
-
-
-class FolderStream(Folder):
-    """Unlabelled images of a folder in batches `(paths, x)`.
+class FolderStream:
+    """Unlabelled images of a folder in batches `(paths, x)`, which can be iterated repeatedly.
 
     Args:
         root: The folder, with any nesting.
@@ -131,13 +57,20 @@ class FolderStream(Folder):
         batch_size: Batch size.
         normalization: Normalisation of the images in [0, 1]; None for none.
         seed: Seed of the order; None keeps the images sorted by path.
-        resize: Size to which images are resized before a crop of `size`; see `Folder`.
+        resize: Size to which images are resized, keeping their shape, before a crop of `size`: one
+            number for the shorter side, such as 256 before 224 for ImageNet; None for `size`.
         squash: Resize images to `size` without keeping their shape, and do not crop: for models
             that predict every pixel.
 
     Attributes:
+        paths: All listed images, readable or not.
         crops: Whether parts of images may be cropped away.
-        unreadable: As in `Folder`, and images of unsupported formats, such as .gif.
+        unreadable: Reasons by path, for the images that could not be read so far, and for images
+            of unsupported formats, such as .gif.
+
+    Raises:
+        BadInput: There is no folder, no image, or images have several sizes. While iterating: no
+            image can be read.
     """
 
     def __init__(
@@ -157,12 +90,24 @@ class FolderStream(Folder):
                 "found both. Remove one of them.",
                 options=("resize", "squash"),
             )
-        super().__init__(root, size, batch_size, normalization, resize)
-        self.unreadable |= find_other_kinds(self.root)
+        check_batch_size(batch_size)
+        self.root = Path(root)
+        self.paths = list_images(root)
+        self.resize = check_resize(resize, size)
+        self.size = as_size(size) if size is not None else common_size(self.paths)
+        self.batch_size = batch_size
+        self.normalization = normalization
+        self.unreadable = find_other_kinds(self.root)
         self.squash = squash and size is not None
         self.crops = size is not None and not squash
         if seed is not None:
-            self.paths = [self.paths[index] for index in _order(len(self.paths), seed)]
+            generator = torch.Generator().manual_seed(seed)
+            order = torch.randperm(len(self.paths), generator=generator).tolist()
+            self.paths = [self.paths[index] for index in order]
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return -(-len(self.paths) // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[list[Path], Tensor]]:
         """Iterate over the folder once."""
@@ -171,59 +116,50 @@ class FolderStream(Folder):
 
     def batches(self, start: int = 0) -> Iterator[FolderBatch]:
         """Iterate over the folder once, starting with batch number `start`."""
-        return self.decode(self.paths, start)
+        steps = range(start * self.batch_size, len(self.paths), self.batch_size)
+        groups = [self.paths[step : step + self.batch_size] for step in steps]
+        usable = start > 0
+        for number, results in enumerate(read_ahead(groups, self._try_read), start):
+            read = []
+            for path, result in zip(groups[number - start], results, strict=True):
+                if isinstance(result, str):
+                    self.unreadable[path] = result
+                else:
+                    read.append((path, result))
+            if read:
+                usable = True
+                x = to_inputs(np.stack([pixels for _, pixels in read]), self.normalization)
+                yield FolderBatch(number, [path for path, _ in read], x)
+        if not usable:
+            first = self.paths[0]
+            raise all_unreadable(len(self.paths), first, self.unreadable[first])
 
     def mark_unreadable(self, paths: Sequence[Path]) -> None:
         """Record images that an earlier pass could not read, with the reason."""
         for path in paths:
-            result = try_read(path, self.size, self.resize, self.squash)
+            result = self._try_read(path)
             reason = result if isinstance(result, str) else "it could not be read earlier"
             self.unreadable[path] = reason
 
+    def _try_read(self, path: Path) -> Pixels | str:
+        return try_read(path, self.size, self.resize, self.squash)
 
-class FolderSource(Folder):
-    """Labelled images `root/<class>/…` in batches `(x, y)`, shuffled again in every pass.
 
-    Args:
-        root: A folder with one folder per class; an empty one counts as a class. Deeper nesting is
-            allowed if the class folders are unambiguous, or if `classes` are given.
-        size: Height and width, or one number for both; None if all images have the same size.
-        batch_size: Batch size.
-        normalization: Normalisation of the images in [0, 1]; None for none.
-        seed: Seed of the order, together with the number of earlier passes.
-        classes: Class names in the order of the model's logits; the sorted folder names if None.
-        resize: Size to which images are resized before a crop of `size`; see `Folder`.
+def check_batch_size(batch_size: int) -> None:
+    """Refuse a batch size below one."""
+    if batch_size < 1:
+        raise BadInput(
+            "out_of_range",
+            f"Expected a batch size of at least 1, found {batch_size}.",
+            option="batch_size",
+            found=batch_size,
+        )
 
-    Raises:
-        BadInput: As in `Folder`; and if there are no class folders, or an unknown one. If `classes`
-            are not given, also if there is only one, if images have different depths, or if several
-            class folders have folders of the same name, like those of conditions.
-    """
 
-    def __init__(
-        self,
-        root: str | Path,
-        size: int | Size | None = None,
-        batch_size: int = 128,
-        normalization: Normalization | None = None,
-        seed: int = 0,
-        classes: Sequence[str] | None = None,
-        resize: int | Size | None = None,
-    ) -> None:
-        super().__init__(root, size, batch_size, normalization, resize)
-        names = [path.relative_to(self.root).parts[0] for path in self.paths]
-        self.classes = find_classes(self.root, self.paths, classes)
-        numbers = {name: number for number, name in enumerate(self.classes)}
-        self._labels = {p: numbers[name] for p, name in zip(self.paths, names, strict=True)}
-        self._seed = seed
-        self._n_passes = 0
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Iterate over the folder once, in a new order."""
-        order = _order(len(self.paths), self._seed * 100_003 + self._n_passes)
-        self._n_passes += 1
-        for batch in self.decode([self.paths[index] for index in order]):
-            yield batch.x, torch.tensor([self._labels[path] for path in batch.paths])
+def to_inputs(pixels: Pixels, normalization: Normalization | None = None) -> Tensor:
+    """Return 8-bit images (n, height, width, 3) as inputs (n, 3, height, width) of a model."""
+    x = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))).float() / 255
+    return x if normalization is None else normalization.normalize(x)
 
 
 def read_classes(path: str | Path) -> list[str]:
@@ -254,7 +190,3 @@ def read_classes(path: str | Path) -> list[str]:
     if not names:
         raise BadInput("malformed_file", f"{path} is empty. {advice}", path=path)
     return names
-
-
-def _order(n: int, seed: int) -> list[int]:
-    return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()

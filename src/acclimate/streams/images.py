@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,9 @@ _KINDS = ", ".join(sorted(SUFFIXES))
 #: Height and width.
 Size = tuple[int, int]
 Pixels = npt.NDArray[np.uint8]
+
+K = TypeVar("K")
+R = TypeVar("R")
 
 _N_THREADS = max(2, min(8, os.cpu_count() or 2))
 _LARGEST = 100_000_000  # maximum number of pixels while resizing, to limit the memory of a thread
@@ -108,7 +112,7 @@ def read_image(path: Path, size: Size, resize: Size | None = None, squash: bool 
     Raises:
         UnreadableImage: The image cannot be decoded.
     """
-    return fit_image(decode_image(path), size, resize, squash, path)
+    return decode_image(path, then=lambda image: fit_image(image, size, resize, squash, path))
 
 
 def fit_image(
@@ -158,25 +162,20 @@ def try_read(
         return str(error.reason)
 
 
-def read_ahead(
-    groups: Sequence[Sequence[Path]],
-    size: Size,
-    resize: Size | None = None,
-    squash: bool = False,
-) -> Iterator[list[Pixels | str]]:
-    """Yield `try_read` of each group while threads read the next one."""
+def read_ahead(groups: Iterable[Sequence[K]], read: Callable[[K], R]) -> Iterator[list[R]]:
+    """Yield the results of `read` for each group while threads read the next one."""
     pool = ThreadPoolExecutor(_N_THREADS)
-    waiting: list[list[Future[list[Pixels | str]]]] = []
+    waiting: list[list[Future[list[R]]]] = []
 
-    def read(paths: Sequence[Path]) -> list[Pixels | str]:
-        return [try_read(path, size, resize, squash) for path in paths]
+    def read_part(part: Sequence[K]) -> list[R]:
+        return [read(key) for key in part]
 
     try:
         for group in groups:
             # A few images per task: submitting a task takes longer than reading a small image.
             step = max(1, len(group) // (4 * _N_THREADS))
             parts = [group[start : start + step] for start in range(0, len(group), step)]
-            waiting.append([pool.submit(read, part) for part in parts])
+            waiting.append([pool.submit(read_part, part) for part in parts])
             if len(waiting) > 1:
                 yield [result for future in waiting.pop(0) for result in future.result()]
         for futures in waiting:

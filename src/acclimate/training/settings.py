@@ -10,7 +10,7 @@ import dataclasses
 import math
 import shlex
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -80,7 +80,8 @@ class Settings(Values, Generic[Result]):
                 words += [flag, "x".join(map(str, value)) if is_pair else str(value)]
         return shlex.join(words)
 
-    def _check_data(self, known: Mapping[str, Any], kind: str, layout: str) -> None:
+    def _check_data(self, known: Iterable[str], kind: str, layout: str) -> None:
+        known = tuple(known)
         if self.data not in known and not Path(self.data).is_dir():
             raise BadInput(
                 "unknown_name",
@@ -88,7 +89,7 @@ class Settings(Values, Generic[Result]):
                 f"{did_you_mean(self.data, known)} A folder has {layout}.",
                 kind="data set",
                 name=self.data,
-                known=tuple(known),
+                known=known,
             )
 
     def _check_batch_size(self, least: int = 1) -> None:
@@ -140,7 +141,7 @@ class TrainSettings(Settings[TrainResult]):
     size: int | None = hp(None, low=1, help="height and width that image files are resized to")
 
     def __post_init__(self) -> None:
-        from acclimate.data.catalog import SETS
+        from acclimate.data import SETS
         from acclimate.zoo import get_spec
 
         if ":" not in self.model:
@@ -203,13 +204,14 @@ class DomainSettings(Settings[DomainResult]):
     size: int | None = hp(None, low=1, help="height and width of images; default: 224")
 
     def __post_init__(self) -> None:
-        from acclimate.data.domain_sets import DOMAIN_SETS
+        from acclimate.data import SETS
 
         given = self.test_domain
         names = (given,) if isinstance(given, str) else tuple(sorted(given))
         object.__setattr__(self, "test_domain", names)
         layout = "one subfolder per domain, which has one subfolder of images per class"
-        self._check_data(DOMAIN_SETS, " with domains", layout)
+        known = (name for name, entry in SETS.items() if entry.has_domains)
+        self._check_data(known, " with domains", layout)
         super().__post_init__()
         text = (
             f"Expected one or more different test domains, found {', '.join(names) or 'none'}. "
@@ -296,14 +298,15 @@ class SegmentationSettings(Settings[SegmentationResult]):
     check_every: int = hp(5, low=1, help="passes between two measurements on validation images")
 
     def __post_init__(self) -> None:
-        from acclimate.data.masks.specs import MASK_SETS
+        from acclimate.data import SETS
         from acclimate.streams.images import as_size
         from acclimate.zoo.segmentation import get_dense
 
         if ":" not in self.model:
             get_dense(self.model)
         layout = "train/images, train/masks, val/images, val/masks and classes.txt"
-        self._check_data(MASK_SETS, " with masks", layout)
+        known = (name for name, entry in SETS.items() if entry.has_masks)
+        self._check_data(known, " with masks", layout)
         super().__post_init__()
         if self.size is not None:
             as_size(self.size)

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from acclimate.data.domain_sets import DOMAIN_SETS
-from acclimate.data.domain_split import split_keys
+from acclimate.data.catalog import SETS
+from acclimate.data.domain_choice import split_keys
 from acclimate.data.domains import Domain, DomainSet, load_domains
 from acclimate.errors import AcclimateError, BadInput, InvalidConfig
 from acclimate.functional.rng import generator_at, seed_of
@@ -324,7 +324,11 @@ def test_broken_files_do_not_end_a_run_that_is_under_way(tmp_path: Path) -> None
             {"data": "pcas"},
             BadInput,
             "unknown_name",
-            {"kind": "data set", "name": "pcas", "known": tuple(DOMAIN_SETS)},
+            {
+                "kind": "data set",
+                "name": "pcas",
+                "known": tuple(name for name, own in SETS.items() if own.has_domains),
+            },
         ),
         ({"test_domain": ()}, BadInput, "missing_option", {"option": "test_domain"}),
         ({"test_domain": ("a", "a")}, BadInput, "duplicate", {"name": "a"}),

@@ -14,7 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from acclimate.cli.main import app
-from acclimate.data.masks import load_masks
+from acclimate.data import load
 from acclimate.errors import BadInput, InvalidConfig
 from acclimate.functional.pixels import count_pixels, find_ious
 from acclimate.storage import read_file
@@ -130,7 +130,7 @@ def test_it_learns_and_the_file_says_how(tmp_path: Path) -> None:
     settings = make_settings(images=32, epochs=6, lr=0.01, check_every=4)
     result = train(settings, out, **CPU)
     assert result.losses[-1] < 0.6 * result.losses[0]
-    model, held = load_dense(out), load_masks("builtin-scenes", "val")
+    model, held = load_dense(out), load("builtin-scenes", "val")
     x, y = next(held.batches([torch.arange(len(held))]))
     with torch.no_grad():
         logits = F.interpolate(model(x.float() / 255), y.shape[1:], mode="bilinear")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.data.domain_split import seed_hash
+from acclimate.data.domain_choice import seed_hash
 from acclimate.errors import InvalidConfig
 
 _Draw = Callable[[np.random.RandomState], Any]

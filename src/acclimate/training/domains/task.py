@@ -15,7 +15,7 @@ from acclimate.training.checkpoint import RunFiles, last_path, write_weights
 from acclimate.training.domains.model import build_model, full_name
 from acclimate.training.domains.objective import VIEWS, DomainObjective
 from acclimate.training.results import DomainResult
-from acclimate.training.sets import Domain, DomainSet, Part, load_domains
+from acclimate.training.sets import DomainSet, ImageStore, load_domains
 from acclimate.training.settings import DomainSettings
 from acclimate.training.trainer import (
     Progress,
@@ -170,7 +170,7 @@ def _state(check: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def measure(
-    fabric: Any, model: nn.Module, held: Mapping[str, Domain], progress: Progress | None = None
+    fabric: Any, model: nn.Module, held: Mapping[str, ImageStore], progress: Progress | None = None
 ) -> dict[str, float]:
     """Return the accuracy on each part that is held out, in percent, in full precision."""
     found = {}
@@ -196,7 +196,7 @@ def pick_images(n: int, batch_size: int, seed: int, step: int, domain: str) -> T
 
 
 def minibatches(
-    train: Mapping[str, Domain],
+    train: Mapping[str, ImageStore],
     batch_size: int,
     seed: int,
     steps: range,
@@ -254,7 +254,7 @@ def choose_domains(data: DomainSet, settings: DomainSettings) -> list[str]:
 
 def split_domains(
     data: DomainSet, names: Sequence[str], trial_seed: int, progress: Progress | None = None
-) -> tuple[dict[str, Domain], dict[str, Domain]]:
+) -> tuple[dict[str, ImageStore], dict[str, ImageStore]]:
     """Return what is trained on of each domain, and what is held out, without unreadable images.
 
     Every file is read once for that: a broken one must not end a run that is under way.
@@ -262,8 +262,8 @@ def split_domains(
     Raises:
         BadInput: Nothing is left of a class to train on, or of a domain to choose by.
     """
-    train: dict[str, Domain] = {}
-    held: dict[str, Domain] = {}
+    train: dict[str, ImageStore] = {}
+    held: dict[str, ImageStore] = {}
     for number, name in enumerate(names):
         if progress is not None:
             progress("look at images", number, len(names))
@@ -271,7 +271,7 @@ def split_domains(
         good = set(domain.readable())
         keys = data.split(name, trial_seed)
         train[name], held[name] = (
-            Part(domain, [key for key in own if key in good]) for own in keys
+            domain.select([key for key in own if key in good]) for own in keys
         )
         lost = set(domain.labels[keys[0]].tolist()) - set(train[name].labels.tolist())
         if lost or (keys[1] and not len(held[name])):

@@ -14,7 +14,7 @@ from acclimate.functional.rng import generator_at
 from acclimate.training.checkpoint import RunFiles, write_weights
 from acclimate.training.results import SegmentationResult
 from acclimate.training.segmentation.objective import PHOTOMETRIC, PixelObjective
-from acclimate.training.sets import LabelledPixels, load_mask_sets
+from acclimate.training.sets import ImageStore, load_mask_sets
 from acclimate.training.settings import SegmentationSettings
 from acclimate.training.trainer import (
     Progress,
@@ -148,7 +148,7 @@ def polynomial_rate(settings: SegmentationSettings, step: int, n_steps: int) -> 
 
 @torch.no_grad()
 def measure(
-    fabric: Any, model: nn.Module, data: LabelledPixels, progress: Progress | None = None
+    fabric: Any, model: nn.Module, data: ImageStore, progress: Progress | None = None
 ) -> Tensor:
     """Return the intersection over union of each class, in full precision.
 

@@ -1,0 +1,559 @@
+"""Labelled images that can be read in any order: one protocol, of an array or of files.
+
+>>> store = ArrayStore(np.zeros((4, 8, 8, 3), np.uint8), np.array([0, 1, 0, 1]), ("cat", "dog"))
+>>> x, y = next(store.batches([[3, 0]]))
+>>> x.shape, y.tolist()
+(torch.Size([2, 3, 8, 8]), [1, 0])
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from acclimate.data.arrays import Labels, Pixels, files_sha256, labelled_sha256
+from acclimate.data.corruptor import Shift, corrupt_image
+from acclimate.data.layouts import find_classes
+from acclimate.data.mask_files import IGNORE, Colour, MaskFiles, refuse
+from acclimate.data.places import Progress
+from acclimate.errors import AcclimateWarning, BadInput
+from acclimate.functional.inputs import Normalization
+from acclimate.streams.batch import Domain
+from acclimate.streams.folder import check_batch_size, to_inputs
+from acclimate.streams.images import (
+    Size,
+    all_unreadable,
+    as_size,
+    check_resize,
+    common_size,
+    list_images,
+    read_ahead,
+    try_read,
+)
+
+#: Source images in a batch.
+BATCH = 128
+#: The same where every pixel has a class: they are large, and have a prediction for every pixel.
+MASK_BATCH = 4
+
+_TOGETHER = 256  # files that are listed at a time, where all are read
+_STEP = 50
+
+#: Positions of images that could be read, their pixels, and their labels.
+Row = tuple[list[int], list[Pixels], Any]
+
+
+class ImageStore(Protocol):
+    """Labelled images that can be read in any order.
+
+    A store can be used as `x` of a `Domain`, whose `y` are its labels.
+
+    Attributes:
+        classes: Names in the order of the class numbers.
+        description: What a result must say about its data; can be written as JSON.
+        palette: The colour of each class in pictures, if there is a class for every pixel.
+        unreadable: The reason by path, of images that could not be read so far.
+        dtype: That of the images.
+        labels: Class numbers (n,) or masks (n, height, width) of all images, as an array.
+    """
+
+    classes: tuple[str, ...]
+    description: dict[str, Any]
+    palette: tuple[Colour, ...]
+    unreadable: dict[Path, str]
+    dtype: npt.DTypeLike
+    labels: Any
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    def __getitem__(self, indices: Any) -> Pixels:
+        """Return the images at these positions, as (n, height, width, 3)."""
+
+    def select(self, keys: Sequence[int]) -> Self:
+        """Return the images at these positions as a store, in this order."""
+
+    def read(self, picks: Iterable[Sequence[int]]) -> Iterator[Row]:
+        """Yield the images and labels at each row of positions, without those that fail."""
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all images and labels."""
+
+    def readable(self) -> list[int]:
+        """Return the positions of the images that can be read; files are read once for that."""
+        return list(range(len(self)))
+
+    def verify(self, progress: Progress | None = None, needs_labels: bool = True) -> int:
+        """Read all images and masks, to find faults before anything that takes long is started.
+
+        Args:
+            progress: Called with the number of masks.
+            needs_labels: Whether an image whose pixels are all ignored is a fault, too.
+
+        Returns:
+            The number of such images.
+
+        Raises:
+            BadInput: Files cannot be used; the first are named, and how many more.
+        """
+        return 0
+
+    def batches(self, picks: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield uint8 images (batch, 3, height, width) and labels for each row of positions.
+
+        Unreadable images are left out, with one warning each.
+
+        Raises:
+            BadInput: None of the images of a batch can be read.
+        """
+        rows = [torch.as_tensor(pick).tolist() for pick in picks]
+        known = set(self.unreadable)
+        for row, (kept, pixels, labels) in zip(rows, self.read(rows), strict=True):
+            self._warn_unreadable(known)
+            if not kept:
+                paths = tuple(self.unreadable)
+                raise BadInput(
+                    "unreadable_images",
+                    f"None of the {len(row)} images of a batch can be read; the last is "
+                    f"{paths[-1]}. Check that the files are complete images.",
+                    paths=paths,
+                )
+            x = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
+            yield x, torch.from_numpy(np.ascontiguousarray(labels))
+
+    def first(self, n: int | None) -> Self:
+        """Return the first images as a store; all if there is no number."""
+        return self if n is None else self.select(range(n))
+
+    def to_domain(self, name: str | None = None, in_memory: bool = True) -> Domain:
+        """Return all images and labels, to make a stream of.
+
+        Args:
+            name: The name in tables; None for the corruption, or `clean`.
+            in_memory: Whether files are read now, instead of when they are needed.
+
+        Raises:
+            BadInput: Files cannot be used.
+        """
+        return Domain(name or self.description.get("corruption", "clean"), self, self.labels)
+
+    def _warn_unreadable(self, known: set[Path]) -> None:
+        for path in [path for path in self.unreadable if path not in known]:
+            known.add(path)
+            text = f"{path} cannot be read ({self.unreadable[path]}) and is left out."
+            warnings.warn(AcclimateWarning("unreadable_images", text, paths=(path,)), stacklevel=4)
+
+
+@dataclass(frozen=True)
+class ArrayStore(ImageStore):
+    """Images in an array, which may be memory-mapped: only what is asked for is read.
+
+    Attributes:
+        images: Shape (n, height, width, 3).
+        labels: Class numbers, or masks.
+    """
+
+    images: Pixels
+    labels: Labels
+    classes: tuple[str, ...]
+    description: dict[str, Any] = field(default_factory=dict)
+    palette: tuple[Colour, ...] = ()
+    unreadable: dict[Path, str] = field(default_factory=dict)
+
+    dtype = np.dtype(np.uint8)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, indices: Any) -> Pixels:
+        found: Pixels = self.images[indices]
+        return found
+
+    def select(self, keys: Sequence[int]) -> ArrayStore:
+        # A slice keeps a memory-mapped array on disk.
+        is_run = isinstance(keys, range) and keys.step == 1
+        own: Any = slice(keys[0], keys[-1] + 1) if is_run and len(keys) else list(keys)
+        images, labels = self.images[own], self.labels[own]
+        return replace(
+            self,
+            images=images,
+            labels=np.array(labels),  # a tensor needs memory that is writable
+            description={**self.description, "n": len(images)},
+        )
+
+    def read(self, picks: Iterable[Sequence[int]]) -> Iterator[Row]:
+        for row in picks:
+            keys = list(row)
+            yield keys, list(self.images[keys]), self.labels[keys]
+
+    def digest(self) -> str:
+        return labelled_sha256(self.images, self.labels)
+
+    def to_domain(self, name: str | None = None, in_memory: bool = True) -> Domain:
+        return Domain(name or self.description.get("corruption", "clean"), self.images, self.labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderStore(ImageStore):
+    """Image files, which threads read one batch ahead and bring to one size.
+
+    Attributes:
+        paths: The images.
+        names: Of the images in their set, the same on every machine.
+        labels: Class numbers, or mask files.
+        size: Height and width of the images.
+        resize: What they are resized to cover before a crop of `size`; None for `size`.
+        squash: Resize without keeping the shape, and do not crop.
+        shift: A corruption of the images; masks stay as they are.
+    """
+
+    paths: Sequence[Path]
+    names: Sequence[str]
+    labels: Labels | MaskFiles
+    classes: tuple[str, ...]
+    size: Size
+    resize: Size | None = None
+    squash: bool = False
+    shift: Shift | None = None
+    description: dict[str, Any] = field(default_factory=dict)
+    palette: tuple[Colour, ...] = ()
+    unreadable: dict[Path, str] = field(default_factory=dict)
+
+    dtype = np.dtype(np.uint8)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of all images."""
+        return (len(self), *self.size, 3)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, indices: Any) -> Pixels:
+        """Read the images at these positions.
+
+        Raises:
+            BadInput: One of them cannot be read any more.
+        """
+        keys = np.atleast_1d(np.asarray(indices, np.int64)).tolist()
+        if not keys:
+            raise BadInput("empty_batch", "Expected at least one image to read, found none.")
+        (found,) = read_ahead([keys], self._try_pixels)
+        for key, result in zip(keys, found, strict=True):
+            if isinstance(result, str):
+                self.unreadable[self.paths[key]] = result
+                raise BadInput(
+                    "unreadable_images",
+                    f"{self.paths[key]} was read before but can no longer be read ({result}).",
+                    paths=(self.paths[key],),
+                )
+        return np.stack([result for result in found if not isinstance(result, str)])
+
+    def select(self, keys: Sequence[int]) -> FolderStore:
+        own = list(keys)
+        return replace(
+            self,
+            paths=[self.paths[key] for key in own],
+            names=[self.names[key] for key in own],
+            labels=self.labels[np.array(own, np.int64)]
+            if isinstance(self.labels, np.ndarray)
+            else self.labels.select(own),
+            description={**self.description, "n": len(own)},
+        )
+
+    def read(self, picks: Iterable[Sequence[int]]) -> Iterator[Row]:
+        rows = [list(row) for row in picks]
+        for row, results in zip(rows, read_ahead(rows, self._try_both), strict=True):
+            good = [
+                (key, *result)
+                for key, result in zip(row, results, strict=True)
+                if not isinstance(result, str)
+            ]
+            labels = [label for _, _, label in good]
+            yield [key for key, _, _ in good], [pixels for _, pixels, _ in good], np.array(labels)
+
+    def readable(self) -> list[int]:
+        known = set(self.unreadable)
+        picks = [part.tolist() for part in torch.split(torch.arange(len(self)), _TOGETHER)]
+        good = [key for kept, _, _ in self.read(picks) for key in kept]
+        self._warn_unreadable(known)
+        return good
+
+    def verified(
+        self, progress: Progress | None = None, stage: str = ""
+    ) -> tuple[FolderStore, str]:
+        """Return the images that can be read, and the SHA-256 of their names and content.
+
+        A damaged file is found now, not after hours, and the digest names exactly the images that
+        are used.
+
+        Raises:
+            BadInput: None can be read.
+        """
+
+        def read(key: int) -> bytes | None:
+            if isinstance(self._try_both(key), str):
+                return None
+            return hashlib.sha256(self.paths[key].read_bytes()).digest()
+
+        state, good = hashlib.sha256(), []
+        picks = [part.tolist() for part in torch.split(torch.arange(len(self)), _TOGETHER)]
+        for row, found in zip(picks, read_ahead(picks, read), strict=True):
+            for key, digest in zip(row, found, strict=True):
+                if digest is not None:
+                    good.append(key)
+                    state.update(self.names[key].encode("utf-8", "replace") + b"\0" + digest)
+            if progress is not None:
+                progress(stage, row[-1] + 1, len(self))
+        if not good:
+            raise all_unreadable(len(self), self.paths[0], self.unreadable[self.paths[0]])
+        return self.select(good), state.hexdigest()
+
+    def digest(self) -> str:
+        if isinstance(self.labels, MaskFiles):
+            shift = {} if self.shift is None else self.shift.describe()
+            pairs = zip(self.names, self.paths, self.labels.paths, strict=True)
+            files = [(name, (image, mask)) for name, image, mask in pairs]
+            return files_sha256([(json.dumps(shift, sort_keys=True), ()), *files])
+        named = zip(self.names, self.labels, self.paths, strict=True)
+        return files_sha256((f"{name}\t{label}", (path,)) for name, label, path in named)
+
+    def verify(self, progress: Progress | None = None, needs_labels: bool = True) -> int:
+        faults, n_unlabelled = self.find_faults(progress, needs_labels)
+        refuse(faults)
+        return n_unlabelled
+
+    def find_faults(
+        self, progress: Progress | None = None, needs_labels: bool = True
+    ) -> tuple[list[str], int]:
+        """Return what is wrong with any image or mask, and the number of images without a label."""
+        if not isinstance(self.labels, MaskFiles):
+            return [], 0
+        faults, n_unlabelled, plain = [], 0, replace(self, shift=None)
+        for key, mask in enumerate(self.labels.paths):
+            found = plain._try_both(key)
+            if isinstance(found, str):
+                faults.append(found)
+            elif (found[1] == IGNORE).all():
+                n_unlabelled += 1
+                fault = f"{mask} has no pixel of any class: all pixels are ignored. Remove it."
+                faults += [fault] if needs_labels else []
+            if progress is not None and (key + 1) % _STEP == 0:
+                progress("reading masks", key + 1, len(self))
+        return faults, n_unlabelled
+
+    def to_domain(self, name: str | None = None, in_memory: bool = True) -> Domain:
+        if not in_memory or not isinstance(self.labels, MaskFiles):
+            return super().to_domain(name)
+        (found,) = read_ahead([range(len(self))], self._try_both)
+        refuse([each for each in found if isinstance(each, str)])
+        images, masks = zip(*[each for each in found if not isinstance(each, str)], strict=True)
+        name = name or self.description.get("corruption", "clean")
+        return Domain(str(name), np.stack(images), np.stack(masks))
+
+    def _try_pixels(self, key: int) -> Pixels | str:
+        path = self.paths[key]
+        pixels = try_read(path, self.size, self.resize, self.squash)
+        if isinstance(pixels, str) or self.shift is None:
+            return pixels
+        return corrupt_image(pixels, self.names[key], self.shift)
+
+    def _try_both(self, key: int) -> tuple[Pixels, Any] | str:
+        """Return an image and its label, or what is wrong with either."""
+        pixels = self._try_pixels(key)
+        if isinstance(self.labels, MaskFiles):
+            if isinstance(pixels, str):
+                return f"{self.paths[key]} cannot be read ({pixels})."
+            mask = self.labels.try_read(key)
+            return mask if isinstance(mask, str) else (pixels, mask)
+        if isinstance(pixels, str):
+            self.unreadable.setdefault(self.paths[key], pixels)
+            return pixels
+        return pixels, self.labels[key]
+
+
+class Batches:
+    """The images of a store in labelled batches `(x, y)`, such as for `acclimate.prepare`.
+
+    Unreadable images are left out and listed.
+
+    Args:
+        store: The images.
+        batch_size: Batch size.
+        seed: Seed of the order; None keeps the order of the store.
+        normalization: Applied to the images in [0, 1]; None for none.
+        reshuffle: Whether every pass has another order, which depends on the seed and the number of
+            earlier passes.
+
+    Raises:
+        BadInput: The batch size is below 1. While iterating: no image can be read.
+    """
+
+    def __init__(
+        self,
+        store: ImageStore,
+        batch_size: int = BATCH,
+        seed: int | None = 0,
+        normalization: Normalization | None = None,
+        reshuffle: bool = False,
+    ) -> None:
+        check_batch_size(batch_size)
+        self.store, self.batch_size, self.normalization = store, batch_size, normalization
+        self._seed, self._reshuffle, self._n_passes = seed, reshuffle, 0
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether every pixel has a class."""
+        return len(getattr(self.store.labels, "shape", ())) > 1
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names in the order of the class numbers."""
+        return self.store.classes
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What a result must say about the images."""
+        return self.store.description
+
+    @property
+    def unreadable(self) -> dict[Path, str]:
+        """The reason by path, of images that could not be read so far."""
+        return self.store.unreadable
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return -(-len(self.store) // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Iterate over the images once."""
+        order = torch.arange(len(self.store))
+        if self._seed is not None:
+            seed = self._seed * 100_003 + self._n_passes if self._reshuffle else self._seed
+            order = torch.randperm(len(order), generator=torch.Generator().manual_seed(seed))
+        self._n_passes += 1
+        picks = [part.tolist() for part in torch.split(order, self.batch_size)]
+        if self.has_masks:
+            for pixels, y in self._strict(picks):
+                x = pixels.float() / 255
+                yield x if self.normalization is None else self.normalization.normalize(x), y
+            return
+        is_usable = False
+        for kept, images, labels in self.store.read(picks):
+            if kept:
+                is_usable = True
+                yield to_inputs(np.stack(images), self.normalization), torch.tensor(labels)
+        if not is_usable:
+            path, reason = next(iter(self.unreadable.items()))
+            raise all_unreadable(len(self.store), path, reason)
+
+    def peek(self) -> Tensor:
+        """Return the images of a first batch; this does not count as a pass."""
+        x = next(iter(self))[0]
+        self._n_passes -= 1
+        return x
+
+    def _strict(self, picks: Sequence[Sequence[int]]) -> Iterator[tuple[Tensor, Tensor]]:
+        for row, (x, y) in zip(picks, self.store.batches(picks), strict=True):
+            if len(x) < len(row):
+                self.store.verify(needs_labels=False)  # names the faults
+            yield x, y
+
+
+def open_folder(
+    root: str | Path,
+    size: int | Size | None = None,
+    classes: Sequence[str] | None = None,
+    resize: int | Size | None = None,
+    description: Mapping[str, Any] | None = None,
+) -> FolderStore:
+    """Return labelled images `root/<class>/…`, sorted by path.
+
+    Args:
+        root: A folder with one folder per class; an empty one counts as a class. Deeper nesting is
+            allowed if the class folders are unambiguous, or if `classes` are given.
+        size: Height and width, or one number for both; None if all images have the same size.
+        classes: Class names in the order of the model's logits; the sorted folder names if None.
+        resize: Size to which images are resized before a crop of `size`.
+        description: What a result must say about the images.
+
+    Raises:
+        BadInput: There is no such folder, no image in it, or images have several sizes; there are
+            no class folders, or an unknown one. If `classes` are not given, also if there is only
+            one, if images have different depths, or if several class folders have folders of the
+            same name, like those of conditions.
+    """
+    root = Path(root)
+    paths = list_images(root)
+    larger = check_resize(resize, size)
+    shape = as_size(size) if size is not None else common_size(paths)
+    own = tuple(find_classes(root, paths, classes))
+    numbers = {name: number for number, name in enumerate(own)}
+    inner = [path.relative_to(root) for path in paths]
+    return FolderStore(
+        paths=paths,
+        names=[path.as_posix() for path in inner],
+        labels=np.array([numbers[path.parts[0]] for path in inner], np.int64),
+        classes=own,
+        size=shape,
+        resize=larger,
+        description={**(description or {}), "n": len(paths)},
+    )
+
+
+def list_content(store: FolderStore) -> str:
+    """Return the SHA-256 of the names and sizes of all files of a store."""
+    masks = store.labels.paths if isinstance(store.labels, MaskFiles) else None
+    lines = []
+    for place, (name, path) in enumerate(zip(store.names, store.paths, strict=True)):
+        more = "" if masks is None else f"\t{masks[place].stat().st_size}"
+        lines.append(f"{name}\t{path.stat().st_size}{more}")
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def concatenate(stores: Sequence[ImageStore]) -> ImageStore:
+    """Return the images of several stores of one kind and with the same classes as one.
+
+    Raises:
+        BadInput: Some are arrays and others are files.
+    """
+    first = stores[0]
+    about = {**first.description, "n": sum(map(len, stores))}
+    if all(isinstance(store, ArrayStore) for store in stores):
+        images = np.concatenate([store[:] for store in stores])
+        labels = np.concatenate([store.labels for store in stores])
+        return ArrayStore(images, labels, first.classes, about, first.palette)
+    own = [store for store in stores if isinstance(store, FolderStore)]
+    if len(own) < len(stores):
+        found = ", ".join(sorted({type(store).__name__ for store in stores}))
+        text = f"Expected stores that are all arrays or all files, found {found}."
+        raise BadInput("wrong_type", text, option="stores", found=found)
+    return replace(
+        own[0],
+        paths=[path for store in own for path in store.paths],
+        names=[name for store in own for name in store.names],
+        labels=np.concatenate([np.asarray(store.labels) for store in own]),
+        description=about,
+        unreadable={path: why for store in own for path, why in store.unreadable.items()},
+    )
+
+
+def spread(n: int, wanted: int | None) -> list[int]:
+    """Return that many of n positions at even distances; all, if there are no more.
+
+    >>> spread(6, 3), spread(2, 5)
+    ([0, 2, 4], [0, 1])
+    """
+    if wanted is None or wanted >= n:
+        return list(range(n))
+    return [index * n // wanted for index in range(wanted)]

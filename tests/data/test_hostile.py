@@ -1,0 +1,153 @@
+"""Hostile images, archives and limits: a short version of benchmarks/hostile_images.py."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from benchmarks.hostile_images import (
+    FAILURES,
+    FORMATS,
+    hostile_archives,
+    read_archive,
+    read_in_child,
+    write_hostile,
+    write_mutants,
+)
+
+from acclimate.data import archives
+from acclimate.data.arrays import write_array, write_card
+from acclimate.data.copies import corrupt_folder
+from acclimate.data.places import staged_folder
+from acclimate.decode import PixelBudget
+from acclimate.errors import BadInput, CorruptFile
+from tests.codes import raises
+from tests.images import write_images
+
+#: What becomes of each hostile archive: it is read, or refused with this code.
+ARCHIVES = {
+    **dict.fromkeys(("empty.tar", "text.tar", "cut.tar", "cut.zip"), "unreadable_file"),
+    **{f"cut.tar.{kind}": "unreadable_file" for kind in ("gz", "bz2", "xz")},
+    **{f"flipped.tar.{kind}": "unreadable_file" for kind in ("gz", "bz2", "xz")},
+    **{f"{name}.tar": "unreadable_file" for name in ("checksum", "size", "minus")},
+    **{f"{name}.zip": "unreadable_file" for name in ("encrypted", "method", "sum")},
+    **{f"bomb{kind}": "unsafe_file" for kind in (".tar.gz", ".tar.xz", ".zip", "-lzma.zip")},
+    "size.zip": "unsafe_file",
+    **{f"{name}.tar": "read" for name in ("zeros", "up", "root", "long", "link", "device", "fifo")},
+    **{f"{name}.zip": "read" for name in ("up", "long")},
+}
+
+
+def assert_no_failure(found: dict[str, object]) -> None:
+    assert {key: found[key] for key in FAILURES} == dict.fromkeys(FAILURES, 0), found["faults"]
+    assert found["read"] + found["unreadable"] == found["files"]
+
+
+def test_every_mutated_image_is_read_or_unreadable(tmp_path: Path) -> None:
+    for kind in FORMATS:
+        write_mutants(tmp_path / "all" / kind, kind, 6, seed=1)
+    for kind in FORMATS:
+        for path in sorted((tmp_path / "all" / kind).rglob("*.*")):
+            target = tmp_path / "mixed" / path.parent.name / f"{kind}-{path.name}"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(target)
+    found = read_in_child(tmp_path / "mixed")
+    assert found["files"] == 8 * len(FORMATS)
+    assert_no_failure(found)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs")
+def test_forty_hostile_files_stop_nothing(tmp_path: Path) -> None:
+    write_hostile(tmp_path)
+    found = read_in_child(tmp_path)
+    assert found["files"] == 41  # and one folder that is named like an image
+    assert_no_failure(found)
+    assert not Path("/tmp/executed").exists()
+    assert found["megabytes"] < 1800  # the largest decoded image has 700
+
+
+@pytest.mark.parametrize("name", sorted(hostile_archives()))
+def test_hostile_archives_are_refused_or_read_within_limits(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(hostile_archives()[name])
+    assert read_archive(path) == ARCHIVES[name]
+
+
+def test_archives_with_too_many_files_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "MAX_FILES", 0)
+    for name in ("up.tar", "up.zip"):
+        (tmp_path / name).write_bytes(hostile_archives()[name])
+        monkeypatch.setattr(archives, "MAX_FILES", -1)
+        with raises("unsafe_file", CorruptFile, path=tmp_path / name):
+            archives.list_names(tmp_path / name)
+
+
+def test_names_that_lead_elsewhere_or_are_too_long_are_not_plain() -> None:
+    for name in ("..", ".x", "a/b", "a\\b", "C:x", "a\0b", "", "n" * 201, "é" * 101):
+        assert not archives.is_plain(name)
+    for name in ("a.jpg", "n" * 200, "é" * 100):
+        assert archives.is_plain(name)
+
+
+def test_threads_decode_no_more_pixels_together_than_the_limit() -> None:
+    budget, most, lock = PixelBudget(100), [], threading.Lock()
+
+    def decode(n: int) -> None:
+        with budget.reserve(n):
+            with lock:
+                most.append(budget.used)
+            time.sleep(0.002)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(decode, [40, 70, 30, 250, 10] * 8))
+    assert budget.used == 0
+    assert len(most) == 40
+    assert {n for n in most if n > 100} == {250}  # alone
+
+
+@pytest.fixture
+def limit() -> object:
+    """Limit the size of files, as a full disk does, and lift the limit at the end."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda n: resource.setrlimit(resource.RLIMIT_FSIZE, (n, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_file_that_cannot_be_written_is_one_error_and_nothing_is_lost(
+    limit: object, tmp_path: Path
+) -> None:
+    import numpy as np
+
+    target = tmp_path / "set"
+    target.mkdir()
+    write_card(target, {"is": "old"})
+    old = (target / "card.json").read_bytes()
+    big = np.zeros((100, 32, 32, 3), np.uint8)
+    limit(10_000)
+    with raises("not_writable", BadInput, path=target / "card.json"):
+        write_card(target, {"is": "x" * 20_000})
+    with raises("not_writable", BadInput), staged_folder(target) as folder:
+        write_array(folder / "images.npy", big)
+    with raises("not_writable", BadInput, path=target), staged_folder(target) as folder:
+        (folder / "image.jpg").write_bytes(bytes(20_000))
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+    assert [path.name for path in target.iterdir()] == ["card.json"]
+    assert (target / "card.json").read_bytes() == old
+
+
+def test_copies_go_on_after_a_full_disk(limit: object, tmp_path: Path) -> None:
+    photos = write_images(tmp_path / "photos", {"a": 2, "b": 2}, size=32)
+    out = tmp_path / "out"
+    limit(1500)  # of the manifest, but of no image
+    with raises("not_writable", BadInput):
+        corrupt_folder(photos, out, ["gaussian_noise"], [5])
+    assert not [path for path in out.rglob("*") if path.suffix in (".png", ".part")]
+    limit(1 << 20)
+    assert corrupt_folder(photos, out, ["gaussian_noise"], [5]).n_written == 4
