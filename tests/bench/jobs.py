@@ -11,8 +11,8 @@ import pytest
 
 from acclimate.bench import JobSpec, Preparing
 from acclimate.bench.attempt import End, Setup, Tries
-from acclimate.bench.folder import JobFolder
-from acclimate.bench.job import Manner
+from acclimate.bench.execute import RunOptions
+from acclimate.bench.run_folder import RunFolder
 from tests.paths import ROOT
 
 VOLATILE = ("ms", "peak_memory")
@@ -43,18 +43,18 @@ def run_once(
         n_batches += kind == "progress"
 
     setup = Setup(
-        artifacts=artifacts or folder.parent / "artifacts", manner=Manner(command="by hand")
+        artifacts=artifacts or folder.parent / "artifacts", manner=RunOptions(command="by hand")
     )
     tries = Tries(setup, tell, lambda: stop_after is not None and n_batches >= stop_after)
-    return tries.run(spec, JobFolder(folder))
+    return tries.run(spec, RunFolder(folder))
 
 
 def run_to_failure(spec: JobSpec, folder: Path) -> BaseException:
     """Try a job in this process that fails; return the error that its folder tells of."""
     errors: list[BaseException] = []
-    keep = JobFolder.fail_by
+    keep = RunFolder.fail_by
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JobFolder, "fail_by", lambda own, e: (errors.append(e), keep(own, e)))
+        patch.setattr(RunFolder, "fail_by", lambda own, e: (errors.append(e), keep(own, e)))
         assert run_once(spec, folder) == "failed"
     (error,) = errors
     told = json.loads((folder / "error.json").read_text())
@@ -99,3 +99,15 @@ def environment(**more: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         **more,
     }
+
+
+def read_suite(root: Path, name: str = "records.jsonl") -> list[dict[str, Any]]:
+    """Return the lines of all jobs of a folder, each with the method and the seed of its job."""
+    found = []
+    entries = json.loads((root / "suite.json").read_text())["entries"]
+    for entry in entries:
+        spec, folder = entry["spec"], root / entry["folder"]
+        if (folder / name).is_file():
+            own = {"method": spec["method"], "seed": spec.get("seed", 0)}
+            found += [{**own, **line} for line in read_lines(folder, name)]
+    return found

@@ -9,8 +9,8 @@ from typing import Any
 from acclimate.bench import Entry, Event, Store, Suite
 from acclimate.bench.attempt import Setup
 from acclimate.bench.crew import Crew, Heard, end_all
-from acclimate.bench.folder import JobFolder
-from acclimate.bench.spec import JobSpec
+from acclimate.bench.job import JobSpec
+from acclimate.bench.run_folder import RunFolder
 from acclimate.errors import BadInput
 from tests.bench.jobs import make_spec
 from tests.codes import raises
@@ -32,7 +32,7 @@ class Puppet:
     def is_stillborn(self) -> bool:
         return not self.is_ready
 
-    def begin(self, name: str, spec: JobSpec, folder: JobFolder) -> None:
+    def begin(self, name: str, spec: JobSpec, folder: RunFolder) -> None:
         assert self.is_ready
         assert self.job is None
         self.job = self.last = name

@@ -13,8 +13,9 @@ import torch
 
 import acclimate
 from acclimate.bench import Entry, JobSpec, Preparing
-from acclimate.bench.folder import JobFolder
-from acclimate.bench.materials import Materials
+from acclimate.bench.load import Loader
+from acclimate.bench.run_folder import RunFolder
+from acclimate.bench.store import read_outcome
 from acclimate.builtin import SPLITS, render
 from acclimate.corruptions import apply
 from acclimate.errors import AcclimateWarning
@@ -153,7 +154,7 @@ def test_a_cut_in_any_kind_of_stream_changes_nothing(tmp_path: Path, protocol) -
     assert n_tries > 3
     assert stable(tmp_path / "cut") == stable(tmp_path / "uncut")
     assert sums(tmp_path / "cut") == sums(tmp_path / "uncut")
-    assert JobFolder(tmp_path / "cut").progress == (n_batches, n_batches)
+    assert RunFolder(tmp_path / "cut").progress == (n_batches, n_batches)
 
 
 def test_records_carry_the_terms_of_the_loss(tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_the_result_says_where_it_comes_from(tmp_path: Path) -> None:
     torch.save(models.tiny().state_dict(), weights)
     spec = make_spec("swr_nsp", weights=str(weights))
     assert run_once(spec, tmp_path / "job") == "finished"
-    outcome = JobFolder(tmp_path / "job").read_outcome(Entry(spec, "ours"), "job")
+    outcome = read_outcome(RunFolder(tmp_path / "job"), Entry(spec, "ours"), "job")
     facts = outcome.provenance
     assert facts["spec"] == spec.to_dict()
     assert facts["command"] == "by hand"
@@ -224,8 +225,8 @@ def test_a_failure_is_kept_and_forgotten_when_the_job_goes_on(tmp_path: Path, mo
     assert "code" not in found
     assert "break_down" in found["traceback"]
     assert "error.json" in found["remedy"]
-    assert JobFolder(tmp_path / "job").state == "failed"
-    assert JobFolder(tmp_path / "job").progress == (3, 12)
+    assert RunFolder(tmp_path / "job").state == "failed"
+    assert RunFolder(tmp_path / "job").progress == (3, 12)
     assert run_once(spec, tmp_path / "job") == "finished"
     assert run_once(spec, tmp_path / "uncut") == "finished"
     assert stable(tmp_path / "job") == stable(tmp_path / "uncut")
@@ -251,7 +252,7 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path, change, code: str, data) 
 def test_warnings_belong_to_the_result(tmp_path: Path, monkeypatch) -> None:
     warning = AcclimateWarning("weights_differ", "strange weights", name="tiny")
     monkeypatch.setattr(
-        "acclimate.bench.materials.load_named",
+        "acclimate.bench.load.load_named",
         lambda *names: warnings.warn(warning, stacklevel=1) or models.tiny(),
     )
     assert run_once(make_spec("source"), tmp_path / "job") == "finished"
@@ -273,9 +274,9 @@ def test_a_job_goes_on_with_the_threads_it_began_with(tmp_path: Path, monkeypatc
 
 def test_an_artifact_is_made_once_for_all_that_need_it(tmp_path: Path, monkeypatch) -> None:
     made = []
-    plain = Materials._prepare
+    plain = Loader._prepare
     monkeypatch.setattr(
-        Materials,
+        Loader,
         "_prepare",
         lambda self, spec, *more: made.append(spec.method) or plain(self, spec, *more),
     )

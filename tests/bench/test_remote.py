@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import save_file
 
 from acclimate.bench import JobSpec, Preparing
-from acclimate.bench import materials as own_materials
+from acclimate.bench import load as own_load
 from acclimate.bench.attempt import End, Setup, try_job
 from acclimate.bench.desk import Desk, Goods
-from acclimate.bench.folder import JobFolder
-from acclimate.bench.job import Manner
+from acclimate.bench.execute import RunOptions
 from acclimate.bench.remote import RemoteWorker
+from acclimate.bench.run_folder import RunFolder
 from acclimate.errors import BadInput
 from tests.bench.jobs import make_spec, run_once, stable, sums
 from tests.bench.models import N_CLASSES, tiny
@@ -33,7 +33,9 @@ class Site:
 
     def __init__(self, root: Path, **manner: Any) -> None:
         self.root = root
-        self.setup = Setup(artifacts=root / "artifacts", manner=Manner(command="by hand", **manner))
+        self.setup = Setup(
+            artifacts=root / "artifacts", manner=RunOptions(command="by hand", **manner)
+        )
         self.shipped: list[Any] = []
         self.goods = Goods(self.setup, self._put)
         self.events: list[tuple[str, int, int, str]] = []
@@ -56,7 +58,7 @@ class Site:
 
         desk = Desk(spec, self.goods, tell, worker.answer, lambda: False)
         said = worker.run(spec.to_dict(), self.goods.sum_files(spec))
-        folder = JobFolder(self.root / name)
+        folder = RunFolder(self.root / name)
         end = try_job(spec, folder, lambda: None, lambda sink: desk.serve(sink, said))
         assert desk.is_over
         return end
@@ -112,7 +114,7 @@ def test_a_job_goes_on_on_another_machine(tmp_path: Path, monkeypatch) -> None:
     site = Site(tmp_path / "site", checkpoint_every=1)
     spec = make_spec("tent", model="tests.bench.models:gated", protocol={"batch_size": 4})
     assert site.run(site.hire(), spec, "tent", stop_after=2) == "stopped"
-    folder = JobFolder(site.root / "tent")
+    folder = RunFolder(site.root / "tent")
     n_done, _ = folder.progress
     assert folder.state == "cut"
     assert 2 <= n_done < 12
@@ -185,7 +187,7 @@ def test_data_is_read_there_or_sent(site: Site, tmp_path: Path, pictures: Path, 
     spec = make_spec("norm", data=str(pictures), corruptions=None, images=None)
     assert site.run(site.hire(), spec, "same") == "finished"
     assert site.shipped == []
-    usual = own_materials.load_data
+    usual = own_load.load_data
 
     def load_others(*arguments: Any) -> Any:
         """Return the pictures of a machine where one of them is another one."""
@@ -197,7 +199,7 @@ def test_data_is_read_there_or_sent(site: Site, tmp_path: Path, pictures: Path, 
 
     for name, instead in (("absent", refuse), ("altered", load_others)):
         with monkeypatch.context() as patch:
-            patch.setattr(own_materials, "load_data", elsewhere(usual, instead))
+            patch.setattr(own_load, "load_data", elsewhere(usual, instead))
             assert site.run(site.hire(), spec, name) == "finished"
         assert stable(site.root / name) == stable(site.root / "same")
     assert len(site.shipped) == 1
@@ -205,8 +207,8 @@ def test_data_is_read_there_or_sent(site: Site, tmp_path: Path, pictures: Path, 
 
 
 def test_the_source_is_read_there_or_sent(site: Site, tmp_path: Path, pictures: Path, monkeypatch):
-    usual = own_materials.Preparation
-    monkeypatch.setattr(own_materials, "Preparation", elsewhere(usual, refuse))
+    usual = own_load.Preparation
+    monkeypatch.setattr(own_load, "Preparation", elsewhere(usual, refuse))
     spec = make_spec("swr")
     assert site.run(site.hire(), spec, "set") == "finished"
     assert len(site.shipped) == 1
@@ -225,7 +227,7 @@ def test_an_error_there_is_told_here(site: Site) -> None:
     bad = make_spec("norm", model="tests.bench.models:nowhere")
     worker = site.hire()
     assert site.run(worker, bad, "bad") == "failed"
-    error = JobFolder(site.root / "bad").read("error.json")
+    error = RunFolder(site.root / "bad").read("error.json")
     assert error is not None
     assert (error["type"], error["code"]) == ("BadInput", "unknown_name")
     assert (error["data"]["kind"], error["data"]["name"]) == ("function", "nowhere")

@@ -182,7 +182,7 @@ def test_features_before_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_features_are_those_of_the_last_images(tmp_path: Path) -> None:
     """Those of the source method are the model's own on the same images."""
-    from acclimate.bench.materials import Materials
+    from acclimate.bench.load import Loader
     from acclimate.forward import run
     from acclimate.introspect import get_head, inspect_model
 
@@ -190,9 +190,9 @@ def test_features_are_those_of_the_last_images(tmp_path: Path) -> None:
     outcome = scene.outcomes[0]
     assert outcome.entry.spec.method == "source"
     found = embedding.gather_features(outcome, scene)
-    materials = Materials(tmp_path)
-    data = materials.load_data(outcome.entry.spec)
-    model = materials.load_model(outcome.entry.spec, len(data.classes)).eval()
+    loader = Loader(tmp_path)
+    data = loader.load_data(outcome.entry.spec)
+    model = loader.load_model(outcome.entry.spec, len(data.classes)).eval()
     x, y = data.domains[0].take(torch.arange(len(data.domains[0])))
     info = inspect_model(model, x[:2])
     with torch.no_grad():

@@ -16,12 +16,13 @@ import torch
 from PIL import Image
 
 from acclimate.bench import Entry, JobSpec, Outcome
-from acclimate.bench.folder import JobFolder
 from acclimate.bench.reports.cells import list_cells, list_heads
 from acclimate.bench.reports.csv_files import render_csv
 from acclimate.bench.reports.facts import protocol_facts
 from acclimate.bench.reports.notes import caption
 from acclimate.bench.reports.tabulate import tabulate
+from acclimate.bench.run_folder import RunFolder
+from acclimate.bench.store import read_outcome
 from acclimate.builtin.scene_model import load_scene_model
 from acclimate.comparison import Preparation, Request, load_data, masks
 from acclimate.data.masks import MASK_SETS, MaskedImages, load_masks
@@ -188,7 +189,7 @@ def run_jobs(tmp_path: Path, methods: tuple[str, ...]) -> list[Outcome]:
         spec = JobSpec.from_dict({**SPEC, "method": method})
         folder = tmp_path / method
         assert run_once(spec, folder) == "finished"
-        found.append(JobFolder(folder).read_outcome(Entry(spec, method), method))
+        found.append(read_outcome(RunFolder(folder), Entry(spec, method), method))
     return found
 
 

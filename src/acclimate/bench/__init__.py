@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from acclimate.bench.engine import ENGINES, run_suite
 from acclimate.bench.events import Event
+from acclimate.bench.job import JobSpec, Preparing
 from acclimate.bench.outcome import Entry, Outcome
 from acclimate.bench.selection import RULES, Rule, get_rule
-from acclimate.bench.spec import JobSpec, Preparing
 from acclimate.bench.store import Status, Store
 from acclimate.bench.suite import Suite
 

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from acclimate.bench.events import Event, OnEvent
-from acclimate.bench.folder import ERROR, JobFolder
-from acclimate.bench.job import Manner, Stopped, run_job
-from acclimate.bench.materials import Materials
-from acclimate.bench.sink import FolderSink
-from acclimate.bench.spec import JobSpec
+from acclimate.bench.execute import RunOptions, Stopped, run_job
+from acclimate.bench.job import JobSpec
+from acclimate.bench.load import Loader
+from acclimate.bench.run_folder import ERROR, RunFolder
 from acclimate.bench.store import Store
 
 #: `busy`: another process is at it. `stopped`: it was asked to, and can go on.
@@ -43,7 +42,7 @@ class Setup:
 
     artifacts: Path
     device: str = "auto"
-    manner: Manner = field(default_factory=Manner)
+    manner: RunOptions = field(default_factory=RunOptions)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
@@ -52,15 +51,15 @@ class Setup:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return what `to_dict` gave."""
-        manner = Manner(**values["manner"])
+        manner = RunOptions(**values["manner"])
         return cls(artifacts=Path(values["artifacts"]), device=values["device"], manner=manner)
 
 
 def try_job(
     spec: JobSpec,
-    folder: JobFolder,
+    folder: RunFolder,
     on_start: Callable[[], None],
-    run: Callable[[FolderSink], None],
+    run: Callable[[RunFolder], None],
 ) -> End:
     """Bring a job to its end, or as far as it goes; an error is kept in its folder.
 
@@ -79,11 +78,10 @@ def try_job(
             return "busy"
         if folder.is_done:
             return "finished"
-        folder.describe(spec)
+        folder.describe({"key": spec.key, **spec.to_dict()})
         on_start()
-        sink = FolderSink(folder)
         try:
-            run(sink)
+            run(folder)
         except Stopped:
             return "stopped"
         except Lost:
@@ -92,7 +90,7 @@ def try_job(
             folder.fail_by(error)
             return "failed"
         finally:
-            sink.close()
+            folder.close()
         return "finished"
 
 
@@ -112,10 +110,10 @@ class Tries:
         should_stop: Callable[[], bool],
     ) -> None:
         self._manner, self._tell, self._should_stop = setup.manner, tell, should_stop
-        self._materials = Materials(setup.artifacts, setup.device, self._step)
+        self._loader = Loader(setup.artifacts, setup.device, self._step)
         self._stage = ""
 
-    def run(self, spec: JobSpec, folder: JobFolder) -> End:
+    def run(self, spec: JobSpec, folder: RunFolder) -> End:
         """Bring a job to its end, or as far as it goes; an error is kept in its folder."""
         self._stage = ""
         return try_job(
@@ -124,7 +122,7 @@ class Tries:
             lambda: self._tell("started", 0, 0, ""),
             lambda sink: run_job(
                 spec,
-                self._materials,
+                self._loader,
                 sink,
                 self._manner,
                 lambda done, total: self._tell("progress", done, total, ""),
@@ -190,7 +188,7 @@ def _hold_interrupts() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def describe_error(folder: JobFolder) -> str:
+def describe_error(folder: RunFolder) -> str:
     """Return in one line why a job failed."""
     found = folder.read(ERROR) or {"type": "error", "message": "unknown"}
     return f"{found['type']}: {found['message']}"

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from acclimate.bench.attempt import LOOK_EVERY, Setup, describe_error
 from acclimate.bench.events import Event, OnEvent
-from acclimate.bench.folder import Failure, JobFolder
-from acclimate.bench.spec import JobSpec
+from acclimate.bench.job import JobSpec
+from acclimate.bench.run_folder import Failure, RunFolder
 from acclimate.bench.store import Store
 from acclimate.errors import BadInput
 
@@ -48,7 +48,7 @@ class Worker(Protocol):
     def has_begun(self) -> bool:
         """Whether it was at its job when it ended, so that the job may be what ended it."""
 
-    def begin(self, name: str, spec: JobSpec, folder: JobFolder) -> None:
+    def begin(self, name: str, spec: JobSpec, folder: RunFolder) -> None:
         """Give it a job."""
 
     def has_ended(self) -> bool:

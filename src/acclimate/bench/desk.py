@@ -18,11 +18,11 @@ import numpy as np
 from torch import Tensor
 
 from acclimate.bench.attempt import Lost, Setup
-from acclimate.bench.job import Stopped
-from acclimate.bench.materials import WAITING, Materials, claim
+from acclimate.bench.execute import Stopped
+from acclimate.bench.job import JobSpec
+from acclimate.bench.load import WAITING, Loader, claim
 from acclimate.bench.remote import Message, identify
-from acclimate.bench.sink import FolderSink
-from acclimate.bench.spec import JobSpec
+from acclimate.bench.run_folder import RunFolder
 from acclimate.comparison import ArraySource, Data
 from acclimate.errors import AcclimateError, BadInput
 from acclimate.storage import write_atomically
@@ -38,7 +38,7 @@ class Goods:
     """
 
     def __init__(self, setup: Setup, put: Callable[[Any], Any]) -> None:
-        self._materials = Materials(setup.artifacts, "cpu")
+        self._loader = Loader(setup.artifacts, "cpu")
         self._put = put
         self._shipped: dict[Hashable, Any] = {}
         self._known: dict[Hashable, dict[str, Any]] = {}
@@ -68,22 +68,20 @@ class Goods:
         with self._lock:
             if key not in self._known:
                 try:
-                    self._known[key] = identify(self._materials.load_data(spec))
+                    self._known[key] = identify(self._loader.load_data(spec))
                 except AcclimateError:
                     if about is None:
                         raise
                     self._known[key] = dict(about)
             if about == self._known[key]:
                 return None
-            return self._ship(
-                (*key, probes), lambda: gather(self._materials.load_data(spec), probes)
-            )
+            return self._ship((*key, probes), lambda: gather(self._loader.load_data(spec), probes))
 
     def give_source(self, spec: JobSpec) -> Any:
         """Return the labelled images that the artifact of a job is prepared from."""
 
         def load() -> tuple[Any, Sequence[str]]:
-            batches, classes = self._materials.open_source(spec, self._materials.load_data(spec))
+            batches, classes = self._loader.open_source(spec, self._loader.load_data(spec))
             if not isinstance(batches, ArraySource):
                 raise BadInput(
                     "not_found",
@@ -99,7 +97,7 @@ class Goods:
 
     def find_artifact(self, key: str) -> Path:
         """Return where the artifact of that key is, or is to be."""
-        return self._materials.artifacts / f"{key}.acclimate"
+        return self._loader.artifacts / f"{key}.acclimate"
 
     def _ship(self, key: Hashable, load: Callable[[], Any]) -> Any:
         with self._lock:
@@ -135,7 +133,7 @@ class Desk:
         self._answer, self._should_stop = answer, should_stop
         self._claims = ExitStack()
 
-    def serve(self, sink: FolderSink, said: Iterable[Sequence[Message]]) -> None:
+    def serve(self, sink: RunFolder, said: Iterable[Sequence[Message]]) -> None:
         """Do what is to be done about all that is said until the job ends.
 
         Raises:
@@ -150,7 +148,7 @@ class Desk:
             if not self.is_over:
                 raise Lost("fell silent")
 
-    def _take(self, sink: FolderSink, kind: str, content: dict[str, Any]) -> None:
+    def _take(self, sink: RunFolder, kind: str, content: dict[str, Any]) -> None:
         match kind:
             case "append":
                 sink.append(**content)
@@ -159,7 +157,7 @@ class Desk:
             case "stage":
                 self._tell("stage", 0, 0, content["text"])
             case "begin":
-                known = sink.begin(content["setting"])
+                known = sink.begin(content["identity"])
                 state = None if known.state is None else known.state.read_bytes()
                 self._answer((replace(known, state=None), state))
             case "close_unit":
@@ -168,7 +166,9 @@ class Desk:
                 write = partial(write_atomically, content=content["state"])
                 sink.checkpoint(content["place"], write)
             case "finish":
-                sink.finish(self._name_files(content["result"]))
+                sink.finish(self._name_files(content["result"]), content["kept"])
+            case "keep":
+                sink.keep(**content)
             case "file":
                 self._answer(self._goods.give_file(content["name"]))
             case "data":

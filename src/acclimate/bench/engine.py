@@ -11,9 +11,9 @@ from typing import Any
 from acclimate import zoo
 from acclimate.bench.attempt import Setup, run_here
 from acclimate.bench.events import Event, OnEvent
-from acclimate.bench.job import Manner
+from acclimate.bench.execute import RunOptions
+from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Outcome
-from acclimate.bench.spec import JobSpec
 from acclimate.bench.store import Store
 from acclimate.bench.suite import Suite
 from acclimate.data import SETS
@@ -107,12 +107,14 @@ def run_suite(
     for name, entry in asked.jobs().items():
         if not asked.folder(name).is_done:
             _check_names(entry.spec)
+            if engine != "local" or n_workers != 0:
+                entry.spec.check_portable()
     store = Store.create(out, suite)
     typed = shlex.join(sys.argv) if command is None else command
     setup = Setup(
         artifacts=store.artifacts if artifacts is None else Path(artifacts),
         device=device,
-        manner=Manner(checkpoint_every=checkpoint_every, command=typed),
+        manner=RunOptions(checkpoint_every=checkpoint_every, command=typed),
     )
     jobs = store.jobs()
     done = [name for name in jobs if store.folder(name).is_done]
@@ -131,7 +133,12 @@ def run_suite(
 
 def _check_names(spec: JobSpec) -> None:
     """Refuse a job whose model or data is misspelt, before anything is started for it."""
-    if ":" not in spec.model and spec.model != "builtin" and not is_dense_name(spec.model):
+    if (
+        isinstance(spec.model, str)
+        and ":" not in spec.model
+        and spec.model != "builtin"
+        and not is_dense_name(spec.model)
+    ):
         zoo.get_spec(spec.model)
     for data in (spec.data, spec.prepare.source or spec.data):
         if data not in SETS and not Path(data).is_dir():

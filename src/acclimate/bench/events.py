@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Entry
-from acclimate.bench.spec import JobSpec
 from acclimate.methods import get_method
 
 #: `found`: done before. `busy`: another process is at it. `stage`: something other than measuring.

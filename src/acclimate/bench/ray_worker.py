@@ -10,9 +10,9 @@ from typing import Any
 from acclimate.bench.attempt import Lost, try_job
 from acclimate.bench.crew import Heard
 from acclimate.bench.desk import Desk, Goods
-from acclimate.bench.folder import JobFolder
+from acclimate.bench.job import JobSpec
 from acclimate.bench.remote import Message
-from acclimate.bench.spec import JobSpec
+from acclimate.bench.run_folder import RunFolder
 
 # Seconds for the thread of a worker that was killed to take notice.
 _JOIN = 5.0
@@ -38,7 +38,7 @@ class RayWorker:
         self.last: str | None = None
         self.is_ready = False
         self._ray, self._actor, self._goods, self._heard = ray, actor, goods, heard
-        self._todo: queue.Queue[tuple[JobSpec, JobFolder] | None] = queue.Queue()
+        self._todo: queue.Queue[tuple[JobSpec, RunFolder] | None] = queue.Queue()
         self._stop = threading.Event()
         self._node, self._error = "", "ended"
         self._has_begun = False
@@ -55,7 +55,7 @@ class RayWorker:
         """Whether it was at its job when it ended; else its node was lost before."""
         return self._has_begun
 
-    def begin(self, name: str, spec: JobSpec, folder: JobFolder) -> None:
+    def begin(self, name: str, spec: JobSpec, folder: RunFolder) -> None:
         """Give it a job."""
         self.job = self.last = name
         self._has_begun = False
@@ -107,7 +107,7 @@ class RayWorker:
         finally:
             self._heard.put((self, None))
 
-    def _try(self, spec: JobSpec, folder: JobFolder) -> bool:
+    def _try(self, spec: JobSpec, folder: RunFolder) -> bool:
         """Run a job as far as it goes; say whether the actor has nothing to do any more."""
         desk = Desk(spec, self._goods, self._say, self._answer, self._stop.is_set)
 

@@ -22,15 +22,13 @@ from torch import nn
 
 from acclimate.artifact import Artifact
 from acclimate.bench.attempt import Setup
-from acclimate.bench.folder import Failure
-from acclimate.bench.job import Stopped, run_job
-from acclimate.bench.materials import Labelled, Materials
-from acclimate.bench.sink import Known, Place
-from acclimate.bench.spec import JobSpec
+from acclimate.bench.execute import Stopped, run_job
+from acclimate.bench.job import JobSpec
+from acclimate.bench.load import Labelled, Loader
+from acclimate.bench.run_folder import Checkpoint, Failure, Resume
 from acclimate.comparison import Data
 from acclimate.data import SETS
 from acclimate.errors import AcclimateError, BadInput
-from acclimate.evaluation import Record
 from acclimate.process import tune_process
 from acclimate.progress import Progress
 from acclimate.storage import write_atomically
@@ -85,42 +83,46 @@ class RemoteSink:
     def __init__(self, line: Line, scratch: Path) -> None:
         self._line, self._scratch = line, scratch
 
-    def begin(self, setting: Mapping[str, Any]) -> Known:
+    def begin(self, identity: Mapping[str, Any]) -> Resume:
         """Return what is known of the job where its folder is."""
-        known: Known
-        known, state = self._line.ask("begin", setting=dict(setting))
+        known: Resume
+        known, state = self._line.ask("begin", identity=dict(identity))
         if state is not None:
             known.state = self._scratch / "begun.state"
             known.state.write_bytes(state)
         return known
 
-    def append(self, unit: str, record: Record) -> None:
+    def append(self, unit: str, record: Mapping[str, Any]) -> None:
         """Tell a record."""
-        self._line.say("append", unit=unit, record=record)
+        self._line.say("append", unit=unit, record=dict(record))
 
     def close_unit(self, unit: str, sums: Sequence[Mapping[str, Any]]) -> None:
         """Tell that the end of a unit was reached."""
         self._line.say("close_unit", unit=unit, sums=list(sums))
 
-    def checkpoint(self, place: Place, save: Callable[[Path], None]) -> None:
+    def checkpoint(self, place: Checkpoint, save: Callable[[Path], None]) -> None:
         """Tell a place to go on from, with what the method has learned."""
         path = self._scratch / "last.state"
         save(path)
         self._line.say("checkpoint", place=place, state=path.read_bytes())
 
-    def finish(self, result: Mapping[str, Any]) -> None:
+    def keep(self, name: str, content: bytes) -> None:
+        """Tell a file that belongs to the result."""
+        self._line.say("keep", name=name, content=content)
+
+    def finish(self, result: Mapping[str, Any], kept: Sequence[str] = ()) -> None:
         """Tell what came out."""
-        self._line.say("finish", result=dict(result))
+        self._line.say("finish", result=dict(result), kept=list(kept))
 
 
-class RemoteMaterials(Materials):
+class RemoteLoader(Loader):
     """Takes what is on this machine if it is what was asked for; else it is sent here.
 
     Args:
         line: Whom to ask.
         scratch: Folder for artifacts.
         device: Where models are put.
-        progress: See `Materials`.
+        progress: See `Loader`.
     """
 
     def __init__(self, line: Line, scratch: Path, device: str, progress: Progress) -> None:
@@ -147,6 +149,9 @@ class RemoteMaterials(Materials):
                 name=spec.data,
             )
         return found
+
+    def check_source(self, spec: JobSpec, data: Data) -> None:
+        """Check nothing: what is not on this machine is sent."""
 
     def open_source(self, spec: JobSpec, data: Data) -> tuple[Labelled, Sequence[str]]:
         """Return the source images of this machine's disk; if there are none, what is sent."""
@@ -194,7 +199,7 @@ class RemoteWorker:
         self._kept = TemporaryDirectory(prefix="acclimate-")
         self._scratch = Path(self._kept.name)
         self._line, self._stop = Line(), threading.Event()
-        self._materials = RemoteMaterials(self._line, self._scratch, shared.device, self._step)
+        self._loader = RemoteLoader(self._line, self._scratch, shared.device, self._step)
         self._stage, self._said = "", 0.0
 
     def where(self) -> str:
@@ -229,7 +234,7 @@ class RemoteWorker:
         try:
             run_job(
                 self._find_files(JobSpec.from_dict(spec), sums),
-                self._materials,
+                self._loader,
                 RemoteSink(self._line, self._scratch),
                 self._manner,
                 self._tell,

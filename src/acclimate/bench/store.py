@@ -1,7 +1,7 @@
 """The folder of a suite: what it is, and a folder for each of its jobs.
 
 - `suite.json`: title, notes and rows, with the folder of each job.
-- `jobs/<method>-<key>/`: see `acclimate.bench.folder`.
+- `jobs/<method>-<key>/`: see `acclimate.bench.run_folder`.
 - `artifacts/<key>.acclimate`: what was prepared, shared by the jobs that need the same.
 - `logs/`: what workers said.
 """
@@ -15,11 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from acclimate.bench.folder import ERROR, JobFolder, State
+from acclimate.bench.execute import read_record
+from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Entry, Outcome
-from acclimate.bench.spec import JobSpec
+from acclimate.bench.run_folder import ERROR, MEASURES, RECORDS, RunFolder, State
 from acclimate.bench.suite import Suite
-from acclimate.errors import AcclimateWarning, BadInput, CorruptFile
+from acclimate.errors import AcclimateError, AcclimateWarning, BadInput, CorruptFile
+from acclimate.evaluation import Result
+from acclimate.metrics import unpack_sums
+from acclimate.metrics.groups import merge
 from acclimate.storage import write_atomically
 
 SUITE, JOBS, ARTIFACTS, LOGS = "suite.json", "jobs", "artifacts", "logs"
@@ -119,9 +123,18 @@ class Store:
             found.setdefault(name, entry)
         return found
 
-    def folder(self, name: str) -> JobFolder:
+    def folder(self, name: str) -> RunFolder:
         """Return the folder of that name, as `jobs` gives it."""
-        return JobFolder(self.root / name)
+        return RunFolder(self.root / name)
+
+    def outcome(self, name: str) -> Outcome:
+        """Return what came out of a finished job.
+
+        Raises:
+            BadInput: It has not finished.
+            CorruptFile: Its files were altered.
+        """
+        return read_outcome(self.folder(name), self.jobs()[name], name)
 
     def outcomes(self) -> list[Outcome]:
         """Return what came out of the jobs that are done, in the order of the suite.
@@ -134,7 +147,7 @@ class Store:
             if not folder.is_done:
                 continue
             try:
-                found.append(folder.read_outcome(entry, name))
+                found.append(read_outcome(folder, entry, name))
             except CorruptFile as error:
                 message = f'The job "{entry.label}" is left out: {error}'
                 warning = AcclimateWarning("job_left_out", message, name=entry.label)
@@ -161,3 +174,30 @@ class Store:
 def name_folder(spec: JobSpec) -> str:
     """Return the folder of a job, relative to that of its suite."""
     return f"{JOBS}/{spec.method}-{spec.key}"
+
+
+def read_outcome(folder: RunFolder, entry: Entry, name: str) -> Outcome:
+    """Return what came out of a finished job.
+
+    Args:
+        folder: Of the job.
+        entry: The job with its label.
+        name: Of the folder, relative to that of the suite.
+
+    Raises:
+        CorruptFile: The files do not belong together.
+    """
+    written, path = folder.read_result(), folder.path / RECORDS
+    records = []
+    for number, line in enumerate(folder.read_lines(RECORDS)[0], start=1):
+        try:
+            records.append(read_record(line))
+        except (AcclimateError, TypeError, ValueError) as error:
+            text = folder.altered(RECORDS, f"line {number}: {error}")
+            raise CorruptFile("wrong_content", text, path=path) from error
+    if len(records) != (expected := written["n_batches"]):
+        text = folder.altered(RECORDS, f"expected {expected} lines, found {len(records)}")
+        raise CorruptFile("wrong_length", text, path=path, found=len(records), expected=expected)
+    sums = [unpack_sums(line["measures"]) for line in folder.read_lines(MEASURES)[0]]
+    merged = merge(pair for own in sums for pair in own.items())
+    return Outcome(entry, Result(tuple(records), merged), written["provenance"], name)

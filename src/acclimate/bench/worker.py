@@ -42,8 +42,8 @@ class Worker:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         threading.Thread(target=self._listen, daemon=True).start()
         from acclimate.bench.attempt import Setup, Tries
-        from acclimate.bench.folder import JobFolder
-        from acclimate.bench.spec import JobSpec
+        from acclimate.bench.job import JobSpec
+        from acclimate.bench.run_folder import RunFolder
 
         first = self._todo.get()
         if first is None:
@@ -52,7 +52,7 @@ class Worker:
         load_optimizers()
         self._say({"say": "ready"})
         while (command := self._todo.get()) is not None and not self._stop.is_set():
-            folder = JobFolder(command["folder"])
+            folder = RunFolder(command["folder"])
             end = tries.run(JobSpec.from_dict(command["spec"]), folder)
             self._say({"say": end})
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.bench.crew import Heard
-from acclimate.bench.folder import JobFolder
-from acclimate.bench.spec import JobSpec
+from acclimate.bench.job import JobSpec
+from acclimate.bench.run_folder import RunFolder
 
 # Every library that could start threads of its own.
 _THREADS = (
@@ -104,7 +104,7 @@ class WorkerProcess:
         """Whether it was at its job when it ended."""
         return self.job is not None
 
-    def begin(self, name: str, spec: JobSpec, folder: JobFolder) -> None:
+    def begin(self, name: str, spec: JobSpec, folder: RunFolder) -> None:
         """Give it a job."""
         self.job = self.last = name
         self._send({"spec": spec.to_dict(), "folder": str(folder.path.resolve())})

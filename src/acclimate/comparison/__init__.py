@@ -1,59 +1,9 @@
-"""Comparisons: several methods on the same stream, recorded as they run, resumed if cut."""
+"""Data by name, as jobs are measured on it and as artifacts are prepared from it."""
 
 from __future__ import annotations
 
-from acclimate.comparison.configs import ALL, choose_methods, find_unsuitable, make_configs
 from acclimate.comparison.data import Data, Request
 from acclimate.comparison.domains import load_data
-from acclimate.comparison.job import Job, check_job, run_job
-from acclimate.comparison.ledger import Ledger
-from acclimate.comparison.protocol import ORDERS, OWN_ORDERS, RESET_EACH, STREAMS, Protocol
-from acclimate.comparison.result import Comparison
-from acclimate.comparison.run import (
-    Finished,
-    Guarded,
-    Step,
-    Unit,
-    Wrapping,
-    compare,
-    iter_compare,
-)
-from acclimate.comparison.source import (
-    GUARDED,
-    ArraySource,
-    Preparation,
-    check_source,
-    find_needs,
-)
+from acclimate.comparison.source import ArraySource, Preparation
 
-__all__ = [
-    "ALL",
-    "GUARDED",
-    "ORDERS",
-    "OWN_ORDERS",
-    "RESET_EACH",
-    "STREAMS",
-    "ArraySource",
-    "Comparison",
-    "Data",
-    "Finished",
-    "Guarded",
-    "Job",
-    "Ledger",
-    "Preparation",
-    "Protocol",
-    "Request",
-    "Step",
-    "Unit",
-    "Wrapping",
-    "check_job",
-    "check_source",
-    "choose_methods",
-    "compare",
-    "find_needs",
-    "find_unsuitable",
-    "iter_compare",
-    "load_data",
-    "make_configs",
-    "run_job",
-]
+__all__ = ["ArraySource", "Data", "Preparation", "Request", "load_data"]

@@ -1,35 +1,28 @@
-"""The artifact of a comparison, prepared on the way if none is given."""
+"""The labelled source images that an artifact is prepared from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from acclimate.artifact import Artifact
 from acclimate.comparison.masks import has_masks
 from acclimate.comparison.masks import open_source as open_masks
-from acclimate.comparison.run import Guarded, Wrapping
 from acclimate.comparison.several import open_several
 from acclimate.data import SETS, load
 from acclimate.data.domain_pool import DomainChoice
 from acclimate.data.masks import IGNORE
-from acclimate.errors import ArtifactMissing, BadInput
+from acclimate.errors import BadInput
 from acclimate.functional.inputs import Normalization
-from acclimate.methods import get_method
-from acclimate.preparation import prepare
-from acclimate.progress import Progress
 from acclimate.streams import Domain
 from acclimate.streams.folder import FolderSource
 from acclimate.streams.images import Size
 
-#: The part of an artifact that the guard needs.
-GUARDED = "accuracy"
 #: Training images of the built-in task, which has no end of its own.
 N_BUILTIN = 4096
 BATCH = 128
@@ -59,31 +52,6 @@ class ArraySource:
         for part in self._parts:
             x, y = self._domain.take(part)
             yield x if self._normalization is None else self._normalization.normalize(x), y
-
-
-def find_needs(methods: Iterable[str], guard: Guarded = False) -> tuple[str, ...]:
-    """Return the parts of an artifact that the methods need, and the guard, if there is one."""
-    parts = dict.fromkeys(part for name in methods for part in get_method(name).needed_parts())
-    return tuple({**parts, GUARDED: None} if guard else parts)
-
-
-def check_source(source: str | None, methods: Sequence[str]) -> str:
-    """Return where the artifact is to be prepared from.
-
-    Raises:
-        ArtifactMissing: Nobody knows.
-    """
-    if source is None:
-        methods = tuple(name for name in methods if get_method(name).needs)
-        needy = methods or ("the guard",)
-        raise ArtifactMissing(
-            "artifact_needed",
-            f"{', '.join(needy)} need{'s' if len(needy) == 1 else ''} an artifact, but none was "
-            "passed. Prepare one with access to the source data (acclimate prepare SOURCE_DIR …) "
-            "and pass it with --artifact, or pass labelled source images with --source-data.",
-            methods=methods,
-        )
-    return source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,55 +109,9 @@ class Preparation:
                 option="source_images",
             )
 
-    def describe(self, methods: Iterable[str], guard: Guarded = False) -> dict[str, Any]:
-        """Return what changes the artifact, as JSON types."""
-        parts = list(find_needs(methods, guard))
-        about: dict[str, Any] = {
-            "prepared_from": self.source,
-            "n": self.n,
-            "seed": self.seed,
-            "parts": parts,
-        }
-        if self.ignore_label != IGNORE:
-            about["ignore_label"] = self.ignore_label
-        if self.domains is not None:
-            about["domains"] = asdict(self.domains)
-        if not self._is_set if self.domains is None else self.size is not None:
-            about["size"] = list(self.size) if isinstance(self.size, tuple) else self.size
-        return about
-
     @property
     def _is_set(self) -> bool:
         return _is_set(self.source)
-
-    def run(
-        self,
-        model: nn.Module,
-        methods: Iterable[str],
-        wrapping: Wrapping,
-        progress: Progress | None = None,
-    ) -> Artifact:
-        """Prepare what the methods need.
-
-        Args:
-            model: Whose artifact it is to be.
-            methods: Only the parts that these need are prepared.
-            wrapping: Head, place of the logits, normalisation, and whether there is a guard.
-            progress: Called with the stage, the count done and the count to do.
-
-        Raises:
-            BadInput: The source is not on disk.
-        """
-        batches, classes = self.open(wrapping.info.normalization)
-        return prepare(
-            model,
-            batches,
-            parts=find_needs(methods, wrapping.guard),
-            info=wrapping.info,
-            classes=classes,
-            seed=self.seed,
-            progress=progress or False,
-        )
 
     def open(
         self, normal: Normalization | None = None

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from acclimate.adaptation import adapt
-from acclimate.bench.materials import Materials
+from acclimate.bench.load import Loader
 from acclimate.bench.outcome import Outcome
 from acclimate.bench.reports.axes import Axis
 from acclimate.bench.reports.draw import Look
@@ -115,7 +115,7 @@ def gather_features(outcome: Outcome, scene: Scene) -> Features:
     Only this much is run again: a job keeps errors, not features.
     """
     spec = outcome.entry.spec
-    materials = Materials(scene.artifacts)
+    materials = Loader(scene.artifacts)
     data = materials.load_data(spec)
     model = materials.load_model(spec, len(data.classes))
     artifact = materials.get_artifact(spec, model, data)

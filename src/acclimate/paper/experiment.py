@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Entry, Outcome
-from acclimate.bench.spec import JobSpec
 from acclimate.bench.suite import Suite
 from acclimate.errors import BadInput, did_you_mean
 from acclimate.methods import get_method

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from acclimate.adaptation import adapt
-from acclimate.bench.materials import Materials
+from acclimate.bench.load import Loader
 from acclimate.bench.outcome import Outcome
 from acclimate.functional.pixels import resize_maps
 from acclimate.paper.experiment import Drawing, Scene
@@ -35,7 +35,7 @@ def draw_streets(scene: Scene) -> Drawing:
     """Draw images, masks and the predictions of all jobs of the first seed, side by side."""
     seed = min(outcome.entry.spec.seed for outcome in scene.outcomes)
     jobs = [outcome for outcome in scene.outcomes if outcome.entry.spec.seed == seed]
-    materials = Materials(scene.artifacts)
+    materials = Loader(scene.artifacts)
     data = materials.load_data(jobs[0].entry.spec)
     images, masks = _last(jobs[0], materials)
     columns = [images, masks, *(predict_last(job, materials) for job in jobs)]
@@ -46,7 +46,7 @@ def draw_streets(scene: Scene) -> Drawing:
     return Drawing({"fig-s3.png": picture}, notes=(_NOTE,))
 
 
-def predict_last(outcome: Outcome, materials: Materials) -> list[Panel]:
+def predict_last(outcome: Outcome, materials: Loader) -> list[Panel]:
     """Run a job again, and return the classes that it predicted for its last images.
 
     Only predictions are made again: a job keeps overlaps, not masks.
@@ -72,7 +72,7 @@ def predict_last(outcome: Outcome, materials: Materials) -> list[Panel]:
     return found
 
 
-def _last(outcome: Outcome, materials: Materials) -> tuple[list[Panel], list[Panel]]:
+def _last(outcome: Outcome, materials: Loader) -> tuple[list[Panel], list[Panel]]:
     """Return the last images of a stream as 8-bit pixels, and their masks."""
     spec = outcome.entry.spec
     data = materials.load_data(spec)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
+from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Entry, Outcome
-from acclimate.bench.spec import JobSpec
 from acclimate.errors import BadInput
 
 

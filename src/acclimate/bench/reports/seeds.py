@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Outcome
 from acclimate.bench.reports.facts import domain_counts
-from acclimate.bench.spec import JobSpec
 from acclimate.report.table import BASELINE
 
 # Streams that show every image once, in whatever order.
