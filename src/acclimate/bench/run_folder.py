@@ -156,10 +156,12 @@ class RunFolder:
 
     Args:
         path: The folder, which need not exist yet.
+        remedy: What to do if files in it were altered.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, remedy: str = "") -> None:
         self.path = Path(path)
+        self._remedy = remedy or f"Remove the folder {path} and run the suite again."
         self._files: dict[str, BinaryIO] = {}
         self._n_checkpoints = 0
 
@@ -261,10 +263,7 @@ class RunFolder:
 
     def altered(self, name: str, why: str) -> str:
         """Return what an error says of an altered file."""
-        return (
-            f"{self.path / name} was modified or damaged ({why}). Remove the folder {self.path} "
-            "and run the suite again."
-        )
+        return f"{self.path / name} was modified or damaged ({why}). {self._remedy}"
 
     # The lock -----------------------------------------------------------------------------------
 
@@ -440,6 +439,16 @@ class RunFolder:
         for name in (RESULT, BEGUN, CHECKPOINT, MEASURES, RECORDS, ERROR):
             (self.path / name).unlink(missing_ok=True)
         self._remove_states()
+
+    def remove(self) -> None:
+        """Remove the run, and the folder unless something else is in it."""
+        self.close()
+        if self.path.is_dir():
+            self.clear()
+            for name in (SPEC, LOCK):
+                (self.path / name).unlink(missing_ok=True)
+            if not any(self.path.iterdir()):
+                self.path.rmdir()
 
     def remove_leftovers(self) -> None:
         """Remove what a finished run needed only to be resumed."""
