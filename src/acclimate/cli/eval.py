@@ -102,6 +102,7 @@ def evaluate(
     seed: o.Seed = 0,
     seeds: o.Seeds = 1,
     one_by_one: o.OneByOne = False,
+    checkpoint_every: o.CheckpointEvery = None,
     device: DeviceOption = "auto",
     data_dir: RootOption = None,
     out: o.Out = None,
@@ -154,6 +155,13 @@ def evaluate(
     if seeds < 1:
         raise BadInput(
             "out_of_range", f"Expected at least 1 seed, found {seeds}.", option="seeds", found=seeds
+        )
+    if checkpoint_every is not None and checkpoint_every < 1:
+        raise BadInput(
+            "out_of_range",
+            f"Expected --checkpoint-every to be at least 1 batch, found {checkpoint_every}.",
+            option="checkpoint_every",
+            found=checkpoint_every,
         )
     prepared = None if artifact is None else Artifact.load(artifact)
     normal, wanted = get_normalization(normalization, mean, std), parse_size(size)
@@ -229,7 +237,7 @@ def evaluate(
             show_left_out(unsuitable)
             left = [name for name in methods if name not in unsuitable]
             suite = make_comparison(shared, left, values, **chosen)
-        options = RunOptions(command=_command(context))
+        options = RunOptions(checkpoint_every=checkpoint_every, command=_command(context))
         how: dict[str, Any] = {"resume": resume, "force": force, "one_by_one": one_by_one}
         try:
             with writer:
