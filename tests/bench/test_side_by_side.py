@@ -13,7 +13,7 @@ import torch
 
 import acclimate
 from acclimate.bench import Preparing, Store, load, run_suite
-from acclimate.bench.execute import RunOptions, Stopped, execute, read_kept
+from acclimate.bench.execute import RunOptions, Stopped, execute, has_finished, read_kept
 from acclimate.bench.job import JobSpec
 from acclimate.bench.load import find_unsuitable
 from acclimate.bench.protocol import Protocol, Unit
@@ -599,11 +599,22 @@ def make_folder(path: Path) -> RunFolder:
     return folder
 
 
-def test_keeping_something_makes_another_job_but_no_other_numbers(tmp_path: Path) -> None:
+def test_keeping_something_changes_no_number_and_is_made_up_for(tmp_path: Path) -> None:
     plain, kept = make_toys(["tent"]), make_toys(["tent"], keep={"features": 4})
-    assert plain.entries[0].spec.key != kept.entries[0].spec.key
-    for name, suite in {"plain": plain, "kept": kept}.items():
-        run_toys(tmp_path / name, suite)
-    assert stable_toys(tmp_path / "plain") == stable_toys(tmp_path / "kept")
+    spec = kept.entries[0].spec
+    assert plain.entries[0].spec.key == spec.key
+    run_toys(tmp_path, plain)
+    before = stable_toys(tmp_path)
+    (name,) = Store(tmp_path).jobs()
+    folder = RunFolder(tmp_path / name)
+    assert folder.is_done
+    assert not has_finished(spec, folder)
+    run_toys(tmp_path, kept, resume=True)
+    assert has_finished(spec, folder)
+    assert stable_toys(tmp_path) == before
+    assert read_kept(folder.path)["features"].shape[0] == 4
+    written = (folder.path / "result.json").stat().st_mtime_ns
+    run_toys(tmp_path, plain, resume=True)
+    assert (folder.path / "result.json").stat().st_mtime_ns == written
     with raises("unknown_option", option="logits"):
         make_toys(["tent"], keep={"logits": 4})

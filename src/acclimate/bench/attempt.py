@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from acclimate.bench.events import Event, OnEvent
-from acclimate.bench.execute import RunOptions, Stopped, run_job
+from acclimate.bench.execute import RunOptions, Stopped, has_finished, run_job
 from acclimate.bench.job import JobSpec
 from acclimate.bench.load import Loader
 from acclimate.bench.run_folder import ERROR, RunFolder
@@ -76,7 +76,7 @@ def try_job(
     with folder.hold() as is_mine:
         if not is_mine:
             return "busy"
-        if folder.is_done:
+        if has_finished(spec, folder):
             return "finished"
         folder.describe({"key": spec.key, **spec.to_dict()})
         on_start()

@@ -105,7 +105,7 @@ def run_suite(
     tell = on_event if on_event is not None else _ignore
     asked = Store(out, suite)
     for name, entry in asked.jobs().items():
-        if not asked.folder(name).is_done:
+        if not asked.is_done(name):
             _check_names(entry.spec)
             if engine != "local" or n_workers != 0:
                 entry.spec.check_portable()
@@ -117,7 +117,7 @@ def run_suite(
         manner=RunOptions(checkpoint_every=checkpoint_every, command=typed),
     )
     jobs = store.jobs()
-    done = [name for name in jobs if store.folder(name).is_done]
+    done = [name for name in jobs if store.is_done(name)]
     for name in done:
         store.folder(name).remove_leftovers()  # of a process killed right after it was done
         tell(Event("found", name, jobs[name]))

@@ -26,7 +26,7 @@ from acclimate.bench.job import JobSpec
 from acclimate.bench.load import Job, Loader
 from acclimate.bench.protocol import Unit
 from acclimate.bench.provenance import Timings, code_sha256, describe_job, forget_peak
-from acclimate.bench.run_folder import N_THREADS, Checkpoint, RunWriter
+from acclimate.bench.run_folder import N_THREADS, Checkpoint, RunFolder, RunWriter
 from acclimate.errors import AcclimateWarning, ArtifactError, CorruptFile
 from acclimate.evaluation import Collector, Record, Result, iter_evaluate
 from acclimate.introspect import inspect_model
@@ -218,6 +218,8 @@ class _Run:
         self.job, self._writer = job, writer
         identity: dict[str, Any] = {"key": job.spec.key, "n_batches": n_batches}
         identity |= {N_THREADS: torch.get_num_threads(), "code_sha256": code_sha256()}
+        if job.spec.keep:
+            identity["keep"] = dict(job.spec.keep)
         self._resume = writer.begin({**identity, **job.settings()})
         self.n_threads = self._resume.n_threads
         self.records = [read_record(line) for line in self._resume.records]
@@ -370,6 +372,14 @@ def read_kept(folder: str | Path, place: int = 0) -> dict[str, Tensor]:
         `predictions` or `features`, whatever the job was asked to keep, and `labels`.
     """
     return load_file(Path(folder) / kept_name(place))
+
+
+def has_finished(spec: JobSpec, folder: RunFolder) -> bool:
+    """Return whether a job is done, and has kept what it is asked to keep."""
+    if not (folder.is_done and spec.keep):
+        return folder.is_done
+    kept = folder.read_result()["provenance"]["spec"].get("keep", {})
+    return all(kept.get(name, 0) >= n for name, n in spec.keep.items())
 
 
 def read_record(line: Mapping[str, Any]) -> Record:

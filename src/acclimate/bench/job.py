@@ -172,7 +172,8 @@ class JobSpec:
         reveal_labels: Whether an oracle is shown the labels.
         keep: What to keep of the last images of each unit of the stream, besides records:
             `{"predictions": 4}` keeps predicted classes, `{"features": 2000}` the features of the
-            adapted model at the end of the first unit; see `acclimate.bench.execute.read_kept`.
+            adapted model at the end of the first unit; see `acclimate.bench.execute.read_kept`. It
+            changes no numbers, and is not part of the key.
         seed: Of a shuffled order and of the method's draws.
 
     Raises:
@@ -404,7 +405,6 @@ class JobSpec:
             "artifact": self.artifact_key,
             "speed": how.to_dict(),
             **({"guard": self.guard} if self.guard else {}),
-            **({"keep": dict(self.keep)} if self.keep else {}),
             "reveal_labels": self.reveal_labels,
             "seed": self.seed,
         }

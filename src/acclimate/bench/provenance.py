@@ -197,6 +197,7 @@ def describe_stream(job: Job) -> dict[str, Any]:
         "n_images": sum(len(domain) for domain in data.domains),
         "n_unreadable": len(data.unreadable),
         "data_source": data.origin,
+        "classes": list(data.classes),
         "data": dict(data.descriptions),
     }
 

@@ -312,7 +312,7 @@ def run_side_by_side(
             if metrics is not None:
                 metrics.begin()
             for names in _group(jobs, one_by_one):
-                left = [name for name in names if not store.folder(name).is_done]
+                left = [name for name in names if not store.is_done(name)]
                 for name in [name for name in names if name not in left]:
                     bar.n_before += totals[name]
                     _write_known(metrics, store.outcome(name))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from acclimate.bench.execute import read_record
+from acclimate.bench.execute import has_finished, read_record
 from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Entry, Outcome
 from acclimate.bench.run_folder import ERROR, MEASURES, RECORDS, RunFolder, State
@@ -122,6 +122,10 @@ class Store:
         for name, entry in zip(self._names, self.suite.entries, strict=True):
             found.setdefault(name, entry)
         return found
+
+    def is_done(self, name: str) -> bool:
+        """Return whether a job is done, and has kept what it is asked to keep."""
+        return has_finished(self.jobs()[name].spec, self.folder(name))
 
     def folder(self, name: str) -> RunFolder:
         """Return the folder of that name, as `jobs` gives it."""

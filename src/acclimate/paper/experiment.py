@@ -50,11 +50,13 @@ class Scene:
         table: Of the run.
         outcomes: Of its jobs.
         artifacts: Folder of what was prepared for them.
+        store: Folder of the suite that they are in.
     """
 
     table: PaperTable
     outcomes: Sequence[Outcome]
     artifacts: Path
+    store: Path = Path()
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ def reproduce(
     verdicts = experiment.judge(outcomes, suite.entries)
     drawing = Drawing({})
     if experiment.figure is not None:
-        drawing = experiment.figure(Scene(table, outcomes, prepared))
+        drawing = experiment.figure(Scene(table, outcomes, prepared, place))
         table = drawing.table or table
         table = dataclasses.replace(table, notes=(*drawing.notes, *table.notes))
         verdicts = (*verdicts, *drawing.verdicts)
