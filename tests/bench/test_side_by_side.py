@@ -393,6 +393,15 @@ def test_force_leaves_the_jobs_of_other_suites(tmp_path: Path) -> None:
     assert len(list((tmp_path / "jobs").iterdir())) == 2
 
 
+def test_force_leaves_jobs_that_another_suite_shares(tmp_path: Path) -> None:
+    both = make_toys(["norm", "source"])
+    run_toys(tmp_path, replace(both, title="both"))
+    Store.create(tmp_path, replace(make_toys(["norm"]), title="one"))
+    run_toys(tmp_path, replace(make_toys(["source"]), title="two"), force=True)
+    assert sorted(Store(tmp_path).list_suites()) == ["both", "two"]
+    assert [status.state for status in Store(tmp_path, "both").statuses()] == ["done", "done"]
+
+
 def test_two_processes_do_not_write_to_one_folder(tmp_path: Path) -> None:
     with RunFolder(tmp_path).lock(), raises("in_use", path=tmp_path):
         run_toys(tmp_path)

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from acclimate.bench import Entry, Store, Suite
 from acclimate.bench.run_folder import Checkpoint, Failure, RunFolder
 from acclimate.bench.store import read_outcome
+from acclimate.cli.main import app
 from acclimate.errors import BadInput, CorruptFile
 from acclimate.evaluation import Record
 from acclimate.metrics import Sums, pack_sums
@@ -263,6 +265,15 @@ def test_other_suites_may_share_the_folder(tmp_path: Path) -> None:
     assert [own.entry.label for own in store.outcomes()] == ["a"]
     assert [own.entry.label for own in other.outcomes()] == ["c"]
     assert Store(tmp_path).suite.title == "two"
+    # The list of the first is not lost.
+    assert sorted(Store(tmp_path).list_suites()) == ["one", "two"]
+    assert Store(tmp_path, "one").suite == one
+    assert [own.entry.label for own in Store(tmp_path, "one").outcomes()] == ["a"]
+    with raises("unknown_name", BadInput, kind="suite", name="three"):
+        Store(tmp_path, "three")
+    shown = CliRunner().invoke(app, ["bench", "status", str(tmp_path), "--suite", "one"]).stdout
+    assert "1 jobs: 1 done" in shown
+    assert "other suites in this folder (--suite TITLE): two" in shown
 
 
 def test_what_is_no_folder_of_a_suite_is_refused(tmp_path: Path) -> None:

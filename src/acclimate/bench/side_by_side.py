@@ -29,7 +29,7 @@ from acclimate.bench.provenance import (
     file_sha256,
 )
 from acclimate.bench.run_folder import BEGUN, LOCK, RECORDS, RESULT, RunFolder
-from acclimate.bench.store import ARTIFACTS, JOBS, SUITE, Store
+from acclimate.bench.store import ARTIFACTS, JOBS, SUITE, SUITES, Store
 from acclimate.bench.suite import Suite
 from acclimate.errors import (
     AcclimateError,
@@ -425,15 +425,26 @@ def _withdrawn_if_refused(root: RunFolder, names: Sequence[str]) -> Iterator[Non
 
 def _discard(root: RunFolder, names: Sequence[str]) -> None:
     """Remove what a comparison has written into its folder; jobs of other suites stay."""
+    kept: set[str] = set()
     if (root.path / SUITE).is_file():
-        names = [*names, *Store(root.path).jobs()]
+        last = Store(root.path)
+        names = [*names, *last.jobs()]
+        for title in last.list_suites():
+            other = Store(root.path, title)
+            if title == last.suite.title:
+                other.remove_list()
+            else:
+                kept |= set(other.jobs())
     for name in names:
-        shutil.rmtree(root.path / name, ignore_errors=True)
+        if name not in kept:
+            shutil.rmtree(root.path / name, ignore_errors=True)
     for file in (BEGUN, SUITE, RESULT):
         (root.path / file).unlink(missing_ok=True)
-    jobs = root.path / JOBS
-    if jobs.is_dir() and not any(jobs.iterdir()):
-        jobs.rmdir()
+    for folder in (JOBS, SUITES):
+        path = root.path / folder
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+    if not (root.path / JOBS).exists():
         shutil.rmtree(root.path / ARTIFACTS, ignore_errors=True)
 
 

@@ -1,6 +1,7 @@
 """The folder of a suite: what it is, and a folder for each of its jobs.
 
-- `suite.json`: title, notes and rows, with the folder of each job.
+- `suite.json`: title, notes and rows of the suite that was run last, with the folder of each job.
+- `suites/`: the same of each suite that was run in the folder.
 - `jobs/<method>-<key>/`: see `acclimate.bench.run_folder`.
 - `artifacts/<key>.acclimate`: what was prepared, shared by the jobs that need the same.
 - `logs/`: what workers said.
@@ -8,7 +9,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,13 +23,20 @@ from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Entry, Outcome
 from acclimate.bench.run_folder import ERROR, MEASURES, RECORDS, RunFolder, State
 from acclimate.bench.suite import Suite
-from acclimate.errors import AcclimateError, AcclimateWarning, BadInput, CorruptFile
+from acclimate.errors import (
+    AcclimateError,
+    AcclimateWarning,
+    BadInput,
+    CorruptFile,
+    did_you_mean,
+)
 from acclimate.evaluation import Result
 from acclimate.metrics import unpack_sums
 from acclimate.metrics.groups import merge
 from acclimate.storage import write_atomically
 
-SUITE, JOBS, ARTIFACTS, LOGS = "suite.json", "jobs", "artifacts", "logs"
+SUITE, SUITES, JOBS = "suite.json", "suites", "jobs"
+ARTIFACTS, LOGS = "artifacts", "logs"
 
 
 @dataclass(frozen=True)
@@ -51,23 +61,26 @@ class Status:
 
 
 class Store:
-    """A suite on disk.
+    """Suites on disk, which share the jobs that they have in common.
 
     Args:
-        root: Its folder.
-        suite: The suite, if it is known; else it is read from the folder.
+        root: Their folder.
+        suite: The suite, or its title; None for the one that was run last.
 
     Attributes:
-        suite: What was asked for, or what was asked for last.
+        suite: The jobs with their labels.
+
+    Raises:
+        BadInput: The folder has no such suite.
     """
 
-    def __init__(self, root: str | Path, suite: Suite | None = None) -> None:
+    def __init__(self, root: str | Path, suite: Suite | str | None = None) -> None:
         self.root = Path(root)
-        path = self.root / SUITE
-        if suite is not None:
+        if isinstance(suite, Suite):
             self.suite = suite
             self._names = [name_folder(entry.spec) for entry in suite.entries]
             return
+        path = self.root / SUITE
         if not path.is_file():
             raise BadInput(
                 "not_found",
@@ -75,29 +88,36 @@ class Store:
                 f"bench run SUITE.toml --out {root}",
                 path=path,
             )
+        if suite is not None:
+            known = self.list_suites()
+            if suite not in known:
+                raise BadInput(
+                    "unknown_name",
+                    f'There is no suite "{suite}" in {root}. {did_you_mean(suite, known)}',
+                    kind="suite",
+                    name=suite,
+                    known=tuple(known),
+                )
+            path = self.root / _name_list(suite)
+        content = _read_list(path)
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
             self.suite = Suite.from_dict(content)
             self._names = [str(item["folder"]) for item in content["entries"]]
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, BadInput):
                 raise
-            raise CorruptFile(
-                "altered_file",
-                f"{path} was modified or damaged ({error}). Run the suite again to write it "
-                "again; finished jobs are kept.",
-                path=path,
-            ) from error
+            raise CorruptFile("altered_file", _altered(path, error), path=path) from error
 
     @classmethod
     def create(cls, root: str | Path, suite: Suite) -> Self:
-        """Make the folder of a suite, or take one that is there, with the jobs it has.
+        """Add a suite to a folder, which is created if need be; jobs that it has are kept.
 
-        Jobs that are there and not in the suite stay, but are not reported on.
+        The lists of other suites stay; one of the same title is replaced.
         """
         place = Path(root)
         try:
-            (place / JOBS).mkdir(parents=True, exist_ok=True)
+            for name in (JOBS, SUITES):
+                (place / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput(
                 "not_writable",
@@ -108,8 +128,19 @@ class Store:
         content = suite.to_dict()
         for item, name in zip(content["entries"], store._names, strict=True):
             item["folder"] = name
-        write_atomically(place / SUITE, (json.dumps(content, indent=1) + "\n").encode())
+        text = (json.dumps(content, indent=1) + "\n").encode()
+        write_atomically(place / _name_list(suite.title), text)
+        write_atomically(place / SUITE, text)
         return store
+
+    def remove_list(self) -> None:
+        """Forget the suite; its jobs stay."""
+        (self.root / _name_list(self.suite.title)).unlink(missing_ok=True)
+
+    def list_suites(self) -> list[str]:
+        """Return the titles of all suites in the folder."""
+        paths = sorted((self.root / SUITES).glob("*.json"))
+        return [str(_read_list(path).get("title")) for path in paths]
 
     @property
     def artifacts(self) -> Path:
@@ -173,6 +204,27 @@ class Store:
                     state, error = "failed", {"type": "CorruptFile", "message": str(damage)}
             found.append(Status(entry, state, done, total, error, name))
         return found
+
+
+def _name_list(title: str) -> str:
+    """Return the file with the list of a suite, relative to the folder."""
+    plain = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:40]
+    return f"{SUITES}/{plain}-{hashlib.sha256(title.encode()).hexdigest()[:8]}.json"
+
+
+def _read_list(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CorruptFile("altered_file", _altered(path, error), path=path) from error
+    return content
+
+
+def _altered(path: Path, error: Exception) -> str:
+    return (
+        f"{path} was modified or damaged ({error}). Run the suite again to write it again; "
+        "finished jobs are kept."
+    )
 
 
 def name_folder(spec: JobSpec) -> str:
