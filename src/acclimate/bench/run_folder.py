@@ -344,16 +344,13 @@ class RunFolder:
             self._files[name] = file
         return resume
 
-    def check_same(
-        self, identity: Mapping[str, Any], what: str, remedy: str, ignored: Sequence[str] = ()
-    ) -> None:
+    def check_same(self, identity: Mapping[str, Any], what: str, remedy: str) -> None:
         """Refuse to continue a run that was begun with another identity.
 
         Args:
             identity: What `begin` will be called with.
             what: What the folder contains, for the message.
             remedy: What to do.
-            ignored: Entries that may differ.
 
         Raises:
             ArtifactMismatch: The identities differ; the message and `differences` say in what.
@@ -361,9 +358,8 @@ class RunFolder:
         begun = self.read(BEGUN)
         if begun is None:
             return
-        skipped = {N_THREADS, *ignored}
         before, now = (
-            _flatten({name: own for name, own in values.items() if name not in skipped})
+            _flatten({name: own for name, own in values.items() if name != N_THREADS})
             for values in (begun, json.loads(json.dumps(identity)))
         )
         names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
