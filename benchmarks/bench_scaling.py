@@ -33,7 +33,7 @@ from safetensors.torch import save_file  # noqa: E402
 
 from acclimate import zoo  # noqa: E402
 from acclimate.bench import Entry, JobSpec, Store, Suite, run_suite  # noqa: E402
-from acclimate.bench.origin import describe_machine  # noqa: E402
+from acclimate.bench.provenance import describe_machine  # noqa: E402
 from acclimate.storage import versions  # noqa: E402
 
 N_JOBS = 8

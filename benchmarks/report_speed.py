@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from acclimate import report
-from acclimate.bench.folder import FILES, RECORDS, RESULT
+from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Entry
-from acclimate.bench.spec import JobSpec
+from acclimate.bench.run_folder import FILES, RECORDS, RESULT
 from acclimate.bench.store import Store
 from acclimate.bench.suite import Suite
 from acclimate.corruptions import BENCHMARK

@@ -205,6 +205,7 @@ class BadInput(AcclimateError, ValueError):
         "wrong_fields": "The fields `missing` are missing, the fields `unknown` are unknown.",
         # Paths
         "already_exists": "`path` already exists.",
+        "in_use": "Another process writes to `path`.",
         "inside_input": "The output `path` is inside the folder that is read.",
         "made_differently": "`path` was made from other data or settings; see `differences`.",
         "not_a_file": "`path` is not a file.",
@@ -242,6 +243,7 @@ class BadInput(AcclimateError, ValueError):
         "folder_not_shared": "The node `node` of a cluster does not see the folder `path`.",
         "insufficient_resources": "No node has the resources `required`.",
         "malformed_file": "`path` is not written in the expected format.",
+        "model_object": "The model `name` is a Python object that no other process has.",
         "models_not_trained": "The jobs of `name` need models that have not been trained yet.",
         "no_default_candidate": "The rule `rule` takes published values; no candidate has them.",
         "no_finished_job": "No job has finished.",

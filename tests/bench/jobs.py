@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from acclimate.bench import JobSpec, Preparing
-from acclimate.bench.folder import JobFolder
-from acclimate.bench.job import Manner
-from acclimate.bench.schedule import End, Message, Runner, RunOptions
+from acclimate.bench.execute import RunOptions
+from acclimate.bench.run_folder import RunFolder
+from acclimate.bench.schedule import End, Message, Runner, Setup
 from tests.paths import ROOT
 
 VOLATILE = ("ms", "peak_memory")
@@ -42,19 +42,19 @@ def run_once(
         nonlocal n_batches
         n_batches += message[0] == "progress"
 
-    options = RunOptions(
-        artifacts=artifacts or folder.parent / "artifacts", manner=Manner(command="by hand")
+    setup = Setup(
+        artifacts=artifacts or folder.parent / "artifacts", options=RunOptions(command="by hand")
     )
-    runner = Runner(options, count, lambda: stop_after is not None and n_batches >= stop_after)
-    return runner.run(spec, JobFolder(folder))
+    runner = Runner(setup, count, lambda: stop_after is not None and n_batches >= stop_after)
+    return runner.run(spec, RunFolder(folder))
 
 
 def run_to_failure(spec: JobSpec, folder: Path) -> BaseException:
     """Try a job in this process that fails; return the error that its folder tells of."""
     errors: list[BaseException] = []
-    keep = JobFolder.fail_by
+    keep = RunFolder.fail_by
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JobFolder, "fail_by", lambda own, e: (errors.append(e), keep(own, e)))
+        patch.setattr(RunFolder, "fail_by", lambda own, e: (errors.append(e), keep(own, e)))
         assert run_once(spec, folder) == "failed"
     (error,) = errors
     told = json.loads((folder / "error.json").read_text())
@@ -99,3 +99,15 @@ def environment(**more: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         **more,
     }
+
+
+def read_suite(root: Path, name: str = "records.jsonl") -> list[dict[str, Any]]:
+    """Return the lines of all jobs of a folder, each with the method and the seed of its job."""
+    found = []
+    entries = json.loads((root / "suite.json").read_text())["entries"]
+    for entry in entries:
+        spec, folder = entry["spec"], root / entry["folder"]
+        if (folder / name).is_file():
+            own = {"method": spec["method"], "seed": spec.get("seed", 0)}
+            found += [{**own, **line} for line in read_lines(folder, name)]
+    return found

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import acclimate
 from acclimate.bench import JobSpec, Suite
-from acclimate.bench.hashes import model_code_sha256
+from acclimate.bench.provenance import model_code_sha256
 from acclimate.errors import BadInput
 from acclimate.functional.inputs import NORMALIZATIONS
 from acclimate.methods import METHODS

@@ -1,291 +1,181 @@
-"""One job: what is measured, what it says of itself, and going on after a cut."""
+"""A job as plain data, and the names made from it."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
-import warnings
 from pathlib import Path
 
 import pytest
-import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-import acclimate
-from acclimate.bench import Entry, JobSpec, Preparing
-from acclimate.bench.folder import JobFolder
-from acclimate.bench.materials import Materials
-from acclimate.builtin import SPLITS, render
-from acclimate.corruptions import apply
-from acclimate.errors import AcclimateWarning
-from tests.bench import models
-from tests.bench.jobs import (
-    PREPARE,
-    make_spec,
-    read_lines,
-    run_once,
-    run_to_failure,
-    stable,
-    sums,
-)
-from tests.codes import check_coded
+from acclimate.bench import JobSpec, Preparing
+from acclimate.errors import BadInput, InvalidConfig, UnknownMethod
+from tests.codes import raises
+
+SPEC = JobSpec(method="tent", data="cifar10c", model="resnet20-cifar10")
 
 
-def read_result(folder: Path) -> dict:
-    return json.loads((folder / "result.json").read_text())
-
-
-def read_error(folder: Path) -> dict:
-    return json.loads((folder / "error.json").read_text())
-
-
-def count_errors(spec: JobSpec, artifact: acclimate.Artifact | None, **options) -> list[int]:
-    """Errors of each batch by a loop written out, on images made without the engine."""
-    images, labels = render(spec.images, SPLITS["test"])
-    model = copy.deepcopy(models.tiny()).to(memory_format=torch.channels_last)
-    adapted = acclimate.adapt(model, spec.method, artifact, seed=spec.seed, **options)
-    wrong = []
-    for corruption in spec.corruptions or ():
-        adapted.reset()
-        x = torch.from_numpy(apply(images, corruption, 5, 0)).permute(0, 3, 1, 2).float() / 255
-        for start in range(0, len(x), 4):
-            logits = adapted(x[start : start + 4].contiguous())
-            wrong.append(int((logits.argmax(1).numpy() != labels[start : start + 4]).sum()))
-    return wrong
+def test_defaults_that_are_spelled_out_change_nothing() -> None:
+    same = JobSpec(
+        method="tent",
+        data="cifar10c",
+        model="resnet20-cifar10",
+        options={"lr": 1e-3},
+        protocol={"batch_size": 200, "stream": "reset_each", "order": "file"},
+        severities=(5,),
+        speed="exact",
+    )
+    assert same.key == SPEC.key
+    assert dataclasses.replace(SPEC, preset="cifar10").key == SPEC.key
 
 
 @pytest.mark.parametrize(
-    ("spec", "options"),
+    "change",
     [
-        (make_spec("source"), {}),
-        (make_spec("tent", options={"lr": 0.05}), {"lr": 0.05}),
-        (make_spec("swr_nsp", seed=3), {}),
+        {"seed": 1},
+        {"options": {"lr": 2e-3}},
+        {"protocol": {"batch_size": 100}},
+        {"protocol": {"stream": "continual"}},
+        {"corruptions": ("fog",)},
+        {"severities": (3,)},
+        {"images": 10},
+        {"data": "cifar100c"},
+        {"model": "resnet20-cifar100"},
+        {"method": "norm"},
+        {"preset": "imagenet"},
+        {"terms": {"swr": {}}},
+        {"terms": {"nsp": {}}},
+        {"speed": "fast"},
+        {"reveal_labels": True},
+    ],
+)
+def test_whatever_changes_numbers_changes_the_key(change) -> None:
+    assert dataclasses.replace(SPEC, **change).key != SPEC.key
+
+
+def test_only_the_content_of_a_file_of_weights_counts(tmp_path: Path) -> None:
+    for name, content in (("a", b"one"), ("b", b"one"), ("c", b"two")):
+        (tmp_path / name).write_bytes(content)
+    a, b, c = (dataclasses.replace(SPEC, weights=str(tmp_path / name)).key for name in "abc")
+    assert a == b != c
+    assert SPEC.key != a
+    (tmp_path / "a").write_bytes(b"three")
+    assert dataclasses.replace(SPEC, weights=str(tmp_path / "a")).key not in (a, c)
+    with raises("unreadable", BadInput, path=str(tmp_path / "nowhere")):
+        _ = dataclasses.replace(SPEC, weights=str(tmp_path / "nowhere")).key
+
+
+def test_the_keys_of_artifacts_are_those_of_what_makes_them(tmp_path: Path) -> None:
+    assert SPEC.artifact_key is None
+    swr = dataclasses.replace(SPEC, method="swr")
+    assert swr.artifact_key is not None
+    assert dataclasses.replace(swr, options={"lr": 1e-4}).artifact_key == swr.artifact_key
+    # SWR as a term of another method needs the same.
+    assert dataclasses.replace(SPEC, terms={"swr": {}}).artifact_key == swr.artifact_key
+    fixed = Preparing(seed=0)
+    assert dataclasses.replace(swr, seed=1).artifact_key != swr.artifact_key
+    assert dataclasses.replace(swr, seed=1, prepare=fixed).artifact_key == swr.artifact_key
+    for how in (
+        Preparing(images=100),
+        Preparing(source="cifar100"),
+        Preparing(speed="fast"),
+        Preparing(parts={"penalty": {"n_samples": 8}}),
+    ):
+        assert dataclasses.replace(swr, prepare=how).artifact_key != swr.artifact_key
+    # Options of a part that is not needed change nothing.
+    other = Preparing(parts={"prototypes": {"depth": 1}})
+    assert dataclasses.replace(swr, prepare=other).artifact_key == swr.artifact_key
+    (tmp_path / "head").write_bytes(b"weights")
+    head = Preparing(contrast_head=str(tmp_path / "head"))
+    assert dataclasses.replace(swr, prepare=head).artifact_key != swr.artifact_key
+
+
+def test_a_folder_is_shuffled_unless_told_otherwise(tmp_path: Path) -> None:
+    assert JobSpec(data=str(tmp_path)).get_protocol().order == "shuffled"
+    assert JobSpec(data=str(tmp_path), protocol={"order": "file"}).get_protocol().order == "file"
+    assert JobSpec(data="cifar10c").get_protocol().order == "file"
+
+
+def test_a_folder_is_known_by_what_is_in_it_not_by_its_place(tmp_path: Path) -> None:
+    here, moved, other = (tmp_path / name / "photos" for name in ("a", "b", "c"))
+    for place, content in ((here, b"one"), (moved, b"two"), (other, b"three")):
+        (place / "cat").mkdir(parents=True)
+        (place / "cat" / "1.png").write_bytes(content)
+    for method in ("tent", "swr"):
+        keys = [JobSpec(method=method, data=str(own)).key for own in (here, moved, other)]
+        assert keys[0] == keys[1] != keys[2]
+    nowhere = JobSpec(data=str(tmp_path / "nowhere" / "photos"))
+    assert nowhere.key not in keys
+
+
+@pytest.mark.parametrize(
+    ("values", "code", "error", "data", "meant"),
+    [
+        ({"metod": "tent"}, "unknown_option", InvalidConfig, {"option": "metod"}, "method"),
+        ({"method": "tnet"}, "unknown_method", UnknownMethod, {"name": "tnet"}, "tent"),
         (
-            make_spec("tent", options={"lr": 0.05}, terms={"swr": {"strength": 900.0}}),
-            {"lr": 0.05, "terms": [acclimate.Swr(strength=900.0)]},
+            {"options": {"lrr": 1}, "method": "tent"},
+            *("unknown_option", InvalidConfig, {"option": "lrr"}, "lr"),
         ),
-        (make_spec("entropy", terms={"nsp": {}}, seed=1), {"terms": ["nsp"]}),
-    ],
-    ids=["source", "tent", "swr_nsp", "tent+swr", "entropy+nsp"],
-)
-def test_errors_are_those_of_a_plain_loop(tmp_path: Path, spec: JobSpec, options) -> None:
-    assert run_once(spec, tmp_path / "job") == "finished"
-    artifact = None
-    if spec.artifact_key is not None:
-        artifact = acclimate.Artifact.load(
-            tmp_path / "artifacts" / f"{spec.artifact_key}.acclimate"
-        )
-    assert [line["n_errors"] for line in read_lines(tmp_path / "job")] == count_errors(
-        spec, artifact, **options
-    )
-
-
-def test_the_artifact_is_that_of_prepare(tmp_path: Path) -> None:
-    spec = make_spec("swr", seed=2, prepare=Preparing(**PREPARE))
-    assert run_once(spec, tmp_path / "job") == "finished"
-    made = acclimate.Artifact.load(tmp_path / "artifacts" / f"{spec.artifact_key}.acclimate")
-    images, labels = render(48, SPLITS["train"])
-    x = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
-    order = torch.randperm(48, generator=torch.Generator().manual_seed(2))
-    batch = (x[order].contiguous(), torch.from_numpy(labels)[order])
-    expected = acclimate.prepare(
-        models.tiny(),
-        [batch],
-        parts=[acclimate.Penalty(n_samples=8)],
-        seed=2,
-    )
-    assert made.tensors.keys() == expected.tensors.keys()
-    assert all(torch.equal(made.tensors[name], value) for name, value in expected.tensors.items())
-    assert made.parts["penalty"]["n_samples"] == 8
-
-
-@pytest.mark.parametrize(
-    ("stream", "method"),
-    [
-        *(
-            ("continual", own)
-            for own in ("norm", "tent", "swr_nsp", "cotta", "rotta", "sar", "memo")
+        (
+            {"protocol": {"batchsize": 1}},
+            *("unknown_option", InvalidConfig, {"option": "batchsize"}, "batch_size"),
         ),
-        *(("reset_each", own) for own in ("norm", "tent", "swr_nsp")),
-        # What a method keeps does not depend on the stream.
-        *(
-            pytest.param("reset_each", own, marks=pytest.mark.slow)
-            for own in ("cotta", "rotta", "sar", "memo")
+        ({"prepare": {"image": 1}}, "unknown_option", InvalidConfig, {"option": "image"}, "images"),
+        (
+            {"prepare": {"parts": {"penaltyy": {}}}},
+            *("unknown_name", InvalidConfig, {"kind": "part", "name": "penaltyy"}, "penalty"),
+        ),
+        (
+            {"prepare": {"speed": "fastt"}},
+            *("unknown_name", InvalidConfig, {"name": "fastt"}, "fast"),
+        ),
+        (
+            {"corruptions": ["fogg"]},
+            *("unknown_name", BadInput, {"kind": "corruption", "name": "fogg"}, "fog"),
         ),
     ],
 )
-def test_a_job_that_is_stopped_after_every_batch_gives_the_same_records(
-    tmp_path: Path, method: str, stream: str
+def test_names_that_are_misspelt_are_refused_with_those_there_are(
+    values, code, error, data, meant
 ) -> None:
-    costly = {"memo": {"n_copies": 2}, "cotta": {"n_augmentations": 2, "confidence": 1.0}}
-    protocol = {"batch_size": 4, "stream": stream}
-    spec = make_spec(method, images=8, protocol=protocol, options=costly.get(method, {}))
-    assert run_once(spec, tmp_path / "uncut") == "finished"
-    ends = []
-    while not ends or ends[-1] == "stopped":
-        ends.append(run_once(spec, tmp_path / "cut", stop_after=1))
-    assert ends in (["stopped"] * 4 + ["finished"], ["stopped"] * 3 + ["finished"])
-    assert stable(tmp_path / "cut") == stable(tmp_path / "uncut")
-    assert sums(tmp_path / "cut") == sums(tmp_path / "uncut")
-    one, other = (read_result(tmp_path / name)["summary"] for name in ("cut", "uncut"))
-    for name in one.keys() - {"ms_per_batch", "images_per_second", "peak_memory"}:
-        assert one[name] == other[name], name
-    assert not list((tmp_path / "cut").glob("*.state"))
+    with raises(code, error, **data) as caught:
+        JobSpec.from_dict(values)
+    assert meant in caught.value.known
 
 
-@pytest.mark.parametrize(
-    "protocol",
-    [
-        {"batch_size": 4, "stream": "mixed"},
-        {"batch_size": 4, "stream": "continual", "epochs": 2, "clean_probe": True},
-        {"batch_size": 4, "window": 5},
-        {"batch_size": 4, "episodic": True},
-    ],
+def test_oracles_and_severities_beyond_five_are_refused() -> None:
+    with raises("oracle_method", BadInput, methods=("supervised",)):
+        JobSpec.from_dict({"method": "supervised"})
+    with raises("out_of_range", BadInput, option="severities", found=(6,)):
+        JobSpec.from_dict({"severities": [6]})
+
+
+def test_plain_values_leave_defaults_out() -> None:
+    assert JobSpec(method="source").to_dict() == {"method": "source"}
+    spec = JobSpec(method="swr", prepare=Preparing(images=9), severities=(1, 2))
+    assert spec.to_dict() == {"method": "swr", "prepare": {"images": 9}, "severities": [1, 2]}
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 5),
+    lr=st.floats(1e-6, 1.0),
+    severities=st.lists(st.integers(1, 5), min_size=1, max_size=3, unique=True),
+    terms=st.sampled_from([{}, {"swr": {}}, {"swr": {"strength": 3.0}}]),
+    images=st.one_of(st.none(), st.integers(1, 100)),
 )
-def test_a_cut_in_any_kind_of_stream_changes_nothing(tmp_path: Path, protocol) -> None:
-    spec = make_spec("tent", images=12, protocol=protocol, options={"lr": 0.05})
-    assert run_once(spec, tmp_path / "uncut") == "finished"
-    n_batches = len(read_lines(tmp_path / "uncut"))
-    end, n_tries = "stopped", 0
-    while end == "stopped":
-        end = run_once(spec, tmp_path / "cut", stop_after=max(1, n_batches // 3 - 1))
-        n_tries += 1
-    assert n_tries > 3
-    assert stable(tmp_path / "cut") == stable(tmp_path / "uncut")
-    assert sums(tmp_path / "cut") == sums(tmp_path / "uncut")
-    assert JobFolder(tmp_path / "cut").progress == (n_batches, n_batches)
-
-
-def test_records_carry_the_terms_of_the_loss(tmp_path: Path) -> None:
-    assert run_once(make_spec("swr_nsp"), tmp_path / "ours") == "finished"
-    for line in read_lines(tmp_path / "ours"):
-        losses = line["losses"]
-        assert losses.keys() == {"main", "prototypes", "agreement", "loss"}
-        parts = losses["main"] + losses["prototypes"] + losses["agreement"]
-        assert losses["loss"] == pytest.approx(parts, abs=1e-5)
-    assert run_once(make_spec("tent"), tmp_path / "tent") == "finished"
-    for line in read_lines(tmp_path / "tent"):
-        # What TENT minimises is the mean entropy of what it predicts.
-        assert line["losses"]["loss"] == pytest.approx(line["entropy"], abs=1e-5)
-    assert run_once(make_spec("norm"), tmp_path / "norm") == "finished"
-    assert all(line["losses"] == {} for line in read_lines(tmp_path / "norm"))
-
-
-def test_the_result_says_where_it_comes_from(tmp_path: Path) -> None:
-    weights = tmp_path / "weights.pt"
-    torch.save(models.tiny().state_dict(), weights)
-    spec = make_spec("swr_nsp", weights=str(weights))
-    assert run_once(spec, tmp_path / "job") == "finished"
-    outcome = JobFolder(tmp_path / "job").read_outcome(Entry(spec, "ours"), "job")
-    facts = outcome.provenance
-    assert facts["spec"] == spec.to_dict()
-    assert facts["command"] == "by hand"
-    assert facts["protocol_line"].startswith("reset before each domain; 2 domains")
-    assert (facts["order"], facts["reset"]) == ("as in the files", "before each domain")
-    assert facts["predicts"] == "before the update"
-    assert (facts["n_images"], facts["n_batches"]) == (48, 12)
-    assert facts["data"]["fog"]["n"] == 24
-    assert len(facts["data"]["fog"]["sha256"]) == 64
-    assert facts["model"]["file"] == str(weights)
-    assert len(facts["model"]["weights_sha256"]) == len(facts["model"]["file_sha256"]) == 64
-    assert facts["method"]["config"]["lr"] == 1e-3
-    assert facts["artifact"]["key"] == spec.artifact_key
-    assert facts["artifact"]["parts"]["penalty"]["n_samples"] == 8
-    assert facts["versions"]["torch"] == torch.__version__
-    assert facts["machine"]["n_cores"] >= 1
-    assert facts["n_threads"] == torch.get_num_threads()
-    assert facts["seconds"]["total"] >= facts["seconds"]["method"] > 0
-    assert [text.startswith("This batch has 4 images") for text in facts["warnings"]] == [True]
-    summary = read_result(tmp_path / "job")["summary"]
-    assert summary["error"] == outcome.result.error
-    assert json.loads((tmp_path / "job" / "spec.json").read_text())["key"] == spec.key
-
-
-def test_a_job_that_is_done_is_not_run_again(tmp_path: Path) -> None:
-    spec = make_spec("source")
-    assert run_once(spec, tmp_path / "job") == "finished"
-    before = (tmp_path / "job" / "result.json").stat().st_mtime_ns
-    assert run_once(spec, tmp_path / "job") == "finished"
-    assert (tmp_path / "job" / "result.json").stat().st_mtime_ns == before
-
-
-def test_a_failure_is_kept_and_forgotten_when_the_job_goes_on(tmp_path: Path, monkeypatch) -> None:
-    spec = make_spec("tent")
-    assert run_once(spec, tmp_path / "job", stop_after=3) == "stopped"
-
-    def break_down(self, x):
-        raise ZeroDivisionError("no reason")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("acclimate.methods.tent.Tent.loss", break_down)
-        assert run_once(spec, tmp_path / "job") == "failed"
-    found = read_error(tmp_path / "job")
-    assert (found["type"], found["message"]) == ("ZeroDivisionError", "no reason")
-    assert "code" not in found
-    assert "break_down" in found["traceback"]
-    assert "error.json" in found["remedy"]
-    assert JobFolder(tmp_path / "job").state == "failed"
-    assert JobFolder(tmp_path / "job").progress == (3, 12)
-    assert run_once(spec, tmp_path / "job") == "finished"
-    assert run_once(spec, tmp_path / "uncut") == "finished"
-    assert stable(tmp_path / "job") == stable(tmp_path / "uncut")
-    assert not (tmp_path / "job" / "error.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "code", "data"),
-    [
-        ({"model": "builtinn"}, "unknown_name", {"kind": "model", "name": "builtinn"}),
-        ({"model": "tests.cli_models:tiny_cnn"}, "count_mismatch", {"expected": 4, "found": 10}),
-        ({"data": "nowhere"}, "unknown_name", {"kind": "data set", "name": "nowhere"}),
-        # It needs layers that the model has not, and this one a part that nobody prepared.
-        ({"method": "note"}, "method_refused", {"methods": ("note",)}),
-        ({"method": "ttt_pp"}, "method_refused", {"methods": ("ttt_pp",)}),
-    ],
-)
-def test_what_cannot_be_run_is_refused(tmp_path: Path, change, code: str, data) -> None:
-    spec = dataclasses.replace(make_spec("tent"), **change)
-    check_coded(run_to_failure(spec, tmp_path / "job"), code, **data)
-
-
-def test_warnings_belong_to_the_result(tmp_path: Path, monkeypatch) -> None:
-    warning = AcclimateWarning("weights_differ", "strange weights", name="tiny")
-    monkeypatch.setattr(
-        "acclimate.bench.materials.load_named",
-        lambda *names: warnings.warn(warning, stacklevel=1) or models.tiny(),
+def test_a_job_survives_a_file(seed, lr, severities, terms, images) -> None:
+    spec = JobSpec(
+        method="tent",
+        seed=seed,
+        options={"lr": lr},
+        severities=tuple(severities),
+        terms=terms,
+        images=images,
     )
-    assert run_once(make_spec("source"), tmp_path / "job") == "finished"
-    assert read_result(tmp_path / "job")["provenance"]["warnings"] == ["strange weights"]
-
-
-def test_a_job_goes_on_with_the_threads_it_began_with(tmp_path: Path, monkeypatch) -> None:
-    spec = make_spec("tent")
-    used = [2]  # nobody computes with them: two threads of tiny tensors wait for each other
-    monkeypatch.setattr(torch, "set_num_threads", used.append)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: used[-1])
-    assert run_once(spec, tmp_path / "job", stop_after=2) == "stopped"
-    assert used == [2, 2, 2]
-    used[:] = [1]
-    assert run_once(spec, tmp_path / "job") == "finished"
-    assert used == [1, 2, 1]
-    assert read_result(tmp_path / "job")["provenance"]["n_threads"] == 2
-
-
-def test_an_artifact_is_made_once_for_all_that_need_it(tmp_path: Path, monkeypatch) -> None:
-    made = []
-    plain = Materials._prepare
-    monkeypatch.setattr(
-        Materials,
-        "_prepare",
-        lambda self, spec, *more: made.append(spec.method) or plain(self, spec, *more),
-    )
-    shared = tmp_path / "artifacts"
-    for name, spec in {
-        "swr": make_spec("swr"),
-        "tent": make_spec("tent", terms={"swr": {}}),
-        "slow": make_spec("swr", options={"lr": 1e-4}),
-        "other": make_spec("swr", seed=1),
-    }.items():
-        assert run_once(spec, tmp_path / name, shared) == "finished"
-    assert made == ["swr", "swr"]
-    assert len(list(shared.glob("*.acclimate"))) == 2
+    again = JobSpec.from_dict(json.loads(json.dumps(spec.to_dict())))
+    assert again == spec
+    assert again.key == spec.key

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from acclimate.bench import Store, Suite, run_suite
-from acclimate.bench.folder import JobFolder
+from acclimate.bench.run_folder import RunFolder
 from tests.bench.jobs import ROOT, environment, read_lines, stable_suite
 from tests.bench.processes import CLI, Launch, find_children, is_running, wait_until
 
@@ -112,7 +112,7 @@ def test_the_command_and_its_workers_are_killed_and_interrupted(
 
     def check_checkpoint(job: Path) -> None:
         """Check that there is one after the last record: nothing is lost."""
-        assert JobFolder(job).state == "cut"
+        assert RunFolder(job).state == "cut"
         place = json.loads((job / "checkpoint.json").read_text())
         assert place["n_batches"] == count(job) >= 2
 

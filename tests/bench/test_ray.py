@@ -25,23 +25,23 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from acclimate.bench import Entry, Event, Store, Suite, run_suite
-from acclimate.bench import materials as own_materials
-from acclimate.bench.folder import JobFolder
-from acclimate.bench.hashes import file_sha256
-from acclimate.bench.job import Manner
-from acclimate.bench.materials import Materials
+from acclimate.bench import load as own_load
+from acclimate.bench.execute import RunOptions
+from acclimate.bench.job import JobSpec, Preparing
+from acclimate.bench.load import Loader
+from acclimate.bench.provenance import file_sha256
 from acclimate.bench.ray import (
     Assets,
-    NodeMaterials,
+    NodeFolder,
+    NodeLoader,
     NodeRunner,
-    NodeSink,
     RayExecutor,
     RayWorker,
     Storage,
     import_ray,
 )
-from acclimate.bench.schedule import End, Message, Runner, RunOptions
-from acclimate.bench.spec import JobSpec, Preparing
+from acclimate.bench.run_folder import RunFolder
+from acclimate.bench.schedule import End, Message, Runner, Setup
 from acclimate.cli.main import app
 from acclimate.errors import BadInput, MissingExtra
 from tests.bench.jobs import environment, make_spec, run_once, stable, stable_suite, sums
@@ -318,14 +318,14 @@ class Node:
     """
 
     def __init__(self, root: Path, storage: Storage | None = None) -> None:
-        self.options = RunOptions(
-            artifacts=root / "artifacts", manner=Manner(command="by hand", checkpoint_every=2)
+        self.setup = Setup(
+            artifacts=root / "artifacts", options=RunOptions(command="by hand", checkpoint_every=2)
         )
         self.sent: list[Any] = []
-        self.assets = Assets(self.options, str(Path.cwd()), None, put=self._put)
+        self.assets = Assets(self.setup, str(Path.cwd()), None, put=self._put)
         self.messages: list[Message] = []
         (root / "scratch").mkdir(parents=True, exist_ok=True)
-        self.materials = NodeMaterials(self.options, root / "scratch", self._ask, storage)
+        self.loader = NodeLoader(self.setup, root / "scratch", self._ask, storage)
 
     def _put(self, value: Any) -> Any:
         self.sent.append(value)
@@ -337,12 +337,12 @@ class Node:
 
     def run(self, spec: JobSpec, folder: Path) -> End:
         names = [name for name in (spec.weights,) if name is not None]
-        local = self.materials.localize(spec, {name: file_sha256(name) for name in names})
-        runner = Runner(self.options, self.messages.append, lambda: False, self.materials)
-        own = JobFolder(folder)
+        local = self.loader.localize(spec, {name: file_sha256(name) for name in names})
+        runner = Runner(self.setup, self.messages.append, lambda: False, self.loader)
+        own = NodeFolder(folder, spec)
         own.make()
-        own.describe(spec)
-        return runner.run(local, own, lambda folder: NodeSink(folder, spec))
+        own.describe({"key": spec.key, **spec.to_dict()})
+        return runner.run(local, own)
 
 
 def check_alone(spec: JobSpec, folder: Path, scratch: Path) -> None:
@@ -354,12 +354,12 @@ def check_alone(spec: JobSpec, folder: Path, scratch: Path) -> None:
 
 def elsewhere(monkeypatch, name: str, instead: Callable[..., Any]) -> None:
     """Let nodes do something else than the machine of the command."""
-    usual = getattr(Materials, name)
+    usual = getattr(Loader, name)
 
-    def choose(self: Materials, *arguments: Any) -> Any:
-        return (instead if isinstance(self, NodeMaterials) else usual)(self, *arguments)
+    def choose(self: Loader, *arguments: Any) -> Any:
+        return (instead if isinstance(self, NodeLoader) else usual)(self, *arguments)
 
-    monkeypatch.setattr(Materials, name, choose)
+    monkeypatch.setattr(Loader, name, choose)
 
 
 def refuse(*arguments: Any, **options: Any) -> Any:
@@ -397,7 +397,7 @@ def test_data_is_read_there_or_sent(tmp_path: Path, pictures: Path, monkeypatch)
     node = Node(tmp_path / "same")
     assert node.run(spec, tmp_path / "same-job") == "finished"
     assert node.sent == []
-    usual = Materials.read_data
+    usual = Loader.read_data
 
     def read_others(*arguments: Any) -> Any:
         """Return the pictures of a machine where one of them is another one."""
@@ -426,7 +426,7 @@ def test_the_source_is_read_there_or_sent(tmp_path: Path, pictures: Path, monkey
         assert node.run(spec, tmp_path / "set") == "finished"
         assert len(node.sent) == 1
         assert node.run(own, tmp_path / "pictures-job") == "failed"
-    error = JobFolder(tmp_path / "pictures-job").read("error.json")
+    error = RunFolder(tmp_path / "pictures-job").read("error.json")
     assert error is not None
     assert (error["code"], error["data"]["path"]) == ("not_found", str(pictures))
     check_alone(spec, tmp_path / "set", tmp_path / "alone")
@@ -434,9 +434,9 @@ def test_the_source_is_read_there_or_sent(tmp_path: Path, pictures: Path, monkey
 
 def test_data_that_nobody_has_is_one_error(tmp_path: Path, pictures: Path, monkeypatch) -> None:
     spec = make_spec("norm", data=str(pictures), corruptions=None, images=None)
-    monkeypatch.setattr(own_materials, "load_data", refuse)
+    monkeypatch.setattr(own_load, "load_data", refuse)
     assert Node(tmp_path / "node").run(spec, tmp_path / "job") == "failed"
-    error = JobFolder(tmp_path / "job").read("error.json")
+    error = RunFolder(tmp_path / "job").read("error.json")
     assert error is not None
     assert error["code"] == "not_found"
 
@@ -459,8 +459,8 @@ def test_what_the_guard_needs_is_prepared_once_for_all_nodes(tmp_path: Path) -> 
 def test_a_node_that_does_not_see_the_folder_is_refused(ray_environment, tmp_path: Path) -> None:
     (tmp_path / "suite.json").write_text("{}")
     sha256 = file_sha256(str(tmp_path / "suite.json"))
-    options = RunOptions(artifacts=tmp_path / "artifacts")
-    node = NodeRunner(options, str(Path.cwd()), None, None, None)
+    setup = Setup(artifacts=tmp_path / "artifacts")
+    node = NodeRunner(setup, str(Path.cwd()), None, None, None)
     assert node.start((tmp_path / "suite.json", sha256))[0] == "ready"
     for path, found in ((tmp_path / "absent.json", sha256), (tmp_path / "suite.json", "another")):
         with raises("folder_not_shared", BadInput, path=tmp_path):
@@ -478,11 +478,11 @@ def test_an_actor_that_is_closed_leaves_a_checkpoint(
     storage = Storage((tmp_path / "storage").as_uri()) if has_storage else None
     root = tmp_path / ("storage" if has_storage else "suite")
     place = "jobs/a" if has_storage else str(root / "jobs" / "a")
-    options = RunOptions(artifacts=tmp_path / "artifacts", manner=Manner(command="by hand"))
+    setup = Setup(artifacts=tmp_path / "artifacts", options=RunOptions(command="by hand"))
     spec = make_spec("bn_ema", **LONG)
 
     def start() -> tuple[NodeRunner, Iterator[Message]]:
-        node = NodeRunner(options, str(Path.cwd()), None, None, storage)
+        node = NodeRunner(setup, str(Path.cwd()), None, None, storage)
         return node, node.run(spec, place, {})
 
     node, messages = start()
@@ -507,7 +507,7 @@ def test_an_actor_that_is_closed_leaves_a_checkpoint(
 
 def test_a_job_of_another_process_is_busy_and_its_folder_is_left_alone(tmp_path: Path) -> None:
     """The folder is held by somebody else; with a storage, whose copy is older."""
-    storage, folder = Storage((tmp_path / "storage").as_uri()), JobFolder(tmp_path / "jobs" / "a")
+    storage, folder = Storage((tmp_path / "storage").as_uri()), RunFolder(tmp_path / "jobs" / "a")
     folder.make()
     (folder.path / "records.jsonl").write_text("older")
     storage.upload(folder.path, "jobs/a")
@@ -551,14 +551,14 @@ def test_a_job_is_resumed_from_a_storage_wherever_its_writer_was_killed(tmp_path
     url, whole = (tmp_path / "storage").as_uri(), tmp_path / "whole"
     spec = make_spec("bn_ema", images=8)
     assert run_once(spec, whole) == "finished"
-    options = RunOptions(artifacts=tmp_path / "artifacts", manner=Manner(checkpoint_every=1))
-    runner = Runner(options, lambda message: None, lambda: False)
+    setup = Setup(artifacts=tmp_path / "artifacts", options=RunOptions(checkpoint_every=1))
+    runner = Runner(setup, lambda message: None, lambda: False)
 
     def run(storage: Storage, name: str) -> None:
         folder = tmp_path / "node" / name
         storage.download(name, folder)
         upload = partial(storage.upload, folder, name)
-        assert runner.run(spec, JobFolder(folder), lambda own: NodeSink(own, spec, upload))
+        assert runner.run(spec, NodeFolder(folder, spec, upload))
         upload()
 
     cut = Cut(url)

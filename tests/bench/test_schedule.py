@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from acclimate.bench import Entry, Event, JobSpec, Store, Suite, run_suite
-from acclimate.bench.folder import JobFolder
+from acclimate.bench.run_folder import RunFolder
 from acclimate.bench.schedule import Message, Meter, Pool, Report, Worker, weigh
 from acclimate.errors import BadInput
 from tests.bench.jobs import environment, make_spec, read_lines, run_once, stable, sums
@@ -38,7 +38,7 @@ class Scripted(Worker):
         self.messages += [None] if is_dead else []
         self._acts = list(acts)
 
-    def begin(self, spec: JobSpec, folder: JobFolder) -> None:
+    def begin(self, spec: JobSpec, folder: RunFolder) -> None:
         assert self.is_ready
         assert self.job is not None
         self.begun.append(self.job)

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from acclimate.bench import Entry, Store, Suite
-from acclimate.bench.folder import Failure, JobFolder
-from acclimate.bench.sink import FolderSink, Place
+from acclimate.bench.run_folder import Checkpoint, Failure, RunFolder
+from acclimate.bench.store import read_outcome
+from acclimate.cli.main import app
 from acclimate.errors import BadInput, CorruptFile
 from acclimate.evaluation import Record
 from acclimate.metrics import Sums, pack_sums
@@ -20,8 +22,8 @@ from tests.codes import check_coded, raises, warns
 SETTING = {"key": "k", "n_batches": 6, "n_threads": 2, "versions": {"torch": "1"}}
 
 
-def record(index: int) -> Record:
-    return Record("fog", index, 4, 1, 0.5, 0.7, 3.25, 0, 0, None, {"fog": (4, 1)})
+def record(index: int) -> dict:
+    return Record("fog", index, 4, 1, 0.5, 0.7, 3.25, 0, 0, None, {"fog": (4, 1)}).to_dict()
 
 
 def measures(n: int = 4) -> list[dict]:
@@ -30,11 +32,10 @@ def measures(n: int = 4) -> list[dict]:
     return pack_sums({Group(1, "fog"): own})
 
 
-def open_sink(path: Path, **changes):
-    folder = JobFolder(path)
+def open_folder(path: Path, **changes):
+    folder = RunFolder(path)
     folder.make()
-    sink = FolderSink(folder)
-    return sink, sink.begin({**SETTING, **changes})
+    return folder, folder.begin({**SETTING, **changes})
 
 
 def write_state(text: str):
@@ -42,64 +43,64 @@ def write_state(text: str):
 
 
 def test_records_after_the_last_checkpoint_are_cut_off(tmp_path: Path) -> None:
-    sink, known = open_sink(tmp_path)
-    assert (known.records, known.sums, known.place) == ([], {}, None)
+    folder, known = open_folder(tmp_path)
+    assert (known.records, known.sums, known.checkpoint) == ([], {}, None)
     for index in range(3):
-        sink.append("one", record(index))
-    sink.close_unit("one", measures())
-    sink.append("two", record(3))
-    sink.checkpoint(Place("two", 1, measures(1)), write_state("learned"))
-    sink.append("two", record(4))
+        folder.append("one", record(index))
+    folder.close_unit("one", measures())
+    folder.append("two", record(3))
+    folder.checkpoint(Checkpoint("two", 1, measures(1)), write_state("learned"))
+    folder.append("two", record(4))
     # Nothing is closed here: the process was killed.
     with (tmp_path / "records.jsonl").open("ab") as file:
         file.write(b'{"unit": "two", "ind')
-    sink, known = open_sink(tmp_path)
-    assert [own.index for own in known.records] == [0, 1, 2, 3]
+    folder, known = open_folder(tmp_path)
+    assert [own["index"] for own in known.records] == [0, 1, 2, 3]
     assert list(known.sums) == ["one"]
-    assert known.place == Place("two", 1, measures(1))
+    assert known.checkpoint == Checkpoint("two", 1, measures(1))
     assert known.state is not None
     assert known.state.read_text() == "learned"
-    sink.append("two", record(4))
+    folder.append("two", record(4))
     assert [line["index"] for line in read_lines(tmp_path)] == [0, 1, 2, 3, 4]
 
 
 def test_without_a_checkpoint_the_unit_is_begun_again(tmp_path: Path) -> None:
-    sink, _ = open_sink(tmp_path)
+    folder, _ = open_folder(tmp_path)
     for index in range(2):
-        sink.append("one", record(index))
-    sink.close_unit("one", measures())
-    sink.append("two", record(2))
+        folder.append("one", record(index))
+    folder.close_unit("one", measures())
+    folder.append("two", record(2))
     with (tmp_path / "measures.jsonl").open("ab") as file:
         file.write(b'{"unit": "two", "by')
-    _, known = open_sink(tmp_path)
-    assert [own.index for own in known.records] == [0, 1]
-    assert known.place is None
+    _, known = open_folder(tmp_path)
+    assert [own["index"] for own in known.records] == [0, 1]
+    assert known.checkpoint is None
     assert len(read_lines(tmp_path, "measures.jsonl")) == 1
     assert (tmp_path / "measures.jsonl").read_bytes().endswith(b"\n")
 
 
 def test_a_checkpoint_of_a_finished_unit_is_passed_over(tmp_path: Path) -> None:
-    sink, _ = open_sink(tmp_path)
-    sink.append("one", record(0))
-    sink.checkpoint(Place("one", 1, measures()), write_state("old"))
-    sink.append("one", record(1))
-    sink.close_unit("one", measures())
-    sink, known = open_sink(tmp_path)
-    assert known.place is None
+    folder, _ = open_folder(tmp_path)
+    folder.append("one", record(0))
+    folder.checkpoint(Checkpoint("one", 1, measures()), write_state("old"))
+    folder.append("one", record(1))
+    folder.close_unit("one", measures())
+    folder, known = open_folder(tmp_path)
+    assert known.checkpoint is None
     assert len(known.records) == 2
-    sink.append("two", record(2))
-    sink.checkpoint(Place("two", 1, measures()), write_state("new"))
-    _, known = open_sink(tmp_path)
+    folder.append("two", record(2))
+    folder.checkpoint(Checkpoint("two", 1, measures()), write_state("new"))
+    _, known = open_folder(tmp_path)
     assert known.state is not None
     assert known.state.read_text() == "new"
     assert [path.name for path in tmp_path.glob("*.state")] == [known.state.name]
 
 
 def test_a_checkpoint_that_was_cut_leaves_the_one_before(tmp_path: Path) -> None:
-    sink, _ = open_sink(tmp_path)
-    sink.append("one", record(0))
-    sink.checkpoint(Place("one", 1, measures()), write_state("good"))
-    sink.append("one", record(1))
+    folder, _ = open_folder(tmp_path)
+    folder.append("one", record(0))
+    folder.checkpoint(Checkpoint("one", 1, measures()), write_state("good"))
+    folder.append("one", record(1))
 
     def die(path: Path) -> None:
         path.write_text("half")
@@ -107,58 +108,58 @@ def test_a_checkpoint_that_was_cut_leaves_the_one_before(tmp_path: Path) -> None
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sink.checkpoint(Place("one", 2, measures()), die)
-    sink, known = open_sink(tmp_path)
-    assert known.place is not None
-    assert known.place.n_batches == 1
+        folder.checkpoint(Checkpoint("one", 2, measures()), die)
+    folder, known = open_folder(tmp_path)
+    assert known.checkpoint is not None
+    assert known.checkpoint.n_batches == 1
     assert known.state is not None
     assert known.state.read_text() == "good"
-    sink.checkpoint(Place("one", 1, measures()), write_state("again"))
+    folder.checkpoint(Checkpoint("one", 1, measures()), write_state("again"))
     assert sorted(path.name for path in tmp_path.iterdir() if "state" in path.name) == ["2.state"]
 
 
 @pytest.mark.parametrize("change", [{"versions": {"torch": "2"}}, {"n_batches": 7}, {"key": "j"}])
 def test_a_job_begun_under_another_setting_starts_anew(tmp_path: Path, change) -> None:
-    sink, _ = open_sink(tmp_path)
-    sink.append("one", record(0))
-    sink.checkpoint(Place("one", 1, measures()), write_state("old"))
-    _, known = open_sink(tmp_path, **change)
-    assert (known.records, known.place) == ([], None)
+    folder, _ = open_folder(tmp_path)
+    folder.append("one", record(0))
+    folder.checkpoint(Checkpoint("one", 1, measures()), write_state("old"))
+    _, known = open_folder(tmp_path, **change)
+    assert (known.records, known.checkpoint) == ([], None)
     assert (tmp_path / "records.jsonl").read_bytes() == b""
     assert not list(tmp_path.glob("*.state"))
 
 
 def test_the_number_of_threads_is_that_of_the_beginning(tmp_path: Path) -> None:
-    sink, known = open_sink(tmp_path)
+    folder, known = open_folder(tmp_path)
     assert known.n_threads == 2
-    sink.append("one", record(0))
-    sink.close_unit("one", measures())
-    _, known = open_sink(tmp_path, n_threads=8)
+    folder.append("one", record(0))
+    folder.close_unit("one", measures())
+    _, known = open_folder(tmp_path, n_threads=8)
     assert known.n_threads == 2
     assert len(known.records) == 1
 
 
 def test_a_disk_that_lost_records_makes_the_job_start_anew(tmp_path: Path) -> None:
-    sink, _ = open_sink(tmp_path)
-    sink.append("one", record(0))
-    sink.append("one", record(1))
-    sink.close_unit("one", measures())
+    folder, _ = open_folder(tmp_path)
+    folder.append("one", record(0))
+    folder.append("one", record(1))
+    folder.close_unit("one", measures())
     text = (tmp_path / "records.jsonl").read_bytes()
     (tmp_path / "records.jsonl").write_bytes(text[:-5])
-    _, known = open_sink(tmp_path)
+    _, known = open_folder(tmp_path)
     assert (known.records, known.sums) == ([], {})
 
 
 def test_states_are_read_from_disk(tmp_path: Path) -> None:
-    folder = JobFolder(tmp_path / "job")
+    folder = RunFolder(tmp_path / "job")
     assert folder.state == "waiting"
     folder.make()
     with folder.hold() as is_mine:
         assert is_mine
         assert folder.state == "running"
-        with JobFolder(tmp_path / "job").hold() as also_mine:
+        with RunFolder(tmp_path / "job").hold() as also_mine:
             assert not also_mine
-        FolderSink(folder).begin(SETTING)
+        RunFolder(folder.path).begin(SETTING)
     assert folder.state == "cut"
     folder.fail(Failure("WorkerDied", "why"))
     assert folder.state == "failed"
@@ -168,7 +169,7 @@ def test_states_are_read_from_disk(tmp_path: Path) -> None:
     assert "code" not in found
     assert "last checkpoint" in found["remedy"]
     with folder.hold():
-        FolderSink(folder).begin(SETTING)
+        RunFolder(folder.path).begin(SETTING)
     assert folder.state == "cut"
     folder.write("result.json", {})
     assert folder.state == "done"
@@ -176,14 +177,14 @@ def test_states_are_read_from_disk(tmp_path: Path) -> None:
 
 def test_files_that_were_altered_are_named(tmp_path: Path) -> None:
     assert run_once(make_spec("source"), tmp_path / "job") == "finished"
-    folder = JobFolder(tmp_path / "job")
+    folder = RunFolder(tmp_path / "job")
     entry = Entry(make_spec("source"), "x")
     records = tmp_path / "job" / "records.jsonl"
     good = records.read_bytes()
     lines = [json.loads(line) for line in good.splitlines()]
     records.write_bytes(good.replace(b"0.", b"1.", 1))
     with raises("wrong_checksum", CorruptFile, path=records):
-        folder.read_outcome(entry, "job")
+        read_outcome(folder, entry, "job")
     # What was written before there were checksums is looked at line by line.
     result = folder.read("result.json")
     assert result is not None
@@ -192,19 +193,19 @@ def test_files_that_were_altered_are_named(tmp_path: Path) -> None:
     text = "".join(json.dumps(line) + "\n" for line in lines)
     records.write_text(text)
     with raises("wrong_content", CorruptFile, path=records) as caught:
-        folder.read_outcome(entry, "job")
+        read_outcome(folder, entry, "job")
     check_coded(caught.value.__cause__, "wrong_fields", missing=("entropy",), unknown=())
     assert "line 4" in str(caught.value)
     records.write_bytes(good.rpartition(b"\n{")[0] + b"\n")
     with raises("wrong_length", CorruptFile, path=records, found=11, expected=12):
-        folder.read_outcome(entry, "job")
+        read_outcome(folder, entry, "job")
     records.write_bytes(b"nonsense\n" + good)
     with raises("unreadable_file", CorruptFile, path=records) as caught:
-        folder.read_outcome(entry, "job")
+        read_outcome(folder, entry, "job")
     assert "line 1" in str(caught.value)
     (tmp_path / "job" / "result.json").write_text("[]")
     with raises("wrong_content", CorruptFile, path=tmp_path / "job" / "result.json"):
-        folder.read_outcome(entry, "job")
+        read_outcome(folder, entry, "job")
 
 
 def test_a_damaged_job_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -264,6 +265,15 @@ def test_other_suites_may_share_the_folder(tmp_path: Path) -> None:
     assert [own.entry.label for own in store.outcomes()] == ["a"]
     assert [own.entry.label for own in other.outcomes()] == ["c"]
     assert Store(tmp_path).suite.title == "two"
+    # The list of the first is not lost.
+    assert sorted(Store(tmp_path).list_suites()) == ["one", "two"]
+    assert Store(tmp_path, "one").suite == one
+    assert [own.entry.label for own in Store(tmp_path, "one").outcomes()] == ["a"]
+    with raises("unknown_name", BadInput, kind="suite", name="three"):
+        Store(tmp_path, "three")
+    shown = CliRunner().invoke(app, ["bench", "status", str(tmp_path), "--suite", "one"]).stdout
+    assert "1 jobs: 1 done" in shown
+    assert "other suites in this folder (--suite TITLE): two" in shown
 
 
 def test_what_is_no_folder_of_a_suite_is_refused(tmp_path: Path) -> None:

@@ -46,10 +46,10 @@ def test_no_file_that_is_read_is_written_over(
     names.write_text("\n".join(CLASSES))
     with raises("overwrites_input", path=names, option="classes"):
         run(*line, "--classes", names, "--out", names)
-    beside = tmp_path / "out.csv.state"
+    beside = tmp_path / "out.csv.part"
     beside.write_bytes(artifact.read_bytes())
     with raises("overwrites_input", path=beside, option="artifact"):  # written beside --out
-        run("adapt", photos, *MODEL, "--artifact", beside, "--out", tmp_path / "out.csv")
+        run(*line, "--artifact", beside, "--out", tmp_path / "out.csv")
     assert weights.read_bytes() == before
     assert beside.read_bytes() == artifact.read_bytes()
 

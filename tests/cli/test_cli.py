@@ -279,7 +279,7 @@ def test_an_interrupt_says_how_to_go_on(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("acclimate.streams.predictions.predict_folder", interrupt)
+    monkeypatch.setattr("acclimate.bench.predictions.predict_folder", interrupt)
     out = tmp_path / "out.csv"
     result = run("adapt", photos, *MODEL, "--method", "tent", "--out", out)
     assert result.exit_code != 0

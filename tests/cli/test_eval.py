@@ -21,6 +21,7 @@ from acclimate.artifact import Artifact
 from acclimate.cli.main import app
 from acclimate.errors import InvalidConfig
 from acclimate.streams.images import read_image
+from tests.bench.jobs import read_suite
 from tests.cli.test_cli import run
 from tests.cli_models import CLASSES, tiny_cnn
 from tests.codes import raises
@@ -49,10 +50,6 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def read_lines(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-
-
 def test_own_model_on_own_images(photos: Path, artifact: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = ["eval", *MODEL, "--artifact", artifact, "--data", photos, "--out", out]
@@ -72,7 +69,7 @@ def test_own_model_on_own_images(photos: Path, artifact: Path, tmp_path: Path) -
     for method in ("norm", "tent", "swr_nsp"):
         assert f"\n {method} " in result.stdout
     assert "reset before each domain; 2 domains, 20 samples each; order by seed 0" in result.stdout
-    assert str(out / "records.jsonl") in result.stdout
+    assert str(out / "jobs") in result.stdout
     facts = json.loads((out / "result.json").read_text())["provenance"]
     assert facts["settings"]["methods"]["tent"]["lr"] == 0.05
     assert facts["settings"]["protocol"]["order"] == "shuffled"
@@ -80,7 +77,7 @@ def test_own_model_on_own_images(photos: Path, artifact: Path, tmp_path: Path) -
     assert shlex.split(facts["command"])[:4] == ["acclimate", "eval", "--model", MODEL[1]]
     assert "--set tent.lr=0.05" in facts["command"]
     assert "--seed" not in facts["command"]
-    assert len(read_lines(out)) == 4 * 2 * 4
+    assert len(read_suite(out)) == 4 * 2 * 4
 
 
 def test_a_folder_may_be_moved_before_it_goes_on(
@@ -105,7 +102,7 @@ def test_one_domain_shows_likelihood_and_calibration_too(photos: Path, tmp_path:
     assert "NLL" in result.stdout
     assert "ECE" in result.stdout
     assert "standard deviation over 2 seeds" in result.stdout
-    assert {line["seed"] for line in read_lines(tmp_path / "out")} == {0, 1}
+    assert {line["seed"] for line in read_suite(tmp_path / "out")} == {0, 1}
     rows = json.loads((tmp_path / "out" / "result.json").read_text())["runs"]
     # The source model knows no order; sums of 20 float32 numbers know theirs, to 20 · 2⁻²⁴ or so.
     assert rows[0]["nll"] == pytest.approx(rows[1]["nll"], rel=1e-5)
@@ -118,11 +115,12 @@ def test_the_builtin_task_with_everything_made_on_the_way(tmp_path: Path) -> Non
     words += ["--source-images", "32", "--method", "norm,swr_nsp"]
     result = run(*words)
     assert "builtin on builtin (generated), severity 5" in result.stdout
-    assert (out / "artifact.acclimate").is_file()
-    about = json.loads((out / "job.json").read_text())["artifact"]
-    assert about["prepared_from"] == "builtin"
+    (made,) = (out / "artifacts").glob("*.acclimate")
+    assert set(Artifact.load(made).parts) == {"penalty", "prototypes"}
+    before = made.stat().st_mtime_ns
     again = run(*words, "--resume")
     assert "penalty" not in again.stderr
+    assert made.stat().st_mtime_ns == before
     assert again.stdout == result.stdout
 
 
@@ -138,12 +136,12 @@ def test_a_killed_process_is_resumed_as_if_nothing_had_happened(
     killed = subprocess.run(
         [sys.executable, "-c", "from acclimate.cli.main import main; main()", *common, str(out)],
         cwd=ROOT,
-        env={**os.environ, "KILL_AT": "13", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "KILL_AT": "15", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    cut = read_lines(out)
+    cut = read_suite(out)
     assert 0 < len(cut) < 16
     assert {line["unit"] for line in cut} == {"dawn", "dusk"}
     assert not (out / "result.json").exists()
@@ -155,7 +153,7 @@ def test_a_killed_process_is_resumed_as_if_nothing_had_happened(
         return sorted(
             (
                 tuple((k, str(v)) for k, v in line.items() if k not in VOLATILE)
-                for line in read_lines(folder)
+                for line in read_suite(folder)
             ),
             key=str,
         )
@@ -163,7 +161,7 @@ def test_a_killed_process_is_resumed_as_if_nothing_had_happened(
     assert stable(out) == stable(tmp_path / "uncut")
     # Those of the first domain were taken over, times and all.
     first = [line for line in cut if line["unit"] == "dawn"]
-    assert [line for line in read_lines(out) if line["unit"] == "dawn"] == sorted(
+    assert [line for line in read_suite(out) if line["unit"] == "dawn"] == sorted(
         first, key=lambda line: (line["method"] != "source", line["index"])
     )
 
@@ -171,10 +169,10 @@ def test_a_killed_process_is_resumed_as_if_nothing_had_happened(
 def test_an_interrupt_says_how_to_go_on(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("acclimate.comparison.run_job", interrupt)
+    monkeypatch.setattr("acclimate.bench.side_by_side.execute", interrupt)
     result = run("eval", *MODEL, "--data", photos, "--method", "norm", "--out", tmp_path / "out")
     assert result.exit_code != 0
     assert "--resume to continue" in result.stderr
@@ -230,7 +228,8 @@ def test_all_methods_may_be_guarded(photos: Path, artifact: Path, tmp_path: Path
         run(*words, "--out", tmp_path / "b")
     source = write_images(tmp_path / "source", dict.fromkeys(CLASSES, 3))
     run(*words, "--source-data", source, "--size", "8", "--out", tmp_path / "c")
-    assert "accuracy" in Artifact.load(tmp_path / "c" / "artifact.acclimate").parts
+    (made,) = (tmp_path / "c" / "artifacts").glob("*.acclimate")
+    assert "accuracy" in Artifact.load(made).parts
 
 
 def test_streams_have_their_own_options(photos: Path, tmp_path: Path) -> None:

@@ -9,14 +9,13 @@ from typing import get_args
 
 import pytest
 
-from acclimate.bench.origin import describe_order, describe_resets
+from acclimate.bench.protocol import STREAMS as ALL_STREAMS
+from acclimate.bench.protocol import Protocol
+from acclimate.bench.provenance import describe_order, describe_resets
 from acclimate.cli import eval_options as options
-from acclimate.comparison import STREAMS as ALL_STREAMS
-from acclimate.comparison import Protocol
-from tests.bench.jobs import make_spec, run_once
+from tests.bench.jobs import make_spec, read_suite, run_once
 from tests.bench.jobs import read_lines as read_job
 from tests.cli.test_cli import run
-from tests.cli.test_eval import read_lines
 from tests.codes import raises
 from tests.paths import ROOT
 
@@ -79,7 +78,7 @@ def test_a_stream_by_its_name(stream: str, tmp_path: Path) -> None:
     facts = json.loads((out / "result.json").read_text())["provenance"]
     assert line in facts["protocol_line"]
     assert facts["settings"]["protocol"]["stream"] == stream
-    lines = read_lines(out)
+    lines = read_suite(out)
     for method in ("source", "tent"):
         assert count([one for one in lines if one["method"] == method]) == expected
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.jobs import read_suite
 from tests.cli.test_cli import run
 from tests.cli_models import CLASSES
 from tests.images import write_images
@@ -42,7 +43,7 @@ def test_eval_shows_the_estimate_beside_the_truth(
     assert f"every method {told}" in text
     assert "Estimated error: the mean error as the guard estimates it" in text
     found = json.loads((out / "result.json").read_text())
-    lines = [json.loads(line) for line in (out / "records.jsonl").read_text().splitlines()]
+    lines = read_suite(out)
     for one in found["runs"]:
         own = [line for line in lines if line["method"] == one["method"]]
         guesses = [

@@ -10,9 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
-from acclimate.comparison import Preparation, Request, load_data
+from acclimate.bench import JobSpec, Preparing
 from acclimate.data.domain_choice import DomainChoice, split_keys
 from acclimate.data.domains import load_domains
+from acclimate.data.loading import Preparation, load_data
+from acclimate.data.request import Request
 from acclimate.data.stores import concatenate
 from tests.codes import raises, warns
 from tests.domains.samples import DOMAINS, make_set, make_tree
@@ -149,5 +151,6 @@ def test_what_is_prepared_from_is_pooled_seeded_and_to_be_had_again() -> None:
             assert np.array_equal(found[seed], images)
         found[seed] = images
     assert not np.array_equal(found[0], found[1])
-    about = preparation.describe(["swr"])
-    assert about["domains"]["names"] == ("plain", "woven")
+    specs = [JobSpec(method="swr", prepare=Preparing(domains=own)) for own in (choice, None)]
+    assert specs[0].to_dict()["prepare"]["domains"]["names"] == ["plain", "woven"]
+    assert specs[0].artifact_key != specs[1].artifact_key

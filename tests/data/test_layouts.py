@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from acclimate.comparison import Request, load_data
 from acclimate.data import load
 from acclimate.data.cifar import ArraySet
 from acclimate.data.cifar_c import CorruptedArraySet
+from acclimate.data.loading import load_data
+from acclimate.data.request import Request
 from tests.cli.test_cli import run
 from tests.cli_models import CLASSES
 from tests.codes import raises

@@ -9,15 +9,17 @@ import pytest
 import torch
 from PIL import Image
 
+from acclimate.bench import JobSpec, Preparing
+from acclimate.bench.load import Loader
 from acclimate.builtin import load_split
-from acclimate.comparison import Preparation, Request, Wrapping, load_data
 from acclimate.corruptions import BENCHMARK, apply
 from acclimate.data import load
 from acclimate.data.cifar import ArraySet
 from acclimate.data.cifar_c import CorruptedArraySet
-from acclimate.data.loading import check_source
+from acclimate.data.loading import load_data
+from acclimate.data.request import Request
 from tests.cli.test_cli import run
-from tests.cli_models import CLASSES, tiny_cnn
+from tests.cli_models import CLASSES
 from tests.codes import raises, warns
 
 
@@ -219,12 +221,23 @@ def test_folders_that_do_not_fit_are_refused(tmp_path):
 
 
 def test_an_artifact_is_prepared_from_a_folder_or_a_set(tmp_path):
-    root = make_folder(tmp_path / "source", n=6)
+    root, photos = make_folder(tmp_path / "source", n=6), make_folder(tmp_path / "photos")
+    loader = Loader(tmp_path / "artifacts", "cpu")
+
+    def prepare(**how):
+        spec = JobSpec(
+            model="tests.cli_models:tiny_cnn",
+            data=str(photos),
+            method="swr_nsp",
+            prepare=Preparing(**how),
+        )
+        return loader.load(spec).wrapping.artifact
+
     with warns("few_samples", found=24, expected=1024):
-        made = Preparation(source=str(root)).run(tiny_cnn(), ["swr_nsp"], Wrapping())
+        made = prepare(source=str(root))
     assert made.classes == list(CLASSES)
     assert set(made.parts) == {"penalty", "prototypes"}
     with raises("unknown_name", kind="source data set", name="cifar10c"):
-        Preparation(source="cifar10c").run(tiny_cnn(), ["swr_nsp"], Wrapping())
+        prepare(source="cifar10c")
     with raises("artifact_needed", methods=("swr_nsp",)):
-        check_source(None, ["source", "swr_nsp"])
+        prepare()

@@ -16,11 +16,13 @@ import torch
 from PIL import Image
 
 from acclimate.bench import Entry, JobSpec, Outcome
-from acclimate.bench.folder import JobFolder
+from acclimate.bench.run_folder import RunFolder
+from acclimate.bench.store import read_outcome
 from acclimate.builtin.scene_model import load_scene_model
-from acclimate.comparison import Preparation, Request, load_data
 from acclimate.data import SETS, FolderStore, corrupt, load, masks
+from acclimate.data.loading import Preparation, load_data
 from acclimate.data.masks import guess_set
+from acclimate.data.request import Request
 from acclimate.report import error_table, render_csv, summarize
 from acclimate.report.facts import protocol_facts
 from acclimate.report.tables import caption
@@ -184,7 +186,7 @@ def run_jobs(tmp_path: Path, methods: tuple[str, ...]) -> list[Outcome]:
         spec = JobSpec.from_dict({**SPEC, "method": method})
         folder = tmp_path / method
         assert run_once(spec, folder) == "finished"
-        found.append(JobFolder(folder).read_outcome(Entry(spec, method), method))
+        found.append(read_outcome(RunFolder(folder), Entry(spec, method), method))
     return found
 
 
@@ -245,7 +247,7 @@ def test_weights_are_those_of_the_model_that_was_named(tmp_path: Path) -> None:
         batch_size=4,
         crop_height=16,
         crop_width=16,
-        isw=True,
+        objective="isw",
         isw_warmup_epochs=1,
     )
     path = tmp_path / "model.safetensors"

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from acclimate.bench import JobSpec, Preparing, Suite
-from acclimate.bench.folder import JobFolder
+from acclimate.bench.run_folder import RunFolder
 from acclimate.builtin.domains import STYLES
 from acclimate.data.domain_choice import DomainChoice
 from acclimate.training import DomainSettings, train
@@ -115,7 +115,7 @@ def test_ours_runs_on_frozen_statistics_and_says_so(
     find_done: Callable[[str], Path], weights: Path, tmp_path: Path
 ) -> None:
     ours = find_done("swr_nsp")
-    result = JobFolder(ours).read("result.json")
+    result = RunFolder(ours).read("result.json")
     assert result is not None
     origin = result["provenance"]
     assert origin["method"]["config"]["statistics"] == "source"
@@ -187,16 +187,16 @@ def test_what_cannot_be_run_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caught: list[BaseException] = []
-    keep = JobFolder.fail_by
+    keep = RunFolder.fail_by
 
-    def fail_by(folder: JobFolder, error: BaseException) -> None:
+    def fail_by(folder: RunFolder, error: BaseException) -> None:
         caught.append(error)
         keep(folder, error)
 
-    monkeypatch.setattr(JobFolder, "fail_by", fail_by)
+    monkeypatch.setattr(RunFolder, "fail_by", fail_by)
     assert run_once(make_spec(weights, **changes), tmp_path / "job") == "failed"
     (error,) = caught
     check_coded(error, code, **about)
-    found = JobFolder(tmp_path / "job").read("error.json")
+    found = RunFolder(tmp_path / "job").read("error.json")
     assert found is not None
     assert (found["type"], found["message"]) == (type(error).__name__, str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 import torch
 
 from acclimate.artifact import Artifact
-from acclimate.bench import Entry, Outcome
+from acclimate.bench import Entry, Outcome, Suite, run_suite
+from acclimate.bench.load import Loader
 from acclimate.functional.swr_nsp import penalties
 from acclimate.paper import EXPERIMENTS, embedding
 from acclimate.paper.embedding import Features, separation_by_class
@@ -181,17 +183,20 @@ def test_features_before_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_features_are_those_of_the_last_images(tmp_path: Path) -> None:
     """Those of the source method are the model's own on the same images."""
-    from acclimate.bench.materials import Materials
     from acclimate.forward import run
     from acclimate.introspect import get_head, inspect_model
 
-    scene = make_scene("fig-6", tmp_path)
-    outcome = scene.outcomes[0]
-    assert outcome.entry.spec.method == "source"
-    found = embedding.gather_features(outcome, scene)
-    materials = Materials(tmp_path)
-    data = materials.load_data(outcome.entry.spec)
-    model = materials.load_model(outcome.entry.spec, len(data.classes)).eval()
+    entry = EXPERIMENTS["fig-6"].suite("smoke", (0,)).entries[0]
+    assert entry.spec.method == "source"
+    (outcome,) = run_suite(
+        Suite(title="one", entries=(entry,)), tmp_path / "store", n_workers=0, device="cpu"
+    )
+    found = embedding.gather_features(
+        outcome, dataclasses.replace(make_scene("fig-6", tmp_path), store=tmp_path / "store")
+    )
+    loader = Loader(tmp_path)
+    data = loader.load_data(entry.spec)
+    model = loader.load_model(entry.spec, len(data.classes)).eval()
     x, y = data.domains[0].take(torch.arange(len(data.domains[0])))
     info = inspect_model(model, x[:2])
     with torch.no_grad():
@@ -200,6 +205,7 @@ def test_features_are_those_of_the_last_images(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.values, features.numpy(), atol=1e-5)
     np.testing.assert_array_equal(found.labels, y.numpy())
     assert found.domain == "gaussian_noise"
+    assert found.classes == data.classes
 
 
 def test_tsne_itself() -> None:

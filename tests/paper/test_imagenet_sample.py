@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from acclimate.comparison import Request, load_data
+from acclimate.data.loading import load_data
+from acclimate.data.request import Request
 from acclimate.paper import EXPERIMENTS, Settings, imagenet_sample
 from acclimate.paper.efficientnet import FromUnitRange, efficientnet_lite0
 from tests.codes import raises

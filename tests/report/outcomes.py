@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Entry, Outcome
-from acclimate.bench.spec import JobSpec
 from acclimate.metrics import Record, Result
 
 HOSTILE = '<script>alert("x")</script>&\'é|_*$#~^{}\\[%'

@@ -12,11 +12,11 @@ from typer.testing import CliRunner, Result
 
 import acclimate
 from acclimate.artifact import Artifact
+from acclimate.bench.predictions import PredictionFile, PredictionFolder, predict_folder
 from acclimate.cli.main import app
 from acclimate.data import Batches, load
 from acclimate.methods.method import Method
 from acclimate.streams.folder import FolderStream
-from acclimate.streams.predictions import PredictionFile, PredictionFolder, predict_folder
 from acclimate.testing.dense_models import TinyDeepLab
 from acclimate.zoo.named import find_classes
 from tests.codes import raises

@@ -225,7 +225,7 @@ def test_models_that_are_not_there() -> None:
     ("name", "words"),
     [
         (LITE, f"--model {LITE} --data"),
-        ("deeplabv3plus-resnet50+isw", "--model deeplabv3plus-resnet50 --isw --data"),
+        ("deeplabv3plus-resnet50+isw", "--model deeplabv3plus-resnet50 --objective isw --data"),
     ],
 )
 def test_the_message_names_the_command_that_trains_a_model(name: str, words: str) -> None:

@@ -1,282 +1,610 @@
-"""Run one job from wherever it was cut to its end."""
+"""A job as plain data: all that decides its numbers, and a key made from that."""
 
 from __future__ import annotations
 
-import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
 
-import torch
+from torch import nn
 
+from acclimate.adaptation import check_terms
 from acclimate.artifact import Artifact
-from acclimate.bench.hashes import code_sha256
-from acclimate.bench.materials import Materials
-from acclimate.bench.origin import Spent, describe_origin, forget_peak
-from acclimate.bench.sink import N_THREADS, Known, Place, Sink
-from acclimate.bench.spec import JobSpec
-from acclimate.comparison import Job, Unit, check_job
-from acclimate.comparison.run import feed, wrap
-from acclimate.errors import AcclimateWarning, ArtifactError, BadInput, CorruptFile
-from acclimate.evaluation import Collector, Record, Result, iter_evaluate
+from acclimate.bench.protocol import OWN_ORDERS, Protocol
+from acclimate.bench.provenance import file_sha256, folder_id, model_code_sha256
+from acclimate.data import SETS
+from acclimate.data.domain_choice import DomainChoice
+from acclimate.data.request import Request
+from acclimate.errors import BadInput, InvalidConfig, did_you_mean
 from acclimate.functional.pixels import IGNORE_LABEL
-from acclimate.methods.method import Method
-from acclimate.metrics import pack_sums, unpack_sums
-from acclimate.metrics.groups import merge
-from acclimate.streams import Batch
-from acclimate.zoo.named import find_classes
+from acclimate.functional.precision import SpeedName
+from acclimate.introspect import ModelInfo
+from acclimate.methods import get_method
+from acclimate.methods.compute import Speed
+from acclimate.methods.config import Config
+from acclimate.parts import Accuracy, Contrast, FisherInformation, Part, Penalty, Prototypes
+from acclimate.snapshot import fingerprint
+from acclimate.streams.folder import read_classes
+from acclimate.streams.images import Size, as_size, parse_size
+from acclimate.terms import Term, get_term_class
 
-#: Is told the batches done and those of the whole job; what it raises ends the work.
-OnBatch = Callable[[int, int], None]
+#: Characters of a key: enough for a hundred thousand jobs in a folder, short enough for a path.
+_KEY_LENGTH = 12
+# What the name of a model begins with that was given as a Python object.
+_OBJECT = "object:"
 
-# A checkpoint may take a fiftieth of the time, however large the model and slow the disk.
-_LONGEST_SHARE = 0.02
-# The call that warms up needs the shape of the images, not all of a batch.
-_WARM_UP = 16
+_PARTS: dict[str, type[Part]] = {
+    kind.name: kind for kind in (Penalty, Prototypes, FisherInformation, Contrast, Accuracy)
+}
 
+#: The part of an artifact that the guard needs.
+GUARDED = "accuracy"
+#: What a job can keep of the last images of each domain, besides its records.
+KEPT = ("predictions", "features")
 
-class Stopped(Exception):
-    """The job was asked to stop, and can go on from where it is."""
+#: Whether there is a guard; `"watch"` for one that only estimates accuracy.
+Guarded = bool | Literal["watch"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manner:
-    """How a job is run; nothing of this changes what comes out.
+class Wrapping:
+    """How a model is wrapped, whatever the method.
 
     Attributes:
-        checkpoint_every: Batches between two checkpoints; None for a time.
-        checkpoint_seconds: That time, at least.
-        command: What was typed, for the provenance.
+        artifact: The result of `prepare` for this model, if a method needs it.
+        info: What must be stated about the model; from the artifact by default. Its normalisation
+            is applied to the images of the stream, which are in [0, 1].
+        channels_last: Whether the copies of the model keep colour as the last axis in memory. On a
+            processor this is half as fast again; numbers differ by rounding only.
+        speed: What may be traded for time and memory; the same for all methods.
+        guard: Whether the guard answers with the source model where adaptation does not help, or
+            only estimates accuracy; see `acclimate.adapt`. It needs the part `accuracy`.
     """
 
-    checkpoint_every: int | None = None
-    checkpoint_seconds: float = 20.0
-    command: str = ""
+    artifact: Artifact | None = None
+    info: ModelInfo = field(default_factory=ModelInfo)
+    channels_last: bool = True
+    speed: Speed = field(default_factory=Speed)
+    guard: Guarded = False
 
 
-def run_job(
-    spec: JobSpec,
-    materials: Materials,
-    sink: Sink,
-    manner: Manner | None = None,
-    on_batch: OnBatch | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> None:
-    """Run a job; all that comes out goes to the sink.
+@dataclass(frozen=True, kw_only=True)
+class Preparing:
+    """How the artifact of a job is prepared, where its method needs one.
 
-    Args:
-        spec: The job.
-        materials: Where its model, data and artifact come from.
-        sink: Knows what was measured before, and takes what is measured now.
-        manner: When to write checkpoints.
-        on_batch: Called when it begins or goes on, and after every batch.
-        should_stop: Asked after every batch; if so, a checkpoint is written.
+    Attributes:
+        source: A key of `acclimate.data.SETS`, or a folder; None for the training split of the set
+            that the data was made from.
+        images: Only so many source images; None for all.
+        seed: Of the order and of all draws; None for the seed of the job.
+        speed: `"exact"` or `"fast"`.
+        parts: Options by part, such as `{"penalty": {"n_samples": 64}}`; what is not named has the
+            paper's value.
+        contrast_head: A file with the projection head of a model that was trained jointly, which
+            `ttt_pp` needs.
+        domains: Which images of a set of several domains, pooled: those the model was trained on.
+        artifact: A file that `acclimate prepare` wrote for the model. Then nothing is prepared.
+    """
+
+    source: str | None = None
+    images: int | None = None
+    seed: int | None = None
+    speed: str = "exact"
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    contrast_head: str | None = None
+    domains: DomainChoice | None = None
+    artifact: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_types(vars(self), "prepare.")
+        if self.speed not in get_args(SpeedName):
+            hint = did_you_mean(self.speed, get_args(SpeedName))
+            raise InvalidConfig(
+                "unknown_name",
+                f'Unknown speed of preparation "{self.speed}". {hint}',
+                kind="speed of preparation",
+                name=self.speed,
+                known=get_args(SpeedName),
+            )
+        for name in self.parts:
+            if name not in _PARTS:
+                raise InvalidConfig(
+                    "unknown_name",
+                    f'There is no part "{name}" with options. {did_you_mean(name, _PARTS)}',
+                    kind="part",
+                    name=name,
+                    known=tuple(_PARTS),
+                )
+        self.options()
+
+    def options(self) -> dict[str, Part]:
+        """Return the parts that options are given for, by name."""
+        found: dict[str, Part] = {
+            name: _build(_PARTS[name], given, name) for name, given in self.parts.items()
+        }
+        if self.contrast_head is not None:
+            contrast = found.get("contrast", Contrast())
+            found["contrast"] = dataclasses.replace(contrast, head=self.contrast_head)  # type: ignore[call-arg]
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """One method on one stream: all that decides what comes out, as JSON types.
+
+    Attributes:
+        model: `package.module:function`, a name of the zoo, `timm:NAME`, `torchvision:NAME`, or
+            `builtin`. In Python also a model itself, which must not be changed afterwards; such a
+            job can only be run in this process.
+        weights: A file; None keeps those of the model.
+        normalization: How the model wants its images: a name, such as `"imagenet"`, or a table of
+            `mean` and `std`; None for images in [0, 1], as the models of the zoo take them.
+        head: Name of the module that makes the logits, if it cannot be found.
+        logits_at: Where the logits are in the model's output, if that cannot be told.
+        data: A key of `acclimate.data.SETS`, or a folder; see `acclimate.data.loading.load_data`.
+        corruptions: Names; None for the fifteen of the benchmark, or for the images of a clean set
+            as they are.
+        severities: From 1 to 5.
+        images: Of each domain; None for all.
+        domains: Which images of a set of several domains; None for all of all domains.
+        size: What images of a folder are brought to: one side, or height and width as `"48x64"`;
+            None if all have one size.
+        ignore_label: The value in masks of a folder that stands for no label.
+        classes: The names of the classes in the order of the logits, or a file with one a line, for
+            folders that lack some or have them in another order.
+        protocol: Fields of `acclimate.bench.protocol.Protocol` other than the defaults. Files come
+            class after class, or frame after frame, so that the default of their order is
+            `"shuffled"`.
+        method: Name of the method.
+        options: Its hyper-parameters other than the defaults.
+        preset: Take the values published for a benchmark instead of the defaults.
+        terms: Terms that are added to the method, by name, with their options:
+            `{"swr": {"strength": 100}, "nsp": {}}`.
+        prepare: How the artifact is prepared, where one is needed.
+        guard: True: the job runs under the guard, which answers with the source model where
+            adaptation does not help. `"watch"`: accuracy is only estimated.
+        speed: Of adaptation: `"exact"`, `"fast"` or `"fastest"`.
+        reveal_labels: Whether an oracle is shown the labels.
+        keep: What to keep of the last images of each unit of the stream, besides records:
+            `{"predictions": 4}` keeps predicted classes, `{"features": 2000}` the features of the
+            adapted model at the end of the first unit; see `acclimate.bench.execute.read_kept`. It
+            changes no numbers, and is not part of the key.
+        seed: Of a shuffled order and of the method's draws.
 
     Raises:
-        Stopped: It was asked to.
+        AcclimateError: Something in it cannot be, with what to do.
     """
-    with _collect_warnings() as warned:
-        result = _run(spec, materials, sink, manner or Manner(), on_batch, should_stop)
-    result["provenance"]["warnings"] = warned
-    sink.finish(result)
 
+    model: str | nn.Module = "builtin"
+    weights: str | None = None
+    normalization: str | Mapping[str, Any] | None = None
+    head: str | None = None
+    logits_at: str | int | None = None
+    data: str = "builtin"
+    corruptions: tuple[str, ...] | None = None
+    severities: tuple[int, ...] = (5,)
+    images: int | None = None
+    domains: DomainChoice | None = None
+    size: int | str | None = None
+    ignore_label: int = IGNORE_LABEL
+    classes: str | tuple[str, ...] | None = None
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    method: str = "source"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    preset: str | None = None
+    terms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    prepare: Preparing = field(default_factory=Preparing)
+    guard: Guarded = False
+    speed: str = "exact"
+    reveal_labels: bool = False
+    keep: Mapping[str, int] = field(default_factory=dict)
+    seed: int = 0
 
-def _run(
-    spec: JobSpec,
-    materials: Materials,
-    sink: Sink,
-    how: Manner,
-    on_batch: OnBatch | None,
-    should_stop: Callable[[], bool] | None,
-) -> dict[str, Any]:
-    """Return what came out of a job."""
-    spent = Spent()
-    job = load_job(spec, materials, spent)
-    (config,) = job.methods.values()
-    clean = job.clean
-    units = job.protocol.units(job.data.groups, clean, spec.seed)
-    n_batches = sum(unit.n_batches for unit in units)
-    setting: dict[str, Any] = {"key": spec.key, "n_batches": n_batches}
-    setting |= {N_THREADS: torch.get_num_threads(), "code_sha256": code_sha256()}
-    known = sink.begin({**setting, **job.settings()})
-    if on_batch is not None:
-        on_batch(len(known.records), n_batches)
-    with _use_threads(known.n_threads):
-        adapted = wrap(
-            job.model, spec.method, config, job.wrapping, spec.seed, terms=spec.get_terms()
+    def __post_init__(self) -> None:
+        _check_types(vars(self))
+        _refuse_unknown(self.keep, KEPT, "The option keep has no entry")
+        if get_method(self.method).card.is_oracle and not self.reveal_labels:
+            raise BadInput(
+                "oracle_method",
+                f"{self.method} learns from the test labels, which makes it an upper bound and "
+                "not a method to deploy. To run it anyway, set reveal_labels = true.",
+                methods=(self.method,),
+            )
+        check_terms(get_method(self.method), self.get_config(), self.get_terms())
+        self.get_protocol()
+        self.get_wrapping()
+        self._ask()
+
+    def get_config(self) -> Config:
+        """Return all hyper-parameters of the method."""
+        kind = get_method(self.method).config_class
+        if self.preset is None:
+            return kind.from_dict(self.options)
+        return kind.from_preset(self.preset, self.options)
+
+    def get_protocol(self) -> Protocol:
+        """Return how the stream is run."""
+        usual = {"order": "shuffled"} if is_folder(self.data) else {}
+        if "order" in self.protocol and self.protocol.get("stream") in OWN_ORDERS:
+            raise BadInput(
+                "not_applicable",
+                f"The stream {self.protocol['stream']} defines its own order. Remove the option "
+                "order.",
+                option="order",
+            )
+        protocol: Protocol = _build(Protocol, {**usual, **self.protocol}, "protocol")
+        return protocol
+
+    def get_request(self) -> Request:
+        """Return what is asked for of the data; the file of the classes is read."""
+        return dataclasses.replace(self._ask(), classes=self.get_classes())
+
+    def get_classes(self) -> tuple[str, ...] | None:
+        """Return the names of the classes if they are given."""
+        if isinstance(self.classes, str):
+            return tuple(read_classes(self.classes))
+        return self.classes
+
+    def _ask(self) -> Request:
+        return Request(
+            corruptions=self.corruptions,
+            severities=self.severities,
+            n=self.images,
+            size=self.get_size(),
+            domains=self.domains,
+            ignore_label=self.ignore_label,
         )
-        first = next(feed(units[0].batches, job.model, job.wrapping))
-        _warm_up(adapted, first, spec.reveal_labels)
-        spent.note("wrapping")
-        forget_peak()
-        course = _Course(job, adapted, known, sink, how, spent)
-        for record in course.run(units):
-            if on_batch is not None:
-                on_batch(record.index + 1, n_batches)
-            if should_stop is not None and should_stop():
-                course.checkpoint()
-                raise Stopped
-        result = Result(tuple(course.records), merge(course.sums))
-        origin = describe_origin(spec, job, adapted, clean, how.command, materials.list_files(spec))
-        origin |= {N_THREADS: known.n_threads, "n_batches": len(course.records)}
-        origin["seconds"] = spent.sum_up(result)
-    return {
-        "key": spec.key,
-        "n_batches": len(course.records),
-        "summary": result.to_dict(),
-        "provenance": origin,
-    }
 
+    def get_size(self) -> int | Size | None:
+        """Return what images of a folder are brought to."""
+        if self.size is None:
+            return None
+        size = parse_size(str(self.size))
+        as_size(size)  # refuses none
+        return size
 
-class _Course:
-    """The measuring itself: unit after unit, with checkpoints on the way."""
-
-    def __init__(
-        self, job: Job, adapted: Method, known: Known, sink: Sink, how: Manner, spent: Spent
-    ) -> None:
-        self.records: list[Record] = known.records
-        packed = known.sums.values()
-        self.sums = [pair for own in packed for pair in unpack_sums(own).items()]
-        self._job, self._adapted, self._known = job, adapted, known
-        self._sink, self._how, self._spent = sink, how, spent
-        self._unit, self._n_done, self._collector = "", 0, Collector()
-        self._due = time.monotonic() + how.checkpoint_seconds
-
-    def run(self, units: Sequence[Unit]) -> Iterator[Record]:
-        """Yield every record once it is with the sink."""
-        offset = 0
-        for unit in units:
-            if unit.name not in self._known.sums:
-                self._enter(unit.name)
-                yield from self._run_unit(unit, offset)
-                self._sink.close_unit(unit.name, pack_sums(self._collector.sums))
-                self.sums += self._collector.sums.items()
-            offset += unit.n_batches
-
-    def checkpoint(self) -> None:
-        """Keep the place and what was learned up to it."""
-        start = time.monotonic()
-        place = Place(self._unit, self._n_done, pack_sums(self._collector.sums))
-        self._sink.checkpoint(place, self._adapted.save)
-        took = time.monotonic() - start
-        self._spent.checkpoints += took
-        wait = max(self._how.checkpoint_seconds, took / _LONGEST_SHARE)
-        self._due = time.monotonic() + wait
-
-    def _enter(self, name: str) -> None:
-        self._unit, self._n_done, self._collector = name, 0, Collector()
-        place, state = self._known.place, self._known.state
-        if place is None or place.unit != name or state is None:
-            return
-        try:
-            self._adapted.load(state)
-        except ArtifactError as error:
-            raise CorruptFile(
-                "wrong_content",
-                f"The checkpoint cannot be loaded ({error}). Remove the folder {state.parent} and "
-                "run the suite again.",
-                path=state,
-            ) from error
-        self._n_done, self._collector.sums = place.n_batches, unpack_sums(place.sums)
-
-    def _run_unit(self, unit: Unit, offset: int) -> Iterator[Record]:
-        skipped = self._n_done
-        batches = islice(iter(unit.batches), skipped, None)
-        for record in iter_evaluate(
-            self._adapted,
-            feed(batches, self._job.model, self._job.wrapping),
-            collector=self._collector,
-            reveal_labels=self._job.reveal_labels,
-        ):
-            kept = replace(record, index=offset + skipped + record.index, predictions=None)
-            self._sink.append(unit.name, kept)
-            self.records.append(kept)
-            self._n_done += 1
-            # At the end of a unit there is nothing to keep: the next starts with a reset.
-            if self._n_done < unit.n_batches and self._is_due():
-                self.checkpoint()
-            yield kept
-
-    def _is_due(self) -> bool:
-        every = self._how.checkpoint_every
-        if every is not None:
-            return self._n_done % every == 0
-        return time.monotonic() >= self._due
-
-
-def load_job(spec: JobSpec, materials: Materials, spent: Spent) -> Job:
-    """Return the job with all it needs, checked; what can be refused early is."""
-    data = materials.load_data(spec)
-    if spec.size is not None and not data.is_folder:
-        raise BadInput(
-            "not_applicable",
-            f"The option size applies only to folders of images; the images of {data.name} have a "
-            "fixed size. Remove it.",
-            option="size",
+    def get_wrapping(self) -> Wrapping:
+        """Return how the model is wrapped, but for the artifact."""
+        return Wrapping(
+            speed=Speed.of(self.speed),
+            info=ModelInfo(
+                head=self.head, logits_at=self.logits_at, normalization=self.normalization
+            ),
+            guard=self.guard,
         )
-    if spec.ignore_label != IGNORE_LABEL and not data.palette:
-        raise BadInput(
-            "not_applicable",
-            f"The option ignore_label applies only to data with masks; {data.name} has none. "
-            "Remove it.",
-            option="ignore_label",
+
+    def get_terms(self) -> tuple[Term, ...]:
+        """Return the terms that are added to the method, with their options."""
+        return tuple(get_term_class(name).from_dict(given) for name, given in self.terms.items())
+
+    def get_needs(self) -> tuple[str, ...]:
+        """Return the parts of an artifact that the job needs."""
+        needs = dict.fromkeys(find_needs([self.method], self.guard))
+        needs |= {part.name: None for term in self.get_terms() for part in term.needs}
+        return tuple(needs)
+
+    @property
+    def label(self) -> str:
+        """The method with its terms."""
+        return " + ".join((self.method, *(name.upper() for name in self.terms)))
+
+    @cached_property
+    def model_name(self) -> str:
+        """The name of the model; of a Python object, one made from its weights."""
+        if isinstance(self.model, nn.Module):
+            return f"{_OBJECT}{fingerprint(self.model)['weights_sha256'][:_KEY_LENGTH]}"
+        return self.model
+
+    @property
+    def key(self) -> str:
+        """A short name that changes with anything that could change the numbers."""
+        return _hash(self._identity())
+
+    @property
+    def data_key(self) -> tuple[Any, ...]:
+        """What the data of a job depends on; jobs that share it follow each other."""
+        asked = (self.corruptions, self.severities, self.images, self.domains)
+        return (self.data, *asked, self.size, self.ignore_label, self.classes)
+
+    @property
+    def artifact_key(self) -> str | None:
+        """The same for the artifact, which jobs of one model share; None if none is needed."""
+        needs = self.get_needs()
+        if needs and self.prepare.artifact is not None:
+            return _hash({"file": file_sha256(self.prepare.artifact)})
+        return self._hash_parts(needs) if needs else None
+
+    def check_portable(self) -> None:
+        """Refuse a job that no other process can run.
+
+        Raises:
+            BadInput: Its model is a Python object.
+        """
+        if self.model_name.startswith(_OBJECT):
+            raise BadInput(
+                "model_object",
+                f"The model of the job {self.method} is a Python object, which other processes do "
+                "not have. Run it in this process (n_workers=0), with the model itself, or name a "
+                'function that returns it: model="package.module:function".',
+                name=self.model_name,
+            )
+
+    def get_pieces(self) -> dict[str, tuple[str, ...]]:
+        """Return the files that the artifact is kept in, by key, with the parts of each.
+
+        What the guard needs is in a file of its own: it takes long to prepare, and is the same for
+        all methods.
+        """
+        needs = self.get_needs()
+        others = tuple(name for name in needs if name != GUARDED)
+        pieces = [others] if others else []
+        pieces += [(GUARDED,)] if GUARDED in needs else []
+        return {self._hash_parts(names): names for names in pieces}
+
+    def _hash_parts(self, names: Sequence[str]) -> str:
+        how = self.prepare
+        given = how.options()
+        parts = {name: _part_values(given.get(name, kind())) for name, kind in _PARTS.items()}
+        has_head = how.contrast_head is not None and tuple(names) != (GUARDED,)
+        head = {"head": file_sha256(str(how.contrast_head))} if has_head else {}
+        return _hash(
+            {
+                **self._model_identity(),
+                **self._form_identity(),
+                **head,
+                **_describe_domains(how.domains),
+                "source": _identify(how.source or self.data),
+                "images": how.images,
+                "seed": self.seed if how.seed is None else how.seed,
+                "speed": how.speed,
+                "parts": {name: parts.get(name, {}) for name in names},
+            }
         )
-    model = materials.load_model(spec, len(data.classes))
-    job = Job(
-        model=model,
-        methods={},
-        data=data,
-        protocol=spec.get_protocol(),
-        wrapping=spec.get_wrapping(),
-        seeds=(spec.seed,),
-        reveal_labels=spec.reveal_labels,
-        trained_classes=None if spec.weights is None else find_classes(spec.weights),
-    )
-    check_job(job)
-    spent.note("loading")
-    artifact: Artifact | None = materials.get_artifact(spec, model, data)
-    spent.note("artifact")
-    wrapping = replace(job.wrapping, artifact=artifact)
-    return check_job(replace(job, methods={spec.method: spec.get_config()}, wrapping=wrapping))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types, defaults left out."""
+        spec = _changed_fields(self, always=("method",))
+        if "model" in spec:
+            spec["model"] = self.model_name
+        plain: dict[str, Any] = json.loads(json.dumps(spec))
+        return plain
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return what `to_dict` gave, or what somebody wrote; unknown names are refused."""
+        _refuse_unknown(
+            values, [spec.name for spec in dataclasses.fields(cls)], "A job has no option"
+        )
+        made = dict(values)
+        for name in ("corruptions", "severities", "classes"):
+            if isinstance(made.get(name), list):
+                made[name] = tuple(made[name])
+        if isinstance(made.get("prepare"), Mapping):
+            made["prepare"] = _build(Preparing, _with_domains(made["prepare"]), "prepare")
+        return cls(**_with_domains(made))
+
+    def _identity(self) -> dict[str, Any]:
+        how = Speed.of(self.speed)
+        return {
+            **self._model_identity(),
+            "data": _identify(self.data),
+            **_describe_domains(self.domains),
+            **self._form_identity(),
+            "corruptions": self.corruptions,
+            "severities": sorted(self.severities),
+            "images": self.images,
+            "protocol": self.get_protocol().to_dict(),
+            "method": self.method,
+            "config": self.get_config().to_dict(),
+            **_identify_terms(self.get_terms()),
+            "artifact": self.artifact_key,
+            "speed": how.to_dict(),
+            **({"guard": self.guard} if self.guard else {}),
+            "reveal_labels": self.reveal_labels,
+            "seed": self.seed,
+        }
+
+    def _model_identity(self) -> dict[str, Any]:
+        how = self.get_wrapping()
+        told: dict[str, Any] = {"head": self.head, "logits_at": self.logits_at}
+        told["code"] = model_code_sha256(self.model_name)
+        if how.info.normalization is not None:
+            told["normalization"] = how.info.normalization.to_dict()
+        return {
+            "model": self.model_name,
+            "weights": None if self.weights is None else file_sha256(self.weights),
+            **{name: value for name, value in told.items() if value is not None},
+        }
+
+    def _form_identity(self) -> dict[str, Any]:
+        """Return what is not as usual: the names of all other jobs are what they were."""
+        told: dict[str, Any] = {}
+        if self.ignore_label != IGNORE_LABEL:
+            told["ignore_label"] = self.ignore_label
+        if self.size is not None:
+            told["size"] = self.get_size()
+        if (classes := self.get_classes()) is not None:
+            told["classes"] = list(classes)
+        return told
 
 
-def _warm_up(adapted: Method, batch: Batch, reveal_labels: bool) -> None:
-    """Make the first call of all, which is slow, before the clock runs, and undo it."""
-    n = max(_WARM_UP, len(batch.x) // 8)
-    if adapted.card.is_oracle and reveal_labels:
-        adapted.reveal(batch.y[:n])
-    with nullcontext() if batch.learns else adapted.paused():
-        adapted(batch.x[:n])
-    adapted.reset()
+def _identify(data: str) -> str:
+    """Return the name of a set; of a folder, its name and what tells it from others of that name.
+
+    Not its place: a folder may be moved.
+    """
+    if data in SETS:
+        return data
+    return f"{Path(data).name} {folder_id(data)}" if Path(data).is_dir() else Path(data).name
 
 
-@contextmanager
-def _collect_warnings() -> Iterator[list[str]]:
-    """Gather the package's own warnings, which belong to the result; others go their way."""
-    found: list[str] = []
-    with warnings.catch_warnings():
-        usual = warnings.showwarning
-
-        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-            if not issubclass(category, AcclimateWarning):
-                usual(message, category, *where, **more)
-            elif str(message) not in found:
-                found.append(str(message))
-
-        warnings.simplefilter("always", AcclimateWarning)
-        warnings.showwarning = show
-        yield found
+def _identify_terms(terms: Sequence[Term]) -> dict[str, Any]:
+    """Return what tells terms apart, in the form that the names of earlier jobs were made of."""
+    values = {term.name: term.to_dict() for term in terms}
+    for name, usual in {"weight": 1.0, "predictor": "head"}.items():
+        if values.get("nsp", {}).get(name) == usual:
+            del values["nsp"][name]
+    known = {"regularizer": values.pop("swr", None), "auxiliary": values.pop("nsp", None)}
+    return {**known, "terms": values} if values else known
 
 
-@contextmanager
-def _use_threads(n_threads: int) -> Iterator[None]:
-    """Compute with so many threads: a sum over parts depends on how many there are."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(n_threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _part_values(part: Part) -> dict[str, Any]:
+    """Return the options of a part; a head is told apart by its file."""
+    values = {spec.name: getattr(part, spec.name) for spec in dataclasses.fields(part)}
+    values.pop("head", None)
+    return values
+
+
+def _describe_domains(choice: DomainChoice | None) -> dict[str, Any]:
+    """Return nothing for no choice, so that the names of other jobs are what they were."""
+    return {} if choice is None else {"domains": dataclasses.asdict(choice)}
+
+
+def _with_domains(values: Mapping[str, Any]) -> dict[str, Any]:
+    given = values.get("domains")
+    if given is None or isinstance(given, DomainChoice):
+        return dict(values)
+    if not isinstance(given, Mapping):
+        raise InvalidConfig(
+            "wrong_type",
+            f'Expected a table for domains, such as {{ names = ["photo"] }}, found {given!r}.',
+            option="domains",
+            found=given,
+        )
+    return {**values, "domains": _build(DomainChoice, given, "domains")}
+
+
+def _hash(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+
+
+def _build(kind: type, values: Mapping[str, Any], where: str) -> Any:
+    known = [spec.name for spec in dataclasses.fields(kind)]
+    _refuse_unknown(values, known, f"{where} has no option")
+    return kind(**values)
+
+
+def _refuse_unknown(values: Iterable[str], known: Sequence[str], text: str) -> None:
+    for name in values:
+        if name not in known:
+            raise InvalidConfig(
+                "unknown_option",
+                f'{text} "{name}". {did_you_mean(name, known)}',
+                option=name,
+                known=tuple(known),
+            )
+
+
+def _changed_fields(values: Any, always: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the fields of a dataclass that differ from their defaults, and some always."""
+    blank, changed = type(values)(), {}
+    for spec in dataclasses.fields(values):
+        value = getattr(values, spec.name)
+        if spec.name not in always and value == getattr(blank, spec.name):
+            continue
+        if isinstance(value, Preparing):
+            value = _changed_fields(value)
+        elif isinstance(value, DomainChoice):
+            value = dataclasses.asdict(value)
+        changed[spec.name] = value
+    return changed
+
+
+def is_folder(data: str) -> bool:
+    """Return whether data are files, whose own order is class after class."""
+    return data not in SETS or SETS[data].is_files
+
+
+def find_needs(methods: Iterable[str], guard: Guarded = False) -> tuple[str, ...]:
+    """Return the parts of an artifact that the methods need, and the guard, if there is one."""
+    parts = dict.fromkeys(part for name in methods for part in get_method(name).needed_parts())
+    return tuple({**parts, GUARDED: None} if guard else parts)
+
+
+# The type of each value, so that a mistake is reported where it was made ------------------------
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_text_or_count(value: Any) -> bool:
+    return _is_text(value) or _is_count(value)
+
+
+def _is_list_of(is_kind: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list | tuple) and all(map(is_kind, value))
+
+
+_Kind = tuple[Callable[[Any], bool], str]
+
+_TEXT: _Kind = _is_text, "a string"
+_TABLE: _Kind = _is_table, "a table, such as { lr = 1e-3 }"
+_COUNT: _Kind = _is_count, "an integer"
+_NAMES = _is_list_of(_is_text)
+
+_KINDS: dict[str, _Kind] = {
+    **dict.fromkeys(("weights", "data", "method", "preset", "speed", "head", "source"), _TEXT),
+    **dict.fromkeys(("contrast_head", "artifact"), _TEXT),
+    **dict.fromkeys(("images", "ignore_label"), _COUNT),
+    **dict.fromkeys(("protocol", "options"), _TABLE),
+    "model": (lambda value: _is_text(value) or isinstance(value, nn.Module), "a string"),
+    "corruptions": (_NAMES, 'a list, such as ["fog"]'),
+    "severities": (_is_list_of(_is_count), "a list of numbers from 1 to 5, such as [5]"),
+    "size": (_is_text_or_count, 'a number of pixels, or height and width, such as "48x64"'),
+    "classes": (lambda value: _is_text(value) or _NAMES(value), "a file, or a list of names"),
+    "normalization": (
+        lambda value: _is_text(value) or _is_table(value),
+        'a name or a table, such as "imagenet"',
+    ),
+    "logits_at": (_is_text_or_count, "a name, or a position counted from 0"),
+    "terms": (
+        lambda value: _is_table(value) and all(map(_is_table, value.values())),
+        "a table of tables, such as {swr = {}}",
+    ),
+    "guard": (
+        lambda value: isinstance(value, bool) or value == "watch",
+        'true, false or "watch"',
+    ),
+    "reveal_labels": (lambda value: isinstance(value, bool), "true or false"),
+    "keep": (
+        lambda value: _is_table(value) and all(map(_is_count, value.values())),
+        "a table of numbers, such as { predictions = 4 }",
+    ),
+    "prepare": (lambda value: not isinstance(value, str | int | float | list), "a table"),
+    "parts": (_is_table, "a table of tables"),
+    "seed": (lambda value: _is_count(value) and value >= 0, "an integer of at least 0"),
+}
+
+
+def _check_types(values: Mapping[str, Any], where: str = "") -> None:
+    """Refuse values of another type than their names ask for; None is none.
+
+    >>> _check_types({"corruptions": ["fog"], "seed": 3, "images": None})
+    >>> _check_types({"corruptions": "fog"})
+    Traceback (most recent call last):
+    acclimate.errors.InvalidConfig: Expected a list, such as ["fog"], for corruptions, found 'fog'.
+    """
+    for name, value in values.items():
+        is_kind, expected = _KINDS.get(name, (None, ""))
+        if is_kind is not None and value is not None and not is_kind(value):
+            comma = "," if " such as " in expected else ""
+            message = f"Expected {expected}{comma} for {where}{name}, found {value!r}."
+            option = f"{where}{name}"
+            if name == "seed" and _is_count(value):
+                raise InvalidConfig("out_of_range", message, option=option, found=value)
+            raise InvalidConfig("wrong_type", message, option=option, found=value)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from acclimate.bench.spec import JobSpec
+from acclimate.bench.job import JobSpec
 from acclimate.evaluation import Result
 
 

@@ -33,9 +33,20 @@ from fsspec.implementations.local import LocalFileSystem
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
-from acclimate.bench.folder import BEGUN, CHECKPOINT, LOCK, MEASURES, RESULT, SPEC, JobFolder
-from acclimate.bench.hashes import file_sha256
-from acclimate.bench.materials import Labelled, Materials
+from acclimate.bench.job import JobSpec
+from acclimate.bench.load import Labelled, Loader
+from acclimate.bench.provenance import file_sha256
+from acclimate.bench.run_folder import (
+    BEGUN,
+    CHECKPOINT,
+    LOCK,
+    MEASURES,
+    RESULT,
+    SPEC,
+    Checkpoint,
+    Resume,
+    RunFolder,
+)
 from acclimate.bench.schedule import (
     REPORT_EVERY,
     End,
@@ -43,17 +54,15 @@ from acclimate.bench.schedule import (
     Message,
     Report,
     Runner,
-    RunOptions,
+    Setup,
     Worker,
     check_at_least,
     choose_n_workers,
 )
-from acclimate.bench.sink import FolderSink, Known, Place
-from acclimate.bench.spec import JobSpec
 from acclimate.bench.store import ARTIFACTS, SUITE, Store
-from acclimate.comparison import Data
 from acclimate.data import SETS, ArrayStore
 from acclimate.data.places import VARIABLE
+from acclimate.data.request import Data
 from acclimate.errors import AcclimateError, BadInput, MissingExtra
 from acclimate.process import limit_threads, share_threads, tune_process
 from acclimate.storage import write_atomically
@@ -73,7 +82,7 @@ _CONCURRENCY = 3
 def open_ray(
     store: Store,
     n_jobs: int,
-    options: RunOptions,
+    setup: Setup,
     *,
     n_workers: int | None = None,
     address: str | None = None,
@@ -86,7 +95,7 @@ def open_ray(
     Args:
         store: Where the suite is kept; all nodes must see its folder, unless there is a `storage`.
         n_jobs: How many jobs there are.
-        options: What they have in common.
+        setup: What they have in common.
         n_workers: Jobs at once; None for as many as the nodes have room for.
         address: Of the cluster, such as `auto` or `HOST:6379`; None for that of the environment
             (`RAY_ADDRESS`), or else for a cluster of this machine, which ends with the run.
@@ -113,7 +122,7 @@ def open_ray(
     cores = n_cpus or 1
     kept = None if storage is None else Storage(storage)
     with connect(ray, place, num_cpus=n * cores, num_gpus=math.ceil(n * n_gpus)):
-        yield RayExecutor(ray, store, options, n_workers, (cores, n_gpus), kept)
+        yield RayExecutor(ray, store, setup, n_workers, (cores, n_gpus), kept)
 
 
 def import_ray() -> Any:
@@ -174,7 +183,7 @@ class RayExecutor:
     Args:
         ray: The package, connected to a cluster.
         store: Where the suite is kept.
-        options: What the jobs have in common.
+        setup: What the jobs have in common.
         n_workers: Jobs at once; None for as many as the nodes have room for.
         size: Cores (which are also the threads) and graphics processors of each.
         storage: Where run folders are copied; None if all nodes see the folder of the suite.
@@ -184,7 +193,7 @@ class RayExecutor:
         self,
         ray: Any,
         store: Store,
-        options: RunOptions,
+        setup: Setup,
         n_workers: int | None,
         size: tuple[int, float],
         storage: Storage | None = None,
@@ -197,7 +206,7 @@ class RayExecutor:
         self._suite = (suite, sha256_of(suite)) if storage is None else None
         data = os.environ.get(VARIABLE)
         path = None if data is None else str(Path(data).expanduser().absolute())
-        self._shared = options, str(Path.cwd()), path
+        self._shared = setup, str(Path.cwd()), path
         node = ray.get_runtime_context().get_node_id()
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
         kind = ray.remote(Assets).options(num_cpus=0, scheduling_strategy=here)
@@ -293,10 +302,10 @@ class RayWorker(Worker):
         self.answer: Any = actor.start.options(max_task_retries=-1).remote(suite)
         self._ray, self._storage = ray, storage
         self._node, self._error, self._closing = "", "ended", None
-        self._folder: JobFolder | None = None
+        self._folder: RunFolder | None = None
         self._held = ExitStack()
 
-    def begin(self, spec: JobSpec, folder: JobFolder) -> None:
+    def begin(self, spec: JobSpec, folder: RunFolder) -> None:
         folder.make()
         place = str(folder.path.resolve())
         if self._storage is not None:
@@ -306,7 +315,7 @@ class RayWorker(Worker):
                 self.answer = self._ray.put(("busy", 0, 0, ""))
                 return
             self._folder = folder
-        folder.describe(spec)
+        folder.describe({"key": spec.key, **spec.to_dict()})
         if self._storage is not None and not self._storage.list_files(place):
             self._storage.upload(folder.path, place)
         names = [name for name in (spec.weights, spec.prepare.contrast_head) if name is not None]
@@ -357,7 +366,7 @@ class Assets:
     """An actor on the machine of the command: puts what nodes lack into the object store, once.
 
     Args:
-        options: What the jobs have in common.
+        setup: What the jobs have in common.
         folder: Where the command runs.
         data: Its folder of data sets, if the environment names one.
         put: Takes a value, and returns what stands for it; None for `ray.put`.
@@ -365,13 +374,13 @@ class Assets:
 
     def __init__(
         self,
-        options: RunOptions,
+        setup: Setup,
         folder: str,
         data: str | None,
         put: Callable[[Any], Any] | None = None,
     ) -> None:
         _enter(folder, data)
-        self._materials = Materials(options.artifacts, "cpu")
+        self._loader = Loader(setup.artifacts, "cpu")
         self._put = put or import_ray().put
         self._kept: dict[Hashable, list[Any]] = {}
         self._known: dict[Hashable, dict[str, Any]] = {}
@@ -389,7 +398,7 @@ class Assets:
         key = ("data", *spec.data_key)
         if key not in self._known:
             try:
-                self._known[key] = identify(self._materials.load_data(spec))
+                self._known[key] = identify(self._loader.load_data(spec))
             except AcclimateError:
                 if found is None:
                     raise
@@ -397,14 +406,14 @@ class Assets:
         if found == self._known[key]:
             return None
         return self._keep(
-            (*key, needs_clean), lambda: gather(self._materials.load_data(spec), needs_clean)
+            (*key, needs_clean), lambda: gather(self._loader.load_data(spec), needs_clean)
         )
 
     def get_source(self, spec: JobSpec, key: str) -> list[Any]:
         """Return the labelled images that the artifact of this key is prepared from."""
 
         def load() -> tuple[Any, Sequence[str]]:
-            batches, classes = self._materials.open_source(spec, self._materials.load_data(spec))
+            batches, classes = self._loader.open_source(spec, self._loader.load_data(spec))
             if not isinstance(getattr(batches, "store", None), ArrayStore):
                 raise BadInput(
                     "not_found",
@@ -432,7 +441,7 @@ class NodeRunner:
     """An actor that runs jobs on a node, one after another.
 
     Args:
-        options: What the jobs have in common.
+        setup: What the jobs have in common.
         folder: Where the command runs.
         data: Its folder of data sets, if the environment names one.
         assets: The actor `Assets`.
@@ -441,18 +450,18 @@ class NodeRunner:
 
     def __init__(
         self,
-        options: RunOptions,
+        setup: Setup,
         folder: str,
         data: str | None,
         assets: Any,
         storage: Storage | None,
     ) -> None:
         _enter(folder, data)
-        self._options, self._storage = options, storage
+        self._setup, self._storage = setup, storage
         self._scratch = TemporaryDirectory(prefix="acclimate-")
         self._stop, self._thread = threading.Event(), ThreadPoolExecutor(1)
         ask = partial(_ask, import_ray(), assets)
-        self._materials = NodeMaterials(options, Path(self._scratch.name), ask, storage)
+        self._loader = NodeLoader(setup, Path(self._scratch.name), ask, storage)
 
     def start(self, suite: tuple[Path, str] | None) -> Message:
         """Return the name of this machine, if it sees the folder of the suite.
@@ -499,23 +508,23 @@ class NodeRunner:
         report: Callable[[Message], None],
     ) -> End:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-        local = self._materials.localize(spec, sums)
-        runner = Runner(self._options, report, self._stop.is_set, self._materials, REPORT_EVERY)
+        local = self._loader.localize(spec, sums)
+        runner = Runner(self._setup, report, self._stop.is_set, self._loader, REPORT_EVERY)
         if self._storage is None:
-            return runner.run(local, JobFolder(place), lambda folder: NodeSink(folder, spec))
+            return runner.run(local, NodeFolder(place, spec))
         path = Path(self._scratch.name) / place
         upload = partial(self._storage.upload, path, place)
         self._storage.download(place, path)
-        end = runner.run(local, JobFolder(path), lambda folder: NodeSink(folder, spec, upload))
+        end = runner.run(local, NodeFolder(path, spec, upload))
         upload()
         return end
 
 
-class NodeMaterials(Materials):
+class NodeLoader(Loader):
     """Loads what is on this node if it is what the command means; else it is fetched.
 
     Args:
-        options: What the jobs have in common.
+        setup: What the jobs have in common.
         scratch: Folder for what is fetched.
         ask: Calls a method of `Assets`, and returns the value.
         storage: Where artifacts are copied; None if this node sees their folder.
@@ -523,13 +532,13 @@ class NodeMaterials(Materials):
 
     def __init__(
         self,
-        options: RunOptions,
+        setup: Setup,
         scratch: Path,
         ask: Callable[..., Any],
         storage: Storage | None = None,
     ) -> None:
-        own = options.artifacts if storage is None else scratch / ARTIFACTS
-        super().__init__(own, options.device)
+        own = setup.artifacts if storage is None else scratch / ARTIFACTS
+        super().__init__(own, setup.device)
         self._scratch, self._ask, self._storage = scratch, ask, storage
 
     def localize(self, spec: JobSpec, sums: Mapping[str, str]) -> JobSpec:
@@ -580,39 +589,39 @@ class NodeMaterials(Materials):
         return found
 
 
-class NodeSink(FolderSink):
-    """Writes a run folder, and copies it to the storage at every checkpoint.
+class NodeFolder(RunFolder):
+    """A run folder that is copied to the storage at every checkpoint.
 
     Args:
-        folder: Of the job.
+        path: The folder.
         spec: The job, with the names that files have where the command runs.
         upload: Copies the folder; None if nothing has to be copied.
     """
 
     def __init__(
-        self, folder: JobFolder, spec: JobSpec, upload: Callable[..., None] | None = None
+        self, path: str | Path, spec: JobSpec, upload: Callable[..., None] | None = None
     ) -> None:
-        super().__init__(folder)
+        super().__init__(path)
         self._spec, self._upload = spec, upload or (lambda anew=False: None)
 
-    def begin(self, setting: Mapping[str, Any]) -> Known:
-        known = super().begin(setting)
-        self._upload(anew=not known.records)
-        return known
+    def begin(self, identity: Mapping[str, Any]) -> Resume:
+        resume = super().begin(identity)
+        self._upload(anew=not resume.records)
+        return resume
 
     def close_unit(self, unit: str, sums: Sequence[Mapping[str, Any]]) -> None:
         super().close_unit(unit, sums)
         self._upload()
 
-    def checkpoint(self, place: Place, save: Callable[[Path], None]) -> None:
+    def checkpoint(self, place: Checkpoint, save: Callable[[Path], None]) -> None:
         super().checkpoint(place, save)
         self._upload()
 
-    def finish(self, result: Mapping[str, Any]) -> None:
+    def finish(self, result: Mapping[str, Any], kept: Sequence[str] = ()) -> None:
         origin = {**result["provenance"], "spec": self._spec.to_dict()}
         if self._spec.weights is not None:
             origin["model"] = {**origin["model"], "file": str(Path(self._spec.weights))}
-        super().finish({**result, "provenance": origin})
+        super().finish({**result, "provenance": origin}, kept)
 
 
 class Storage:
@@ -690,7 +699,7 @@ class Storage:
         return True
 
 
-def _name(folder: JobFolder) -> str:
+def _name(folder: RunFolder) -> str:
     """Return the name of a run folder in a storage."""
     return f"{folder.path.parent.name}/{folder.path.name}"
 

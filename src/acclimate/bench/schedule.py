@@ -27,12 +27,11 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from acclimate import zoo
-from acclimate.bench.folder import ERROR, Failure, JobFolder
-from acclimate.bench.job import Manner, Stopped, run_job
-from acclimate.bench.materials import Materials
+from acclimate.bench.execute import RunOptions, Stopped, has_finished, run_job
+from acclimate.bench.job import JobSpec
+from acclimate.bench.load import Loader
 from acclimate.bench.outcome import Entry, Outcome
-from acclimate.bench.sink import FolderSink
-from acclimate.bench.spec import JobSpec
+from acclimate.bench.run_folder import ERROR, Failure, RunFolder
 from acclimate.bench.store import LOGS, Store
 from acclimate.bench.suite import Suite
 from acclimate.data import SETS
@@ -177,71 +176,66 @@ class Meter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class Setup:
     """What all jobs of a run have in common, wherever they run.
 
     Attributes:
         artifacts: Folder of prepared artifacts, as an absolute path.
         device: `auto`, `cpu`, `cuda` or `mps`.
-        manner: When checkpoints are written, and what was typed.
+        options: When checkpoints are written, and what was typed.
     """
 
     artifacts: Path
     device: str = "auto"
-    manner: Manner = field(default_factory=Manner)
+    options: RunOptions = field(default_factory=RunOptions)
 
 
 class Runner:
     """Runs jobs in this process, one after another, each in its folder.
 
     Args:
-        options: What the jobs have in common.
+        setup: What the jobs have in common.
         report: Called with each message.
         should_stop: Called after every batch and at every step of a preparation.
-        materials: Loads what the jobs need; None for what is on this machine.
+        loader: Loads what the jobs need; None for what is on this machine.
         report_every: Seconds between two messages of progress, at least.
     """
 
     def __init__(
         self,
-        options: RunOptions,
+        setup: Setup,
         report: Callable[[Message], None],
         should_stop: Callable[[], bool],
-        materials: Materials | None = None,
+        loader: Loader | None = None,
         report_every: float = 0.0,
     ) -> None:
         self._report_every = report_every
-        self._manner, self._report, self._should_stop = options.manner, report, should_stop
-        self._materials = materials or Materials(options.artifacts, options.device)
-        self._materials.progress = self._report_stage
+        self._options, self._report, self._should_stop = setup.options, report, should_stop
+        self._loader = loader or Loader(setup.artifacts, setup.device)
+        self._loader.progress = self._report_stage
         self._stage, self._reported = "", 0.0
 
-    def run(
-        self,
-        spec: JobSpec,
-        folder: JobFolder,
-        make_sink: Callable[[JobFolder], FolderSink] = FolderSink,
-    ) -> End:
+    def run(self, spec: JobSpec, folder: RunFolder) -> End:
         """Run a job until it ends or should stop; an error is written to its folder."""
         folder.make()
         with folder.hold() as is_mine:
             if not is_mine:
                 return "busy"
-            if folder.is_done:
+            if has_finished(spec, folder):
                 return "finished"
-            folder.describe(spec)
+            folder.describe({"key": spec.key, **spec.to_dict()})
             self._stage, self._reported = "", 0.0
             self._report(("started", 0, 0, ""))
-            sink, materials, manner = make_sink(folder), self._materials, self._manner
+            loader, options = self._loader, self._options
             try:
-                run_job(spec, materials, sink, manner, self._report_progress, self._should_stop)
+                run_job(spec, loader, folder, options, self._report_progress, self._should_stop)
             except Stopped:
                 return "stopped"
             except Exception as error:  # noqa: BLE001  # whatever it is, the other jobs continue
                 folder.fail_by(error)
                 return "failed"
             finally:
-                sink.close()
+                folder.close()
             return "finished"
 
     def _report_progress(self, done: int, total: int) -> None:
@@ -277,7 +271,7 @@ class Worker:
         self.last: str | None = None
         self.is_ready = self.has_begun = self.is_measuring = False
 
-    def begin(self, spec: JobSpec, folder: JobFolder) -> None:
+    def begin(self, spec: JobSpec, folder: RunFolder) -> None:
         """Run a job."""
 
     def stop(self) -> None:
@@ -311,12 +305,12 @@ class Executor(Protocol):
 class InProcess(Worker):
     """Runs jobs in the calling process: an executor and its only worker."""
 
-    def __init__(self, options: RunOptions, is_interrupted: Callable[[], bool]) -> None:
+    def __init__(self, setup: Setup, is_interrupted: Callable[[], bool]) -> None:
         super().__init__()
         self._messages: Callable[[Message], None] = print
         self._is_interrupted = is_interrupted
-        self._runner = Runner(options, lambda message: self._messages(message), is_interrupted)
-        self._order: tuple[JobSpec, JobFolder] | None = None
+        self._runner = Runner(setup, lambda message: self._messages(message), is_interrupted)
+        self._order: tuple[JobSpec, RunFolder] | None = None
 
     def capacity(self) -> int:
         return 1
@@ -325,7 +319,7 @@ class InProcess(Worker):
         self.is_ready = True
         return self
 
-    def begin(self, spec: JobSpec, folder: JobFolder) -> None:
+    def begin(self, spec: JobSpec, folder: RunFolder) -> None:
         self._order = spec, folder
 
     def wait(self, workers: Sequence[Worker], seconds: float, report: Report) -> None:
@@ -342,7 +336,7 @@ class InProcess(Worker):
 class WorkerProcess(Worker):
     """A process of this machine; everything that it prints is appended to a log."""
 
-    def __init__(self, options: RunOptions, n_threads: int, log: Path) -> None:
+    def __init__(self, setup: Setup, n_threads: int, log: Path) -> None:
         super().__init__()
         self._log = log
         self.channel, theirs = connection.Pipe()
@@ -356,9 +350,9 @@ class WorkerProcess(Worker):
                 env={**os.environ, **limit_threads(n_threads)},
                 pass_fds=[theirs.fileno()],
             )
-        self._send(options)
+        self._send(setup)
 
-    def begin(self, spec: JobSpec, folder: JobFolder) -> None:
+    def begin(self, spec: JobSpec, folder: RunFolder) -> None:
         self.has_begun = True
         self._send((spec, folder.path.resolve()))
 
@@ -394,11 +388,11 @@ class WorkerProcess(Worker):
 class Processes:
     """An executor of worker processes, among which the cores are divided."""
 
-    def __init__(self, store: Store, options: RunOptions, n_workers: int) -> None:
+    def __init__(self, store: Store, setup: Setup, n_workers: int) -> None:
         log = store.root / LOGS / "workers.log"
         log.parent.mkdir(exist_ok=True)
         self._n_workers = n_workers
-        self._shared = options, share_threads(n_workers), log
+        self._shared = setup, share_threads(n_workers), log
 
     def capacity(self) -> int:
         return self._n_workers
@@ -441,14 +435,14 @@ def serve_jobs() -> None:
             channel.send(message)
 
     threading.Thread(target=listen, daemon=True).start()
-    if (options := inbox.get()) is None:
+    if (setup := inbox.get()) is None:
         return
-    runner = Runner(options, send, should_stop.is_set, report_every=REPORT_EVERY)
+    runner = Runner(setup, send, should_stop.is_set, report_every=REPORT_EVERY)
     load_optimizers()
     send(("ready", 0, 0, ""))
     while (order := inbox.get()) is not None and not should_stop.is_set():
         spec, path = order
-        send((runner.run(spec, JobFolder(path)), 0, 0, ""))
+        send((runner.run(spec, RunFolder(path)), 0, 0, ""))
 
 
 def load_optimizers() -> None:
@@ -467,16 +461,16 @@ def choose_n_workers() -> int:
 
 @contextmanager
 def open_local(
-    store: Store, n_jobs: int, options: RunOptions, *, n_workers: int | None = None
+    store: Store, n_jobs: int, setup: Setup, *, n_workers: int | None = None
 ) -> Iterator[Executor]:
     """Give an executor for this machine; see `run_suite`."""
     if n_workers == 0:
         with _hold_interrupts() as is_interrupted:
-            yield InProcess(options, is_interrupted)
+            yield InProcess(setup, is_interrupted)
         return
     n = min(n_jobs, choose_n_workers() if n_workers is None else n_workers)
     check_at_least("n_workers", n, 0)
-    yield Processes(store, options, n)
+    yield Processes(store, setup, n)
 
 
 @contextmanager
@@ -563,7 +557,7 @@ class Pool:
         now = time.monotonic()
         free = [name for name in self._left if self._not_before.get(name, 0) <= now]
         for name in [name for name in free if name in self._not_before]:
-            if self._store.folder(name).is_done:
+            if self._store.is_done(name):
                 free.remove(name)
                 self._left.remove(name)
                 self._tell("finished", name)
@@ -636,7 +630,7 @@ class Pool:
             return
         self._losses[name] += worker.has_begun
         folder = self._store.folder(name)
-        if folder.is_done:
+        if self._store.is_done(name):
             self._tell("finished", name)
         elif self._losses[name] <= self._retries:
             self._left.insert(0, name)
@@ -709,14 +703,16 @@ def run_suite(
     tell: OnEvent = (lambda event: None) if on_event is None else on_event
     asked = Store(out, suite)
     for name, entry in asked.jobs().items():
-        if not asked.folder(name).is_done:
+        if not asked.is_done(name):
             _check_job(entry.spec)
+            if engine != "local" or n_workers != 0:
+                entry.spec.check_portable()
     store = Store.create(out, suite)
     prepared = (store.artifacts if artifacts is None else Path(artifacts)).resolve()
     typed = shlex.join(sys.argv) if command is None else command
-    manner = Manner(checkpoint_every=checkpoint_every, command=typed)
+    run_options = RunOptions(checkpoint_every=checkpoint_every, command=typed)
     jobs = store.jobs()
-    done = [name for name in jobs if store.folder(name).is_done]
+    done = [name for name in jobs if store.is_done(name)]
     for name in done:
         store.folder(name).remove_leftovers()  # of a process killed right after it was done
         tell(Event("found", name, jobs[name]))
@@ -724,8 +720,8 @@ def run_suite(
         module, _, function = place.partition(":")
         open_executor: Callable[..., AbstractContextManager[Executor]]
         open_executor = getattr(importlib.import_module(module), function)
-        how = RunOptions(artifacts=prepared, device=device, manner=manner)
-        with open_executor(store, len(left), how, n_workers=n_workers, **options) as executor:
+        setup = Setup(artifacts=prepared, device=device, options=run_options)
+        with open_executor(store, len(left), setup, n_workers=n_workers, **options) as executor:
             Pool(store, left, prepared, tell, executor, retries).run()
     return store.outcomes()
 
@@ -752,8 +748,9 @@ def _check_name(code: str, kind: str, name: str, known: Sequence[str]) -> None:
 
 def _check_job(spec: JobSpec) -> None:
     """Refuse a job whose model or data is misspelt, before anything is started for it."""
-    if ":" not in spec.model and spec.model != "builtin" and not is_dense_name(spec.model):
-        zoo.get_spec(spec.model)
+    name = spec.model if isinstance(spec.model, str) else "builtin"
+    if ":" not in name and name != "builtin" and not is_dense_name(name):
+        zoo.get_spec(name)
     for data in (spec.data, spec.prepare.source or spec.data):
         if not Path(data).is_dir():
             _check_name("unknown_name", "data set", data, tuple(SETS))

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Entry, Outcome
-from acclimate.bench.spec import JobSpec
 from acclimate.corruptions import BENCHMARK
 from acclimate.data import SETS
 from acclimate.errors import BadInput, did_you_mean

@@ -1,28 +1,42 @@
 """The folder of a suite: what it is, and a folder for each of its jobs.
 
-- `suite.json`: title, notes and rows, with the folder of each job.
-- `jobs/<method>-<key>/`: see `acclimate.bench.folder`.
+- `suite.json`: title, notes and rows of the suite that was run last, with the folder of each job.
+- `suites/`: the same of each suite that was run in the folder.
+- `jobs/<method>-<key>/`: see `acclimate.bench.run_folder`.
 - `artifacts/<key>.acclimate`: what was prepared, shared by the jobs that need the same.
 - `logs/`: what workers said.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from acclimate.bench.folder import ERROR, JobFolder, State
+from acclimate.bench.execute import has_finished, read_record
+from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Entry, Outcome
-from acclimate.bench.spec import JobSpec
+from acclimate.bench.run_folder import ERROR, MEASURES, RECORDS, RunFolder, State
 from acclimate.bench.suite import Suite
-from acclimate.errors import AcclimateWarning, BadInput, CorruptFile
+from acclimate.errors import (
+    AcclimateError,
+    AcclimateWarning,
+    BadInput,
+    CorruptFile,
+    did_you_mean,
+)
+from acclimate.evaluation import Result
+from acclimate.metrics import unpack_sums
+from acclimate.metrics.groups import merge
 from acclimate.storage import write_atomically
 
-SUITE, JOBS, ARTIFACTS, LOGS = "suite.json", "jobs", "artifacts", "logs"
+SUITE, SUITES, JOBS = "suite.json", "suites", "jobs"
+ARTIFACTS, LOGS = "artifacts", "logs"
 
 
 @dataclass(frozen=True)
@@ -47,23 +61,26 @@ class Status:
 
 
 class Store:
-    """A suite on disk.
+    """Suites on disk, which share the jobs that they have in common.
 
     Args:
-        root: Its folder.
-        suite: The suite, if it is known; else it is read from the folder.
+        root: Their folder.
+        suite: The suite, or its title; None for the one that was run last.
 
     Attributes:
-        suite: What was asked for, or what was asked for last.
+        suite: The jobs with their labels.
+
+    Raises:
+        BadInput: The folder has no such suite.
     """
 
-    def __init__(self, root: str | Path, suite: Suite | None = None) -> None:
+    def __init__(self, root: str | Path, suite: Suite | str | None = None) -> None:
         self.root = Path(root)
-        path = self.root / SUITE
-        if suite is not None:
+        if isinstance(suite, Suite):
             self.suite = suite
             self._names = [name_folder(entry.spec) for entry in suite.entries]
             return
+        path = self.root / SUITE
         if not path.is_file():
             raise BadInput(
                 "not_found",
@@ -71,29 +88,36 @@ class Store:
                 f"bench run SUITE.toml --out {root}",
                 path=path,
             )
+        if suite is not None:
+            known = self.list_suites()
+            if suite not in known:
+                raise BadInput(
+                    "unknown_name",
+                    f'There is no suite "{suite}" in {root}. {did_you_mean(suite, known)}',
+                    kind="suite",
+                    name=suite,
+                    known=tuple(known),
+                )
+            path = self.root / _name_list(suite)
+        content = _read_list(path)
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
             self.suite = Suite.from_dict(content)
             self._names = [str(item["folder"]) for item in content["entries"]]
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, BadInput):
                 raise
-            raise CorruptFile(
-                "altered_file",
-                f"{path} was modified or damaged ({error}). Run the suite again to write it "
-                "again; finished jobs are kept.",
-                path=path,
-            ) from error
+            raise CorruptFile("altered_file", _altered(path, error), path=path) from error
 
     @classmethod
     def create(cls, root: str | Path, suite: Suite) -> Self:
-        """Make the folder of a suite, or take one that is there, with the jobs it has.
+        """Add a suite to a folder, which is created if need be; jobs that it has are kept.
 
-        Jobs that are there and not in the suite stay, but are not reported on.
+        The lists of other suites stay; one of the same title is replaced.
         """
         place = Path(root)
         try:
-            (place / JOBS).mkdir(parents=True, exist_ok=True)
+            for name in (JOBS, SUITES):
+                (place / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput(
                 "not_writable",
@@ -104,8 +128,19 @@ class Store:
         content = suite.to_dict()
         for item, name in zip(content["entries"], store._names, strict=True):
             item["folder"] = name
-        write_atomically(place / SUITE, (json.dumps(content, indent=1) + "\n").encode())
+        text = (json.dumps(content, indent=1) + "\n").encode()
+        write_atomically(place / _name_list(suite.title), text)
+        write_atomically(place / SUITE, text)
         return store
+
+    def remove_list(self) -> None:
+        """Forget the suite; its jobs stay."""
+        (self.root / _name_list(self.suite.title)).unlink(missing_ok=True)
+
+    def list_suites(self) -> list[str]:
+        """Return the titles of all suites in the folder."""
+        paths = sorted((self.root / SUITES).glob("*.json"))
+        return [str(_read_list(path).get("title")) for path in paths]
 
     @property
     def artifacts(self) -> Path:
@@ -119,9 +154,22 @@ class Store:
             found.setdefault(name, entry)
         return found
 
-    def folder(self, name: str) -> JobFolder:
+    def is_done(self, name: str) -> bool:
+        """Return whether a job is done, and has kept what it is asked to keep."""
+        return has_finished(self.jobs()[name].spec, self.folder(name))
+
+    def folder(self, name: str) -> RunFolder:
         """Return the folder of that name, as `jobs` gives it."""
-        return JobFolder(self.root / name)
+        return RunFolder(self.root / name)
+
+    def outcome(self, name: str) -> Outcome:
+        """Return what came out of a finished job.
+
+        Raises:
+            BadInput: It has not finished.
+            CorruptFile: Its files were altered.
+        """
+        return read_outcome(self.folder(name), self.jobs()[name], name)
 
     def outcomes(self) -> list[Outcome]:
         """Return what came out of the jobs that are done, in the order of the suite.
@@ -134,7 +182,7 @@ class Store:
             if not folder.is_done:
                 continue
             try:
-                found.append(folder.read_outcome(entry, name))
+                found.append(read_outcome(folder, entry, name))
             except CorruptFile as error:
                 message = f'The job "{entry.label}" is left out: {error}'
                 warning = AcclimateWarning("job_left_out", message, name=entry.label)
@@ -158,6 +206,54 @@ class Store:
         return found
 
 
+def _name_list(title: str) -> str:
+    """Return the file with the list of a suite, relative to the folder."""
+    plain = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:40]
+    return f"{SUITES}/{plain}-{hashlib.sha256(title.encode()).hexdigest()[:8]}.json"
+
+
+def _read_list(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CorruptFile("altered_file", _altered(path, error), path=path) from error
+    return content
+
+
+def _altered(path: Path, error: Exception) -> str:
+    return (
+        f"{path} was modified or damaged ({error}). Run the suite again to write it again; "
+        "finished jobs are kept."
+    )
+
+
 def name_folder(spec: JobSpec) -> str:
     """Return the folder of a job, relative to that of its suite."""
     return f"{JOBS}/{spec.method}-{spec.key}"
+
+
+def read_outcome(folder: RunFolder, entry: Entry, name: str) -> Outcome:
+    """Return what came out of a finished job.
+
+    Args:
+        folder: Of the job.
+        entry: The job with its label.
+        name: Of the folder, relative to that of the suite.
+
+    Raises:
+        CorruptFile: The files do not belong together.
+    """
+    written, path = folder.read_result(), folder.path / RECORDS
+    records = []
+    for number, line in enumerate(folder.read_lines(RECORDS)[0], start=1):
+        try:
+            records.append(read_record(line))
+        except (AcclimateError, TypeError, ValueError) as error:
+            text = folder.altered(RECORDS, f"line {number}: {error}")
+            raise CorruptFile("wrong_content", text, path=path) from error
+    if len(records) != (expected := written["n_batches"]):
+        text = folder.altered(RECORDS, f"expected {expected} lines, found {len(records)}")
+        raise CorruptFile("wrong_length", text, path=path, found=len(records), expected=expected)
+    sums = [unpack_sums(line["measures"]) for line in folder.read_lines(MEASURES)[0]]
+    merged = merge(pair for own in sums for pair in own.items())
+    return Outcome(entry, Result(tuple(records), merged), written["provenance"], name)

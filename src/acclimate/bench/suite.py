@@ -1,18 +1,38 @@
-"""A suite: jobs that belong together, written as a short TOML file or made in code."""
+"""Suites: jobs that belong together, written as a short TOML file or made in code.
+
+`Suite.load` turns the tables of a file into jobs: defaults, lists that stand for several jobs, and
+labels. `Suite.compare` makes the jobs of several methods and seeds.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
+from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Entry
-from acclimate.bench.rows import expand_rows
 from acclimate.bench.selection import Rule, get_rule
-from acclimate.bench.spec import JobSpec
-from acclimate.errors import BadInput, did_you_mean
+from acclimate.data import SETS
+from acclimate.errors import AcclimateError, BadInput, did_you_mean
+
+#: Values by the names that lead to them: ("options", "lr").
+Flat = dict[tuple[str, ...], Any]
+
+_JOB_FIELDS = tuple(spec.name for spec in dataclasses.fields(JobSpec))
+_ROW_FIELDS = ("label", "group", *_JOB_FIELDS)
+# Of these a list is one value, and a list of lists stands for several.
+_LISTS = ("corruptions", "severities", "shifts", "names", "mean", "std")
+_FILES = (("weights",), ("classes",), ("prepare", "contrast_head"))
+# A name of a set, or a folder: one beside the suite if there is one.
+_FOLDERS = (("data",), ("prepare", "source"))
+# What rows are compared under rather than by: it goes to the group, not to the label.
+_GROUPS = (("model",), ("weights",), ("data",))
+
 
 _FIELDS = ("title", "notes", "selection", "job", "rows")
 
@@ -159,3 +179,223 @@ class Suite:
         )
         named = {name: content[name] for name in ("title", "notes", "selection")}
         return cls(**named, entries=entries)
+
+
+# From tables to jobs ----------------------------------------------------------------------------
+
+
+def expand_rows(
+    shared: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], file: Path
+) -> tuple[Entry, ...]:
+    """Return the jobs of a suite.
+
+    Args:
+        shared: What all rows have unless they say otherwise.
+        rows: What differs.
+        file: Of the suite, to look for other files beside it and for messages.
+    """
+    made: list[tuple[Mapping[str, Any], Flat, Flat]] = []  # row, all of a job, what varies in it
+    for number, row in enumerate(rows, start=1):
+        where = f"{file}, row {number}"
+        _check(shared, _JOB_FIELDS, f"{file}, [job]")
+        _check(row, _ROW_FIELDS, where)
+        own = {name: value for name, value in row.items() if name in _JOB_FIELDS}
+        merged = _merge(shared, own)
+        if "method" not in merged:
+            raise BadInput(
+                "missing_option",
+                f'{where}: expected a method, found none. Add one, for example method = "tent".',
+                option="method",
+            )
+        made += [(row, *pair) for pair in _expand(merged, where)]
+    differing = _find_differing([values for _, values, _ in made])
+    names = _shorten_names(differing)
+    entries: list[Entry] = []
+    keys: dict[str, str] = {}
+    for row, values, varying in made:
+        spec = _build(values, file)
+        label = _label(row, values, varying, names)
+        group = row.get("group", _group(values, differing))
+        axes = {names[key]: values[key] for key in differing if key in values}
+        entries.append(Entry(spec, label, group, axes))
+        if spec.key in keys:
+            raise BadInput(
+                "duplicate",
+                f'{file}: "{keys[spec.key]}" and "{label}" are the same job. Remove one of them, '
+                "or change its settings.",
+                name=label,
+            )
+        keys[spec.key] = label
+    return tuple(entries)
+
+
+def _check(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    for name in table:
+        if name not in known:
+            raise BadInput(
+                "unknown_option",
+                f'{where} has no option "{name}". {did_you_mean(name, known)}',
+                option=name,
+                known=tuple(known),
+            )
+    for name in ("label", "group"):
+        if not isinstance(table.get(name, ""), str):
+            raise BadInput(
+                "wrong_type",
+                f"{where}: expected a string for {name}, found {table[name]!r}.",
+                option=name,
+                found=table[name],
+            )
+
+
+def _merge(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both, table by table; what is said twice is as in the second."""
+    merged = dict(shared)
+    for name, value in own.items():
+        before = merged.get(name)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        merged[name] = _merge(before, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def _expand(merged: Mapping[str, Any], where: str) -> Iterator[tuple[Flat, Flat]]:
+    """Yield all that the lists of a row stand for: the values, and those of them that vary."""
+    flat = _flatten(merged)
+    lists = {key: value for key, value in flat.items() if _stands_for_several(key, value)}
+    # Seeds change fastest: they are looked at together.
+    lists = dict(sorted(lists.items(), key=lambda item: item[0] == ("seed",)))
+    for key, values in lists.items():
+        if not values:
+            raise BadInput(
+                "out_of_range",
+                f"{where}: the list {'.'.join(key)} is empty, which would give no job. Add a "
+                "value, or remove the list.",
+                option=".".join(key),
+                found=values,
+            )
+    for chosen in product(*lists.values()):
+        varying = dict(zip(lists, chosen, strict=True))
+        # A table in a list, such as terms.swr = [false, {strength = 10}], has values itself.
+        yield (
+            _flatten_all({**flat, **varying}),
+            {k: v for k, v in varying.items() if _many(k, flat)},
+        )
+
+
+def _many(key: tuple[str, ...], flat: Flat) -> bool:
+    return len(flat[key]) > 1
+
+
+def _stands_for_several(key: tuple[str, ...], value: Any) -> bool:
+    if not isinstance(value, list):
+        return False
+    if not value or isinstance(value[0], list):
+        return True
+    if key[-1] == "views":  # a table is one transform of several that follow each other
+        return not isinstance(value[0], Mapping)
+    return key[-1] not in _LISTS
+
+
+def _flatten(value: Any, key: tuple[str, ...] = ()) -> Flat:
+    if isinstance(value, Mapping) and (value or not key):
+        return {
+            k: v for name, inner in value.items() for k, v in _flatten(inner, (*key, name)).items()
+        }
+    return {key: value}
+
+
+def _flatten_all(flat: Flat) -> Flat:
+    return {k: v for key, value in flat.items() for k, v in _flatten(value, key).items()}
+
+
+def _build(values: Flat, file: Path) -> JobSpec:
+    nested: dict[str, Any] = {}
+    for (*path, last), value in values.items():
+        place = nested
+        for name in path:
+            place = place.setdefault(name, {})
+        place[last] = value
+    if isinstance(terms := nested.get("terms"), dict):  # true: with its defaults, false: without
+        nested["terms"] = {k: {} if v is True else v for k, v in terms.items() if v is not False}
+    for key in (*_FILES, *_FOLDERS):
+        *path, last = key
+        place = nested
+        for name in path:
+            inner = place.get(name, {})
+            place = inner if isinstance(inner, dict) else {}
+        if isinstance(place.get(last), str):
+            found = (file.parent / Path(place[last]).expanduser()).resolve()
+            if key in _FILES or (place[last] not in SETS and found.is_dir()):
+                place[last] = str(found)
+    try:
+        return JobSpec.from_dict(nested)
+    except AcclimateError as error:
+        message = f"{file}, {nested['method']}: {error}"
+        raise type(error)(error.code, message, **error.data) from error
+    except TypeError as error:
+        raise BadInput(
+            "invalid_options",
+            f"{file}, {nested['method']}: a value has the wrong type ({error}).",
+            problems=(str(error),),
+        ) from error
+
+
+def _find_differing(jobs: Sequence[Flat]) -> list[tuple[str, ...]]:
+    """Return what is not the same in all jobs; the seed is none of it: it is averaged over."""
+    keys = dict.fromkeys(key for job in jobs for key in job)
+    missing = object()
+    return [
+        key
+        for key in keys
+        if key != ("seed",)
+        and any(job.get(key, missing) != jobs[0].get(key, missing) for job in jobs)
+    ]
+
+
+def _shorten_names(keys: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+    """Return the last part of each name, or all of it where that would not tell them apart."""
+    last = [key[-1] for key in keys]
+    return {key: key[-1] if last.count(key[-1]) == 1 else ".".join(key) for key in keys}
+
+
+def _label(
+    row: Mapping[str, Any], values: Flat, varying: Flat, names: Mapping[tuple[str, ...], str]
+) -> str:
+    label = row["label"] if "label" in row else _name(values, varying)
+    named = [
+        key
+        for key in varying
+        if key != ("seed",) and key not in _GROUPS and (key != ("method",) or "label" in row)
+    ]
+    told = [_tell(names.get(key, ".".join(key)), varying[key]) for key in named]
+    return f"{label} ({', '.join(told)})" if told else str(label)
+
+
+def _name(values: Flat, varying: Flat) -> str:
+    """Return the method, with what else makes it another; what varies is told elsewhere."""
+    told = str(values["method",])
+    terms = dict.fromkeys(key[1] for key in values if key[0] == "terms" and key[1:])
+    for term in terms:
+        own = [value for key, value in values.items() if key[:2] == ("terms", term)]
+        if own != [False] and not any(key[:2] == ("terms", term) for key in varying):
+            told += f" + {term.upper()}"
+    if values.get(("guard",)) and ("guard",) not in varying:
+        told += ", watched" if values["guard",] == "watch" else ", guarded"
+    if values.get(("speed",), "exact") != "exact" and ("speed",) not in varying:
+        told += f", {values['speed',]}"
+    return told
+
+
+def _tell(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return name if value else f"no {name}"
+    if isinstance(value, list):
+        return f"{name} {' + '.join(map(str, value))}"
+    if isinstance(value, Mapping):
+        return f"{name} {', '.join(_tell(*item) for item in value.items())}".strip()
+    return f"{name} {value}"
+
+
+def _group(values: Flat, differing: Sequence[tuple[str, ...]]) -> str:
+    told = [Path(str(values[key])).name for key in _GROUPS if key in differing and key in values]
+    return ", ".join(told)

@@ -43,8 +43,8 @@ from acclimate.cli.terminal import (
 from acclimate.errors import InvalidConfig
 
 if TYPE_CHECKING:
+    from acclimate.bench.predictions import PredictionSummary
     from acclimate.methods.method import Counts
-    from acclimate.streams.predictions import PredictionSummary
 
 _SHOWN_LABELS = 8
 
@@ -121,12 +121,12 @@ def adapt(
     """
     from acclimate.adaptation import adapt as adapt_model
     from acclimate.artifact import Artifact
+    from acclimate.bench.predictions import open_predictions, predict_folder
     from acclimate.functional.inputs import Normalization
     from acclimate.introspect import ModelInfo
     from acclimate.methods import get_method
     from acclimate.metrics import MetricsWriter
     from acclimate.streams.folder import FolderStream, read_classes
-    from acclimate.streams.predictions import open_predictions, predict_folder
     from acclimate.zoo.named import find_classes
 
     # Whatever can be refused is refused before the model is loaded.

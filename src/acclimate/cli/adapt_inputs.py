@@ -10,7 +10,7 @@ from acclimate.cli.terminal import get_console, printable
 from acclimate.errors import BadInput
 
 if TYPE_CHECKING:
-    from acclimate.streams.predictions import PredictionFile
+    from acclimate.bench.predictions import PredictionFile
 
 
 def find_images_folder(folder: Path) -> Path:
@@ -47,8 +47,8 @@ def find_images_folder(folder: Path) -> Path:
 
 
 def list_beside(file: PredictionFile) -> dict[str, Path]:
-    """Return the files that lie beside the output while the work goes on, by what they are."""
-    beside = (file.part, file.card, file.state)
+    """Return what is written beside the output while the work goes on, by what it is."""
+    beside = (file.part,) if file.state is None else (file.part, file.state)
     return {f"The file {path.name}, which is written next to --out,": path for path in beside}
 
 

@@ -133,6 +133,10 @@ def status(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="What `acclimate bench run --out DIR` made.")
     ],
+    suite: Annotated[
+        str | None,
+        typer.Option(metavar="TITLE", help="Of several in the folder; default: the last."),
+    ] = None,
 ) -> None:
     """Show how far the jobs of a suite are, also while they run.
 
@@ -140,7 +144,7 @@ def status(
     """
     from acclimate.bench import Store
 
-    store = Store(folder)
+    store = Store(folder, suite)
     found = store.statuses()
     console = get_console()
     console.print(printable(store.suite.title), style="bold")
@@ -148,6 +152,10 @@ def status(
     states = [status.state for status in found]
     counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
     console.print(f"{len(found)} jobs: {', '.join(counts)}")
+    others = [title for title in store.list_suites() if title != store.suite.title]
+    if others:
+        text = f"other suites in this folder (--suite TITLE): {'; '.join(others)}"
+        console.print(printable(text), style="dim", soft_wrap=True)
     _show_errors(found, folder)
 
 

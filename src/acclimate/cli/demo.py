@@ -111,7 +111,7 @@ def demo(
 
 def _choose(data: str, methods: str, reveal_labels: bool) -> tuple[str, ...]:
     """Return the methods; of all, those that suit a model, having said what is left out."""
-    from acclimate.comparison import choose_methods
+    from acclimate.bench.side_by_side import choose_methods
     from acclimate.demo import assign_models, get_task
 
     chosen = choose_methods(split_names(methods), reveal_labels)

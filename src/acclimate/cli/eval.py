@@ -11,7 +11,6 @@ import typer
 import acclimate.cli.eval_options as o
 from acclimate.cli.adapt import parse_settings
 from acclimate.cli.data import RootOption
-from acclimate.cli.models import load_model
 from acclimate.cli.options import (
     DeviceOption,
     GuardOption,
@@ -27,6 +26,7 @@ from acclimate.cli.options import (
     SpeedOption,
     StdOption,
     TensorboardOption,
+    TermsOption,
     WeightsOption,
     get_guard,
     get_logits_at,
@@ -48,8 +48,9 @@ from acclimate.cli.terminal import (
 from acclimate.errors import BadInput
 
 if TYPE_CHECKING:
-    from acclimate.bench.outcome import Outcome
-    from acclimate.comparison import Comparison, Job
+    from acclimate.artifact import Artifact
+    from acclimate.bench.side_by_side import Comparison
+    from acclimate.data.request import Data
 
 
 def evaluate(
@@ -88,6 +89,7 @@ def evaluate(
     settings: o.Settings = None,
     reveal_labels: o.RevealLabels = False,
     preset: PresetOption = None,
+    terms: TermsOption = None,
     size: SizeOption = None,
     ignore_label: IgnoreLabelOption = 255,
     normalization: NormalizationOption = None,
@@ -101,6 +103,7 @@ def evaluate(
     seed: o.Seed = 0,
     seeds: o.Seeds = 1,
     one_by_one: o.OneByOne = False,
+    checkpoint_every: o.CheckpointEvery = None,
     device: DeviceOption = "auto",
     data_dir: RootOption = None,
     out: o.Out = None,
@@ -117,41 +120,32 @@ def evaluate(
     Methods such as swr_nsp need an artifact. If none is given, it is prepared from the training
     images where these are known, and kept in the folder.
 
+    The folder is that of a suite: **acclimate bench report** makes tables and charts of it.
+    `--method tent,tent+swr` compares a method with and without a term.
+
     Example: `acclimate eval --model my_models:resnet --weights resnet.pt --artifact
     resnet.acclimate --data photos/labelled --method source,norm,tent,swr_nsp`
     """
-    from acclimate import comparison as c
     from acclimate.artifact import Artifact
-    from acclimate.introspect import ModelInfo
-    from acclimate.methods.compute import Speed
+    from acclimate.bench import Preparing
+    from acclimate.bench.execute import RunOptions
+    from acclimate.bench.job import is_folder
+    from acclimate.bench.load import Loader, find_unsuitable
+    from acclimate.bench.side_by_side import (
+        ALL,
+        check_place,
+        choose_methods,
+        make_comparison,
+        run_side_by_side,
+    )
+    from acclimate.bench.store import ARTIFACTS
     from acclimate.metrics import MetricsWriter
-    from acclimate.streams.folder import read_classes
-    from acclimate.zoo.named import find_classes
 
     # Whatever can be refused is refused before the model is loaded.
     place = out if out is not None else Path(f"eval-{Path(data).resolve().name}")
-    ledger = c.Ledger(place, resume, force)
+    check_place(place, resume, force)
     writer = MetricsWriter(metrics, tensorboard)
-    level, guarded = Speed.of(speed), get_guard(guard)
-    methods = c.choose_methods(split_names(method), reveal_labels)
-    configs = c.make_configs(methods, parse_settings(settings or []), preset)
-    options: dict[str, Any] = {"stream": stream, "batch_size": batch_size, "times": times}
-    options |= {"delta": delta, "ratio": ratio, "episodic": episodic, "clean_probe": clean_probe}
-    options |= {"epochs": epochs, "window": window}
-    options |= {"n_batches": n_batches, "n_classes": n_classes, "frames": frames}
-    options |= {"n_scenes": n_scenes, "period": period, "share": share, "n_samples": n_samples}
-    options |= {"domain_correlation": domain_correlation, "class_correlation": class_correlation}
-    options |= {"domain_ratio": domain_ratio, "class_ratio": class_ratio}
-    asked = c.Protocol(**options, order=order or "file")
-    if order is not None and stream in c.OWN_ORDERS:
-        raise BadInput(
-            "not_applicable",
-            f"The stream {stream} defines its own order. Remove --order.",
-            option="order",
-        )
-    normal = get_normalization(normalization, mean, std)
-    names, wanted = None if classes is None else read_classes(classes), parse_size(size)
-    chosen = None if corruptions is None else split_names(corruptions)
+    methods = choose_methods(split_names(method), reveal_labels)
     if artifact is not None and (source_data is not None or source_images is not None):
         raise BadInput(
             "conflicting_options",
@@ -163,153 +157,142 @@ def evaluate(
         raise BadInput(
             "out_of_range", f"Expected at least 1 seed, found {seeds}.", option="seeds", found=seeds
         )
-    with show_warnings(), show_progress() as progress:
-        prepared = None if artifact is None else Artifact.load(artifact)
-        if prepared is not None:
-            normal, names = normal or prepared.normalization, names or prepared.classes
-        request = c.Request(
-            corruptions=chosen,
-            severities=split_numbers(severity, "severity"),
-            n=images,
-            size=get_size(wanted, prepared),
-            classes=names,
-            root=data_dir,
-            ignore_label=ignore_label,
-            progress=progress,
+    if checkpoint_every is not None and checkpoint_every < 1:
+        raise BadInput(
+            "out_of_range",
+            f"Expected --checkpoint-every to be at least 1 batch, found {checkpoint_every}.",
+            option="checkpoint_every",
+            found=checkpoint_every,
         )
-        found = c.load_data(data, request)
-        if asked.needs_clean and found.clean is None:
-            raise BadInput(
-                "no_clean_images",
-                f'The data set "{data}" has no clean images. {asked.without_clean}',
-                name=data,
-            )
-        if size is not None and not found.is_folder:
-            raise BadInput(
-                "not_applicable",
-                f"The option --size applies only to folders of images; the images of {data} have "
-                "a fixed size. Remove it.",
-                option="size",
-            )
-        if ignore_label != 255 and not found.palette:
-            raise BadInput(
-                "not_applicable",
-                f"The option --ignore-label applies only to data with masks; {data} has none. "
-                "Remove it.",
-                option="ignore_label",
-            )
-        preparation = None
-        if prepared is None and c.find_needs(methods, guarded):
-            preparation = c.Preparation(
-                source=c.check_source(source_data or found.source, methods),
-                n=source_images,
-                size=wanted,
-                ignore_label=ignore_label,
-                classes=found.classes,
-                root=data_dir,
-                seed=seed,
-            )
-        net = load_model(model, weights, device, len(found.classes))
-        if split_names(method) == (c.ALL,):
-            unsuitable = c.find_unsuitable(
-                net, configs, prepared, predicts_pixels=bool(found.palette)
+    prepared = None if artifact is None else Artifact.load(artifact)
+    normal, wanted = get_normalization(normalization, mean, std), parse_size(size)
+    if prepared is not None:
+        normal = normal or prepared.normalization
+        wanted = get_size(wanted, prepared) if is_folder(data) else wanted
+    protocol = {
+        "stream": stream,
+        "batch_size": batch_size,
+        "order": order,
+        "times": times,
+        "delta": delta,
+        "ratio": ratio,
+        "n_batches": n_batches,
+        "n_classes": n_classes,
+        "frames": frames,
+        "n_scenes": n_scenes,
+        "period": period,
+        "share": share,
+        "n_samples": n_samples,
+        "domain_correlation": domain_correlation,
+        "class_correlation": class_correlation,
+        "domain_ratio": domain_ratio,
+        "class_ratio": class_ratio,
+        "episodic": episodic,
+        "clean_probe": clean_probe,
+        "epochs": epochs,
+        "window": window,
+    }
+    shared: dict[str, Any] = {
+        "model": model,
+        "weights": None if weights is None else str(weights),
+        "normalization": None if normal is None else normal.to_dict(),
+        "head": head,
+        "logits_at": get_logits_at(logits_at),
+        "data": data,
+        "corruptions": None if corruptions is None else split_names(corruptions),
+        "severities": split_numbers(severity, "severity"),
+        "images": images,
+        "size": "x".join(map(str, wanted)) if isinstance(wanted, tuple) else wanted,
+        "ignore_label": ignore_label,
+        "classes": _get_classes(classes, prepared),
+        "protocol": {name: value for name, value in protocol.items() if value is not None},
+        "preset": preset,
+        "guard": get_guard(guard),
+        "speed": speed,
+        "reveal_labels": reveal_labels,
+        "prepare": Preparing(
+            source=source_data,
+            images=source_images,
+            seed=seed,
+            artifact=None if artifact is None else str(artifact),
+        ),
+    }
+    values = parse_settings(settings or [])
+    chosen: dict[str, Any] = {
+        "terms": () if terms is None else split_names(terms),
+        "seeds": range(seed, seed + seeds),
+        "title": f"{model} on {data}",
+    }
+    suite = make_comparison(shared, methods, values, **chosen)
+    with show_warnings(), show_progress() as progress:
+        loader = Loader(place / ARTIFACTS, device, progress, data_dir)
+        if split_names(method) == (ALL,):
+            first = suite.entries[0].spec
+            found = loader.load_data(first)
+            unsuitable = find_unsuitable(
+                loader.load_model(first, len(found.classes)),
+                {entry.spec.method: entry.spec.get_config() for entry in suite.entries},
+                prepared,
+                predicts_pixels=bool(found.palette),
             )
             show_left_out(unsuitable)
-            configs = {name: own for name, own in configs.items() if name not in unsuitable}
-        job = c.Job(
-            model=net,
-            methods=configs,
-            data=found,
-            protocol=c.Protocol(
-                **options, order=order or ("shuffled" if found.is_folder else "file")
-            ),
-            wrapping=c.Wrapping(
-                speed=level,
-                artifact=prepared,
-                info=ModelInfo(head=head, logits_at=get_logits_at(logits_at), normalization=normal),
-                guard=guarded,
-            ),
-            seeds=tuple(range(seed, seed + seeds)),
-            side_by_side=not one_by_one,
-            reveal_labels=reveal_labels,
-            notes=_notes(context, model, weights),
-            preparation=preparation,
-            trained_classes=None if weights is None else find_classes(weights),
-        )
-        job = c.check_job(job)
+            left = [name for name in methods if name not in unsuitable]
+            suite = make_comparison(shared, left, values, **chosen)
+        options = RunOptions(checkpoint_every=checkpoint_every, command=_command(context))
+        how: dict[str, Any] = {"resume": resume, "force": force, "one_by_one": one_by_one}
         try:
             with writer:
-                result = c.run_job(job, ledger, progress, writer or None)
+                result = run_side_by_side(
+                    suite,
+                    place,
+                    loader,
+                    options=options,
+                    progress=progress,
+                    metrics=writer or None,
+                    **how,
+                )
         except KeyboardInterrupt:
             get_console(stderr=True).print(
                 "Interrupted. Run the same command again with --resume to continue."
             )
             raise
-    show_unreadable(found.unreadable)
-    _show(result, job, place)
+    used = loader.load_data(suite.entries[0].spec)
+    show_unreadable(used.unreadable)
+    _show(result, used, place)
 
 
-def _show(result: Comparison, job: Job, place: Path) -> None:
+def _get_classes(file: Path | None, artifact: Artifact | None) -> str | tuple[str, ...] | None:
+    """Return the file of the class names, or those of the artifact."""
+    if file is not None:
+        return str(file)
+    names = None if artifact is None else artifact.classes
+    return None if names is None else tuple(names)
+
+
+def _show(result: Comparison, data: Data, place: Path) -> None:
     from acclimate.data.classes import shorten_classes
     from acclimate.report import error_table, summarize
 
     console = get_console()
     facts = result.provenance
-    console.print(f"{facts['model']} on {job.data.title}", style="bold")
+    console.print(f"{facts['model']} on {data.title}", style="bold")
     guarded = {
         True: "; every method under guard",
         "watch": "; every method watched by a guard",
-    }.get(job.wrapping.guard, "")
+    }.get(facts["settings"].get("guard", False), "")
     console.print(facts["protocol_line"] + guarded, style="dim", soft_wrap=True)
-    for group in summarize(_list_outcomes(result, job)).groups:
+    for group in summarize(result.outcomes).groups:
         error_table(group).show(console)
     console.print(
         make_facts(
             "",
             {
-                "classes": printable(shorten_classes(job.data.classes)),
-                "records": str(place / "records.jsonl"),
+                "classes": printable(shorten_classes(data.classes)),
+                "records": str(place / "jobs"),
                 "numbers": f"{place / 'result.json'}, with the full protocol",
             },
         )
     )
-
-
-def _list_outcomes(result: Comparison, job: Job) -> list[Outcome]:
-    """Return the runs of a comparison as outcomes of jobs, for reports."""
-    from acclimate.bench.outcome import Entry, Outcome
-    from acclimate.bench.spec import JobSpec
-    from acclimate.comparison import OWN_ORDERS
-
-    protocol = job.protocol.to_dict()
-    if job.protocol.stream in OWN_ORDERS:
-        del protocol["order"]
-    return [
-        Outcome(
-            Entry(
-                JobSpec(
-                    data=job.data.name,
-                    protocol=protocol,
-                    method=run.method,
-                    options=job.methods[run.method].to_dict(),
-                    guard=job.wrapping.guard,
-                    reveal_labels=job.reveal_labels,
-                    seed=run.seed,
-                ),
-                run.method,
-            ),
-            run.result,
-            result.provenance,
-        )
-        for run in result.runs
-    ]
-
-
-def _notes(context: typer.Context, model: str, weights: Path | None) -> dict[str, Any]:
-    from acclimate.zoo.readers import sha256_of
-
-    file = None if weights is None else {"file": str(weights), "sha256": sha256_of(weights)}
-    return {"command": _command(context), "model": model, "weights": file}
 
 
 def _command(context: typer.Context) -> str:

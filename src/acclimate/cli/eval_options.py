@@ -151,3 +151,6 @@ Out = Annotated[
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted call stopped.")]
 Force = Annotated[bool, typer.Option("--force", help="Throw away what --out holds.")]
+CheckpointEvery = Annotated[
+    int | None, typer.Option(help="Batches between checkpoints; default: about 20 seconds.")
+]

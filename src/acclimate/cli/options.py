@@ -12,7 +12,7 @@ from acclimate.errors import BadInput
 
 if TYPE_CHECKING:
     from acclimate.artifact import Artifact
-    from acclimate.comparison import Guarded
+    from acclimate.bench.job import Guarded
     from acclimate.functional.inputs import Normalization
     from acclimate.methods.config import Config
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from acclimate.artifact import Artifact
 from acclimate.data.catalog import SETS
 from acclimate.data.datasets import find_set, unknown_set
 from acclimate.data.domain_choice import DomainChoice
@@ -19,16 +18,9 @@ from acclimate.data.masks import has_masks
 from acclimate.data.places import data_root
 from acclimate.data.request import Data, Request
 from acclimate.data.stores import Batches
-from acclimate.errors import ArtifactMissing, BadInput, did_you_mean
+from acclimate.errors import BadInput, did_you_mean
 from acclimate.functional.inputs import Normalization
-from acclimate.introspect import ModelInfo
-from acclimate.methods import get_method
-from acclimate.preparation import prepare
-from acclimate.progress import Progress
 from acclimate.streams.images import Size
-
-#: The part of an artifact that the guard needs.
-GUARDED = "accuracy"
 
 
 def load_data(name: str, request: Request | None = None) -> Data:
@@ -104,43 +96,6 @@ def open_source(
     return found.to_batches(data_root(root), n, seed, batch_size, **options)
 
 
-def find_needs(methods: Iterable[str], guard: bool | str = False) -> tuple[str, ...]:
-    """Return the parts of an artifact that the methods need, and the guard, if there is one."""
-    parts = dict.fromkeys(part for name in methods for part in get_method(name).needed_parts())
-    return tuple({**parts, GUARDED: None} if guard else parts)
-
-
-def check_source(source: str | None, methods: Sequence[str]) -> str:
-    """Return where the artifact is to be prepared from.
-
-    Raises:
-        ArtifactMissing: It is not known.
-    """
-    if source is None:
-        methods = tuple(name for name in methods if get_method(name).needs)
-        needy = methods or ("the guard",)
-        raise ArtifactMissing(
-            "artifact_needed",
-            f"{', '.join(needy)} need{'s' if len(needy) == 1 else ''} an artifact, but none was "
-            "passed. Prepare one with access to the source data (acclimate prepare SOURCE_DIR …) "
-            "and pass it with --artifact, or pass labelled source images with --source-data.",
-            methods=methods,
-        )
-    return source
-
-
-class Wrapped(Protocol):
-    """How a model is wrapped, as far as preparation depends on it."""
-
-    @property
-    def info(self) -> ModelInfo:
-        """What is known about the model; its normalisation is applied to the images."""
-
-    @property
-    def guard(self) -> bool | str:
-        """Whether there is a guard; it needs the part `accuracy`."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
     """Where an artifact is prepared from, if none is given.
@@ -201,52 +156,6 @@ class Preparation:
         """Whether a number of images can be taken; of other folders, all are."""
         known = self.source in SETS and SETS[self.source].can_prepare
         return known or has_masks(self.source)
-
-    def describe(self, methods: Iterable[str], guard: bool | str = False) -> dict[str, Any]:
-        """Return what changes the artifact, as JSON types."""
-        parts = list(find_needs(methods, guard))
-        about: dict[str, Any] = {
-            "prepared_from": self.source,
-            "n": self.n,
-            "seed": self.seed,
-            "parts": parts,
-        }
-        if self.ignore_label != IGNORE:
-            about["ignore_label"] = self.ignore_label
-        if self.domains is not None:
-            about["domains"] = asdict(self.domains)
-        if not self._is_set if self.domains is None else self.size is not None:
-            about["size"] = list(self.size) if isinstance(self.size, tuple) else self.size
-        return about
-
-    def run(
-        self,
-        model: nn.Module,
-        methods: Iterable[str],
-        wrapping: Wrapped,
-        progress: Progress | None = None,
-    ) -> Artifact:
-        """Prepare what the methods need.
-
-        Args:
-            model: Whose artifact it is to be.
-            methods: Only the parts that these need are prepared.
-            wrapping: What is known about the model, and whether there is a guard.
-            progress: Called with the stage, the number done and the total.
-
-        Raises:
-            BadInput: The source is not on disk.
-        """
-        batches, classes = self.open(wrapping.info.normalization)
-        return prepare(
-            model,
-            batches,
-            parts=find_needs(methods, wrapping.guard),
-            info=wrapping.info,
-            classes=classes,
-            seed=self.seed,
-            progress=progress or False,
-        )
 
     def open(
         self, normal: Normalization | None = None

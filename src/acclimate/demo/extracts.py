@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
-from acclimate.comparison import Run
+from acclimate.bench.outcome import Outcome
+from acclimate.data.request import Data
 from acclimate.demo.settings import DemoSettings
 from acclimate.functional.norm import norm_parameters
 from acclimate.report import Layer, Sample
@@ -21,39 +22,43 @@ N_SAMPLES = 4
 
 
 def get_samples(
+    data: Data,
     clean: Domain,
-    domains: Sequence[Domain],
-    runs: Sequence[Run],
+    predicted: Sequence[tuple[Outcome, Mapping[str, Tensor]]],
     settings: DemoSettings,
-    classes: Sequence[str],
 ) -> tuple[Sample, ...]:
     """Return the first images of the last batch of each shift, with seed 0.
 
-    Runs that did not meet that batch are left out.
+    Args:
+        data: The shifts.
+        clean: The clean images.
+        predicted: Outcomes with seed 0, with their predictions on the last batch of each shift.
+        settings: What was run.
     """
     size = settings.batch_size
     seed = None if settings.order == "sorted" else 0
     last_clean = list(reset_each([clean], size, seed=seed))[-1]
-    last = {batch.domain: batch for batch in reset_each(domains, size, seed=seed)}
-    predicted = {
-        run.name: {r.domain: r.predictions for r in run.result.records if r.predictions is not None}
-        for run in runs
-        if run.result.n == settings.images * len(domains)
-    }
+    last = {batch.domain: batch for batch in reset_each(data.domains, size, seed=seed)}
+    names = {id(own): _name(own) for own, _ in predicted}
     return tuple(
         Sample(
-            domain=name,
+            domain=domain,
             clean=_to_png(last_clean.x[index]),
             shifted=_to_png(batch.x[index]),
-            truth=classes[int(batch.y[index])],
+            truth=data.classes[int(batch.y[index])],
             predictions={
-                method: classes[int(by_domain[name][index])]
-                for method, by_domain in predicted.items()
+                names[id(own)]: data.classes[int(found[domain][index])] for own, found in predicted
             },
         )
-        for name, batch in last.items()
+        for domain, batch in last.items()
         for index in range(min(N_SAMPLES, len(batch.x)))
     )
+
+
+def _name(outcome: Outcome) -> str:
+    """Return the method, with the group if there is one."""
+    label, group = outcome.entry.label, outcome.entry.group
+    return f"{label} ({group})" if group else label
 
 
 def get_layers(model: nn.Module, artifacts: Sequence[Artifact]) -> tuple[Layer, ...]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from acclimate.comparison import Unit, find_unsuitable, make_configs
+from acclimate.bench.load import find_unsuitable, refuse_methods
 from acclimate.demo.settings import DemoSettings
 from acclimate.demo.tasks import SourceModel, Task
-from acclimate.errors import UnsuitableModel
 from acclimate.methods import get_method
 from acclimate.report import BASELINE
-from acclimate.streams import Batch, Stream
 
 #: A method is costly if it declares more passes than this for a batch of so many images.
 MOST_PASSES, PASSES_BATCH = 100, 200
@@ -42,15 +39,6 @@ class Group:
         """The methods that the group was made for: all, without a baseline that only joined."""
         return tuple(name for name in self.methods if not self.name or name != BASELINE)
 
-    def cut(self, unit: Unit, batch_size: int) -> Unit:
-        """Return what these methods meet of a stretch: its first images."""
-        if not self.is_cut:
-            return unit
-        stream = Stream(
-            f"the first {self.n_images} images", lambda: _take(unit.batches, self.n_images)
-        )
-        return Unit(unit.name, stream, math.ceil(self.n_images / batch_size))
-
 
 def assign_models(
     task: Task, methods: Sequence[str]
@@ -66,7 +54,9 @@ def assign_models(
         left = [name for name in methods if name not in assigned]
         if left:
             refused = find_unsuitable(
-                model.load(), make_configs(left, {}), has_head=model.load_head is not None
+                model.load(),
+                {name: get_method(name).config_class() for name in left},
+                has_head=model.load_head is not None,
             )
             assigned |= {name: model for name in left if name not in refused}
             reasons = {**refused, **reasons}
@@ -92,14 +82,7 @@ def make_groups(task: Task, settings: DemoSettings) -> tuple[Group, ...]:
     """
     assigned, refused = assign_models(task, settings.methods)
     if refused:
-        reasons = "".join(f"\n  {name}: {reason}" for name, reason in refused.items())
-        raise UnsuitableModel(
-            "method_refused",
-            f"{', '.join(refused)} cannot adapt the model of this task.{reasons}\nRemove these "
-            "methods.",
-            methods=tuple(refused),
-            reasons=dict(refused),
-        )
+        raise refuse_methods(refused)
     few = min(settings.images, settings.costly_images or settings.images)
     groups = []
     for model in task.models:
@@ -121,11 +104,3 @@ def _make_group(
     marks += [f"{n} images"] if n < n_all else []
     joined = (BASELINE, *methods) if marks else methods
     return Group(", ".join(marks), model, joined, n, n < n_all)
-
-
-def _take(batches: Iterable[Batch], n: int) -> Iterator[Batch]:
-    for batch in batches:
-        yield replace(batch, x=batch.x[:n], y=batch.y[:n])
-        n -= len(batch.x)
-        if n <= 0:
-            return

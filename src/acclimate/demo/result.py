@@ -8,9 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from acclimate.artifact import Artifact
-from acclimate.bench.outcome import Entry, Outcome
-from acclimate.bench.spec import JobSpec
-from acclimate.comparison import Run
+from acclimate.bench.outcome import Outcome
 from acclimate.demo.groups import Group
 from acclimate.demo.notes import UsedModel, make_notes
 from acclimate.demo.settings import DemoSettings
@@ -28,7 +26,7 @@ class DemoResult:
         task: What it was run on.
         groups: The methods that can be compared with each other.
         models: The source models that they stood on, the task's first one first.
-        runs: Every method with every seed, group by group.
+        outcomes: Of every method with every seed, group by group.
         layers: The penalty of each parameter of the first model, for all seeds.
         samples: The first images of the last batch of each shift, with the first seed.
         provenance: Command, date, versions, hash of the model, cores, seconds taken.
@@ -38,7 +36,7 @@ class DemoResult:
     task: Task
     groups: tuple[Group, ...]
     models: tuple[UsedModel, ...]
-    runs: tuple[Run, ...]
+    outcomes: tuple[Outcome, ...]
     layers: tuple[Layer, ...]
     samples: tuple[Sample, ...]
     provenance: dict[str, Any]
@@ -52,28 +50,6 @@ class DemoResult:
     def clean_error(self) -> float:
         """Error of the first source model without a shift, as a share."""
         return self.models[0].clean_error
-
-    @cached_property
-    def outcomes(self) -> tuple[Outcome, ...]:
-        """The runs as outcomes of jobs, for reports."""
-        settings, n_domains = self.settings, len(self.settings.corruptions)
-        order = "file" if settings.order == "sorted" else "shuffled"
-        found = []
-        for run in self.runs:
-            about = {"n": run.result.n_images // n_domains, "severity": settings.severity}
-            spec = JobSpec(
-                data=settings.data,
-                corruptions=settings.corruptions,
-                severities=(settings.severity,),
-                protocol={"batch_size": settings.batch_size, "order": order},
-                method=run.method,
-                reveal_labels=settings.reveal_labels,
-                seed=run.seed,
-            )
-            data = dict.fromkeys(settings.corruptions, about)
-            provenance = {**self.provenance, "data": data, "side_by_side": True}
-            found.append(Outcome(Entry(spec, run.method, run.group), run.result, provenance))
-        return tuple(found)
 
     @cached_property
     def summary(self) -> Summary:
@@ -182,7 +158,7 @@ class DemoResult:
             ],
             "notes": list(self.notes),
             "table": [row.to_dict() for _, row in self.summary.rows],
-            "runs": [_run(run) for run in self.runs],
+            "runs": [_describe(own) for own in self.outcomes],
             "layers": [asdict(layer) for layer in self.layers],
         }
 
@@ -198,22 +174,23 @@ class DemoResult:
         return "{\n " + ",\n ".join(lines) + "\n}\n"
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _describe(outcome: Outcome) -> dict[str, Any]:
+    entry, result = outcome.entry, outcome.result
     errors: dict[str, list[float]] = {}
-    for record in run.result.records:
+    for record in result.records:
         errors.setdefault(record.domain, []).append(_percent(record.n_errors / record.n))
     return {
-        "method": run.method,
-        "group": run.group,
-        "seed": run.seed,
-        "n_images": run.result.n_images // len(run.result.error_by_domain),
-        "error": _percent(run.result.error),
+        "method": entry.label,
+        "group": entry.group,
+        "seed": entry.spec.seed,
+        "n_images": result.n_images // len(result.error_by_domain),
+        "error": _percent(result.error),
         "error_by_domain": {
-            name: _percent(share) for name, share in run.result.error_by_domain.items()
+            name: _percent(share) for name, share in result.error_by_domain.items()
         },
         "error_by_batch": errors,
-        "ms_per_batch": run.result.ms_per_batch,
-        "n_skipped": max(record.n_skipped for record in run.result.records),
+        "ms_per_batch": result.ms_per_batch,
+        "n_skipped": max(record.n_skipped for record in result.records),
     }
 
 

@@ -1,24 +1,28 @@
-"""Run the demonstration: prepare, stream every shift through every method, keep what happened."""
+"""Run the demonstration: a suite of methods, shifts and seeds, side by side, on a small task."""
 
 from __future__ import annotations
 
-import copy
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact
-from acclimate.comparison import Protocol, Run, Wrapping, compare, find_needs
-from acclimate.corruptions import Pixels, apply
-from acclimate.data import Batches
+from acclimate.bench.execute import RunOptions, read_kept
+from acclimate.bench.job import JobSpec, Preparing
+from acclimate.bench.load import Loader, join
+from acclimate.bench.outcome import Entry, Outcome
+from acclimate.bench.side_by_side import run_side_by_side
+from acclimate.bench.store import ARTIFACTS
+from acclimate.bench.suite import Suite
+from acclimate.data.datasets import corrupt_images
+from acclimate.data.request import Data
 from acclimate.demo.extracts import get_layers, get_samples
 from acclimate.demo.groups import Group, make_groups
 from acclimate.demo.notes import UsedModel
@@ -26,15 +30,14 @@ from acclimate.demo.result import DemoResult
 from acclimate.demo.settings import DemoSettings
 from acclimate.demo.tasks import SourceModel, Task, get_task
 from acclimate.evaluation import evaluate
-from acclimate.parts import Contrast, Penalty
-from acclimate.preparation import prepare
+from acclimate.parts.contrastive_head import write_head
 from acclimate.progress import Progress
-from acclimate.report import BASELINE, Sample
-from acclimate.storage import versions
+from acclimate.report import BASELINE
 from acclimate.streams import Domain, reset_each
+from acclimate.streams.cutting import shuffled
 
-#: A source model, the module it is, and an artifact for each seed.
-Prepared = tuple[SourceModel, nn.Module, tuple[Artifact, ...]]
+#: The page shows what this method's artifact contains, whatever methods are compared.
+_SHOWN = "swr_nsp"
 
 
 def run_demo(
@@ -50,151 +53,218 @@ def run_demo(
     Raises:
         UnsuitableModel: A method refuses every source model of the task.
     """
-    tell: Progress = progress if progress is not None else lambda stage, done, total: None
+    report: Progress = progress if progress is not None else lambda stage, done, total: None
     start = time.perf_counter()
     task = task if task is not None else get_task(settings.data)
     groups = make_groups(task, settings)
-    test = task.load("test", settings.images)
-    if settings.order == "sorted":
-        places = np.argsort(test.labels, kind="stable")
-        test = replace(test, images=test.images[places], labels=test.labels[places])
-    y = torch.from_numpy(test.labels)
-    clean = Domain("clean", _to_tensor(test.images), y)
-    models = _prepare_all(task, groups, settings, tell)
-    prepared = time.perf_counter()
-    runs: list[Run] = []
-    samples: tuple[Sample, ...] = ()
-    for seed in range(settings.seeds):
-        domains = [
-            Domain(name, _to_tensor(apply(test.images, name, settings.severity, seed)), y)
-            for name in settings.corruptions
-        ]
-        own = _stream(groups, models, domains, settings, seed, tell)
-        runs += own
-        if seed == 0:
-            samples = get_samples(clean, domains, own, settings, test.classes)
-    whole = list(reset_each([clean], settings.batch_size))
-    used = tuple(
-        UsedModel(source, artifacts, evaluate(adapt(copy.deepcopy(model), BASELINE), whole).error)
-        for source, model, artifacts in models.values()
-    )
+    with TemporaryDirectory(prefix="acclimate-demo-") as folder:
+        loader = DemoLoader(Path(folder) / ARTIFACTS, task, settings)
+        suite = make_suite(task, groups, settings, Path(folder))
+        artifacts = _prepare_all(suite, groups, loader, settings, report)
+        prepared = time.perf_counter()
+        loader.progress = None
+        compared = run_side_by_side(
+            suite,
+            folder,
+            loader,
+            options=RunOptions(command=settings.command),
+            progress=_name_stream(report),
+        )
+        samples = get_samples(
+            loader.load_data(suite.entries[0].spec),
+            loader.clean,
+            [
+                (own, _read_predictions(Path(folder), own, settings))
+                for own in compared.outcomes
+                if own.entry.spec.seed == 0 and own.entry.spec.images == settings.images
+            ],
+            settings,
+        )
+        used = tuple(
+            UsedModel(source, own, _measure_clean(source, loader.clean, settings))
+            for source, own in artifacts.items()
+        )
     end = time.perf_counter()
     seconds = {"prepare": prepared - start, "stream": end - prepared, "all": end - start}
-    _, first, artifacts = next(iter(models.values()))
-    order = [(group.name, method) for group in groups for method in group.methods]
     return DemoResult(
         settings=settings,
         task=task,
         groups=groups,
         models=used,
-        # Methods in their order, seeds within.
-        runs=tuple(sorted(runs, key=lambda run: order.index((run.group, run.method)))),
-        layers=get_layers(first, artifacts),
+        outcomes=compared.outcomes,
+        layers=get_layers(task.models[0].load(), used[0].artifacts),
         samples=samples,
-        provenance=_provenance(settings, test.description, used[0], seconds),
+        provenance={
+            **compared.provenance,
+            "data": loader.images.description,
+            "model_sha256": used[0].sha256,
+            "n_cores": compared.provenance["machine"]["n_cores"],
+            "seconds": {name: round(value, 1) for name, value in seconds.items()},
+        },
     )
+
+
+class DemoLoader(Loader):
+    """Provides the images of a task, corrupted with the seed of each job.
+
+    Args:
+        artifacts: Folder of artifacts.
+        task: The task.
+        settings: How many images, and in which order.
+
+    Attributes:
+        images: The clean test images, in the order of the settings.
+        clean: They as a domain.
+    """
+
+    def __init__(self, artifacts: Path, task: Task, settings: DemoSettings) -> None:
+        super().__init__(artifacts, "cpu")
+        self.images = task.load("test", settings.images)
+        self._is_sorted = settings.order == "sorted"
+        if self._is_sorted:
+            order = np.argsort(self.images.labels, kind="stable")
+            pixels, labels = self.images.images[order], self.images.labels[order]
+            self.images = replace(self.images, images=pixels, labels=labels)
+        self.clean = Domain("clean", self.images.images, self.images.labels)
+        self._known: dict[tuple[int, int | None], Data] = {}
+
+    def load_data(self, spec: JobSpec) -> Data:
+        """Return the shifts of a job; of fewer images, the first of the shuffled ones."""
+        key = (spec.seed, spec.images)
+        if key not in self._known:
+            self._known[key] = self.read_data(spec)
+        return self._known[key]
+
+    def read_data(self, spec: JobSpec) -> Data:
+        """Return the shifts of a job, made now."""
+        n = len(self.images.labels)
+        if spec.images == n:
+            groups, about = corrupt_images(self.images, spec.get_request(), spec.seed)
+        else:
+            whole = self.load_data(replace(spec, images=n))
+            order = shuffled(n, None if self._is_sorted else spec.seed)[: spec.images].numpy()
+            groups = {
+                name: tuple(Domain(own.name, own.x[order], own.y[order]) for own in domains)
+                for name, domains in whole.groups.items()
+            }
+            about = {name: {**own, "n": spec.images} for name, own in whole.descriptions.items()}
+        classes = tuple(self.images.classes)
+        return Data(spec.data, groups, classes, about, source=spec.data, clean=lambda: self.clean)
+
+
+def make_suite(task: Task, groups: Sequence[Group], settings: DemoSettings, folder: Path) -> Suite:
+    """Return the jobs: groups, methods in them, and seeds.
+
+    Args:
+        task: The task.
+        groups: Of methods that are compared with each other.
+        settings: What to run.
+        folder: For files that jobs need.
+    """
+    order = "file" if settings.order == "sorted" else "shuffled"
+    entries = []
+    for group in groups:
+        model = group.model.load()
+        head = None
+        if group.model.load_head is not None:
+            head = folder / f"{group.model.name}.head"
+            write_head(head, group.model.load_head(), model, {})
+        shared: dict[str, Any] = {
+            "model": model,
+            "data": task.data,
+            "corruptions": settings.corruptions,
+            "severities": (settings.severity,),
+            "images": group.n_images,
+            # What is cut has been shuffled before.
+            "protocol": {
+                "batch_size": settings.batch_size,
+                "order": "file" if group.is_cut else order,
+            },
+            "prepare": Preparing(
+                source=task.data,
+                images=settings.n_source,
+                parts={"penalty": {"n_samples": settings.n_penalty}},
+                contrast_head=None if head is None else str(head),
+            ),
+            "reveal_labels": settings.reveal_labels,
+            "keep": {} if group.is_cut else {"predictions": _count_last(settings)},
+        }
+        entries += [
+            Entry(JobSpec(**shared, method=method, seed=seed), method, group.name)
+            for method in group.methods
+            for seed in range(settings.seeds)
+        ]
+    return Suite(title=settings.command, entries=tuple(entries))
 
 
 def _prepare_all(
-    task: Task, groups: Sequence[Group], settings: DemoSettings, tell: Progress
-) -> dict[str, Prepared]:
-    """Load the models that methods stand on, and prepare an artifact of each for every seed."""
-    images = task.load("train", settings.n_source)
-    prepared: dict[str, Prepared] = {}
-    for chosen in dict.fromkeys(group.model for group in groups):
-        methods = [name for group in groups if group.model == chosen for name in group.methods]
-        # The page shows the penalties of the first model, whatever the methods need.
-        shown = () if prepared else ("penalty", "prototypes")
-        parts = tuple(dict.fromkeys((*shown, *find_needs(methods))))
-        model = chosen.load()
-        load_head = chosen.load_head if "contrast" in parts else None
-        head = None if load_head is None else load_head()
-        options = {
-            "penalty": Penalty(n_samples=settings.n_penalty),
-            "contrast": Contrast(head=head),
-        }
-        artifacts = []
-        for seed in range(settings.seeds):
-            words = [chosen.name] * bool(prepared) + [f"seed {seed}"] * (settings.seeds > 1)
-            artifacts.append(
-                prepare(
-                    model,
-                    Batches(images, seed=seed),
-                    parts=[options.get(name, name) for name in parts],
-                    seed=seed,
-                    progress=_name_stages(tell, words),
-                )
-            )
-        prepared[chosen.name] = (chosen, model, tuple(artifacts))
-    return prepared
-
-
-def _name_stages(tell: Progress, words: Sequence[str]) -> Progress:
-    """Say of every stage what it is done for."""
-    return lambda stage, done, total: tell(", ".join([stage, *words]), done, total)
-
-
-def _stream(
+    suite: Suite,
     groups: Sequence[Group],
-    models: Mapping[str, Prepared],
-    domains: Sequence[Domain],
+    loader: DemoLoader,
     settings: DemoSettings,
-    seed: int,
-    tell: Progress,
-) -> list[Run]:
-    """Stream every shift through every method, one group after the other."""
-    order = "file" if settings.order == "sorted" else "shuffled"
-    protocol = Protocol(batch_size=settings.batch_size, order=order)
-    whole = protocol.units({domain.name: [domain] for domain in domains}, seed=seed)
-    units = [[group.cut(unit, settings.batch_size) for unit in whole] for group in groups]
-    n_calls = sum(
-        len(group.methods) * sum(unit.n_batches for unit in own)
-        for group, own in zip(groups, units, strict=True)
-    )
-    n_done, n_all = seed * n_calls, settings.seeds * n_calls
-
-    def count() -> None:
-        nonlocal n_done
-        n_done += 1
-        tell("stream", n_done, n_all)
-
-    if seed == 0:
-        tell("stream", 0, n_all)
-    runs: list[Run] = []
-    for group, own in zip(groups, units, strict=True):
-        _, model, artifacts = models[group.model.name]
-        results = compare(
-            model,
-            group.methods,
-            own,
-            Wrapping(artifact=artifacts[seed]),
-            seed=seed,
-            keep_predictions=True,
-            reveal_labels=settings.reveal_labels,
-            progress=count,
-        )
-        runs += [Run(method, seed, result, group.name) for method, result in results.items()]
-    return runs
+    report: Progress,
+) -> dict[SourceModel, tuple[Artifact, ...]]:
+    """Prepare the artifacts of all jobs; return those of each source model, one per seed."""
+    by_group = {group.name: group.model for group in groups}
+    first = suite.entries[0].spec
+    found: dict[SourceModel, tuple[Artifact, ...]] = {}
+    for source in dict.fromkeys(group.model for group in groups):
+        specs = [own.spec for own in suite.entries if by_group[own.group] == source]
+        joined = []
+        for seed in range(settings.seeds):
+            words = [source.name] * bool(found) + [f"seed {seed}"] * (settings.seeds > 1)
+            loader.progress = _name_stages(report, words)
+            own = [spec for spec in specs if spec.seed == seed]
+            if not found:
+                own.insert(0, replace(first, method=_SHOWN, seed=seed))
+            if not any(spec.artifact_key for spec in own):
+                own.append(replace(own[0], method=_SHOWN))
+            data = loader.load_data(own[0])
+            model = loader.load_model(own[0], len(data.classes))
+            pieces = {
+                spec.artifact_key: loader.get_artifact(replace(spec, model=model), model, data)
+                for spec in own
+            }
+            joined.append(join([piece for piece in pieces.values() if piece is not None]))
+        found[source] = tuple(joined)
+    return found
 
 
-def _provenance(
-    settings: DemoSettings,
-    data: Mapping[str, Any],
-    model: UsedModel,
-    seconds: Mapping[str, float],
-) -> dict[str, Any]:
+def _measure_clean(source: SourceModel, clean: Domain, settings: DemoSettings) -> float:
+    """Return the error of a source model without a shift, as a share."""
+    stream = reset_each([clean], settings.batch_size)
+    return evaluate(adapt(source.load(), BASELINE), stream).error
+
+
+def _read_predictions(
+    folder: Path, outcome: Outcome, settings: DemoSettings
+) -> dict[str, torch.Tensor]:
+    """Return the predictions of the last batch of each shift."""
     return {
-        "command": settings.command,
-        "data": dict(data),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(),
-        "model_sha256": model.sha256,
-        "n_cores": os.cpu_count(),
-        "n_threads": torch.get_num_threads(),
-        "seconds": {name: round(value, 1) for name, value in seconds.items()},
+        name: read_kept(folder / outcome.folder, place)["predictions"]
+        for place, name in enumerate(settings.corruptions)
     }
 
 
-def _to_tensor(images: Pixels) -> Tensor:
-    # Colour stays the last axis in memory.
-    return torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
+def _count_last(settings: DemoSettings) -> int:
+    """Return the number of images of the last batch."""
+    return (settings.images - 1) % settings.batch_size + 1
+
+
+def _name_stages(report: Progress, words: Sequence[str]) -> Progress:
+    """Say of every stage what it is done for."""
+    return lambda stage, done, total: report(", ".join([stage, *words]), done, total)
+
+
+def _name_stream(report: Progress) -> Progress:
+    """Report batches as one stage, from its beginning."""
+    has_begun = False
+
+    def move(stage: str, done: int, total: int | None) -> None:
+        nonlocal has_begun
+        if not has_begun:
+            has_begun = True
+            report("stream", 0, total)
+        report("stream", done, total)
+
+    return move

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from acclimate.bench.job import JobSpec, Preparing
 from acclimate.bench.outcome import Entry
-from acclimate.bench.spec import JobSpec, Preparing
 from acclimate.data.domain_choice import DomainChoice
 from acclimate.data.domains import DomainSet
 from acclimate.paper.domain_setups import ALL, Candidate, DomainSetup

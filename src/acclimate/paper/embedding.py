@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +12,9 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional as F
 
-from acclimate.adaptation import adapt
-from acclimate.bench.materials import Materials
+from acclimate.bench.execute import read_kept
 from acclimate.bench.outcome import Outcome
 from acclimate.errors import MissingExtra
-from acclimate.introspect import ModelInfo, inspect_model
 from acclimate.paper.cells import Cell, Errors, Grid, read_grids
 from acclimate.paper.claims import Claim, judge
 from acclimate.paper.experiment import Drawing, Scene
@@ -25,7 +22,6 @@ from acclimate.paper.published import load_published
 from acclimate.paper.tables import make_table
 from acclimate.report.charts import N_COLOURS, Chart, class_looks, compose
 from acclimate.report.pages import Cloud, render_clouds
-from acclimate.streams import Batch
 
 #: Images of a picture: the last of the stream, when the model has met all before.
 MOST_POINTS = 2000
@@ -110,38 +106,14 @@ def draw_embedding(scene: Scene) -> Drawing:
 
 
 def gather_features(outcome: Outcome, scene: Scene) -> Features:
-    """Run the first corruption of a job again, and return the features at its end.
-
-    Only this much is run again: a job keeps errors, not features.
-    """
-    spec = outcome.entry.spec
-    materials = Materials(scene.artifacts)
-    data = materials.load_data(spec)
-    model = materials.load_model(spec, len(data.classes))
-    artifact = materials.get_artifact(spec, model, data)
-    unit = spec.get_protocol().units(data.groups, None, spec.seed)[0]
-    batches = list(unit.batches)
-    device = materials.device
-    first = batches[0].x.to(device)
-    adapted = adapt(
-        copy.deepcopy(model),
-        spec.method,
-        artifact,
-        config=spec.get_config(),
-        terms=spec.get_terms(),
-        info=ModelInfo(head=inspect_model(model, first[:2]).head),
-        seed=spec.seed,
-        speed=spec.speed,
+    """Return what a job has kept of its features at the end of the first corruption."""
+    kept = read_kept(scene.store / outcome.folder)
+    return Features(
+        kept["features"].numpy(),
+        kept["labels"].numpy(),
+        tuple(outcome.provenance["classes"]),
+        outcome.result.records[0].domain,
     )
-    for batch in batches:
-        adapted(batch.x.to(device))
-    values, labels = [], []
-    with adapted.paused(), torch.no_grad():
-        for batch in _last(batches):
-            found = adapted.run(batch.x.to(device), moves=False)
-            values.append(found.known_features.float().cpu().numpy())
-            labels.append(batch.y.numpy())
-    return Features(np.concatenate(values), np.concatenate(labels), tuple(data.classes), unit.name)
 
 
 def separation_by_class(found: Features) -> dict[str, float]:
@@ -179,15 +151,3 @@ def _find_jobs(outcomes: Sequence[Outcome], setup: str) -> Mapping[str, Outcome]
         for outcome in own
         if outcome.entry.spec.seed == seed
     }
-
-
-def _last(batches: Sequence[Batch]) -> list[Batch]:
-    """Return the last batches, of at most so many images as a picture can show."""
-    chosen: list[Batch] = []
-    n = 0
-    for batch in reversed(batches):
-        n += len(batch.x)
-        if chosen and n > MOST_POINTS:
-            break
-        chosen.append(batch)
-    return chosen[::-1]

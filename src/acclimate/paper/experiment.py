@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Entry, Outcome
-from acclimate.bench.spec import JobSpec
 from acclimate.bench.suite import Suite
 from acclimate.errors import BadInput, did_you_mean
 from acclimate.methods import get_method
@@ -50,11 +50,13 @@ class Scene:
         table: Of the run.
         outcomes: Of its jobs.
         artifacts: Folder of what was prepared for them.
+        store: Folder of the suite that they are in.
     """
 
     table: PaperTable
     outcomes: Sequence[Outcome]
     artifacts: Path
+    store: Path = Path()
 
 
 @dataclass(frozen=True)

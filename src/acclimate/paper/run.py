@@ -133,7 +133,7 @@ def reproduce(
     verdicts = experiment.judge(outcomes, suite.entries)
     drawing = Drawing({})
     if experiment.figure is not None:
-        drawing = experiment.figure(Scene(table, outcomes, prepared))
+        drawing = experiment.figure(Scene(table, outcomes, prepared, place))
         table = drawing.table or table
         table = dataclasses.replace(table, notes=(*drawing.notes, *table.notes))
         verdicts = (*verdicts, *drawing.verdicts)
@@ -180,23 +180,27 @@ def check_weights(suite: Suite) -> None:
     """
     for entry in suite.entries:
         spec = entry.spec
-        if spec.weights is None and is_dense_name(spec.model) and spec.model != "builtin-scenes":
+        if (
+            spec.weights is None
+            and is_dense_name(spec.model_name)
+            and spec.model != "builtin-scenes"
+        ):
             raise BadInput(
                 "no_weights",
-                f"{entry.group} needs weights of {spec.model}, and none are published. Train the "
-                f"model: {how_to_train(spec.model)}. Then pass the file: --weights "
-                f"{spec.model}=FILE",
-                name=spec.model,
+                f"{entry.group} needs weights of {spec.model_name}, and none are published. Train "
+                f"the model: {how_to_train(spec.model_name)}. Then pass the file: --weights "
+                f"{spec.model_name}=FILE",
+                name=spec.model_name,
             )
-        if spec.weights is not None or spec.model not in zoo.list_models():
+        if spec.weights is not None or spec.model_name not in zoo.list_models():
             continue
-        path = zoo.weights_path(spec.model)
+        path = zoo.weights_path(spec.model_name)
         if not path.is_file():
             raise BadInput(
                 "not_found",
-                f"{entry.group} needs the weights of {spec.model}, which were not found at "
-                f"{path}. Run: acclimate zoo get {spec.model}, or pass a file: --weights "
-                f"{spec.model}=FILE",
+                f"{entry.group} needs the weights of {spec.model_name}, which were not found at "
+                f"{path}. Run: acclimate zoo get {spec.model_name}, or pass a file: --weights "
+                f"{spec.model_name}=FILE",
                 path=path,
             )
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from acclimate.adaptation import adapt
-from acclimate.bench.materials import Materials
+from acclimate.bench.execute import read_kept
+from acclimate.bench.job import JobSpec
+from acclimate.bench.load import Loader
 from acclimate.bench.outcome import Outcome
-from acclimate.functional.pixels import resize_maps
+from acclimate.data.request import Data
 from acclimate.paper.experiment import Drawing, Scene
 from acclimate.report.panels import render_panels
 
@@ -35,10 +34,10 @@ def draw_streets(scene: Scene) -> Drawing:
     """Draw images, masks and the predictions of all jobs of the first seed, side by side."""
     seed = min(outcome.entry.spec.seed for outcome in scene.outcomes)
     jobs = [outcome for outcome in scene.outcomes if outcome.entry.spec.seed == seed]
-    materials = Materials(scene.artifacts)
-    data = materials.load_data(jobs[0].entry.spec)
-    images, masks = _last(jobs[0], materials)
-    columns = [images, masks, *(predict_last(job, materials) for job in jobs)]
+    spec = jobs[0].entry.spec
+    data = Loader(scene.artifacts).load_data(spec)
+    images, masks = _last(spec, data)
+    columns = [images, masks, *(read_predictions(job, scene) for job in jobs)]
     titles = ["image", "mask"]
     titles += [_title(job, len(scene.table.setups) > 1) for job in jobs]
     rows = [[_scale(column[index]) for column in columns] for index in range(len(images))]
@@ -46,36 +45,13 @@ def draw_streets(scene: Scene) -> Drawing:
     return Drawing({"fig-s3.png": picture}, notes=(_NOTE,))
 
 
-def predict_last(outcome: Outcome, materials: Materials) -> list[Panel]:
-    """Run a job again, and return the classes that it predicted for its last images.
-
-    Only predictions are made again: a job keeps overlaps, not masks.
-    """
-    spec = outcome.entry.spec
-    data = materials.load_data(spec)
-    model = materials.load_model(spec, len(data.classes))
-    adapted = adapt(
-        copy.deepcopy(model),
-        spec.method,
-        materials.get_artifact(spec, model, data),
-        config=spec.get_config(),
-        terms=spec.get_terms(),
-        seed=spec.seed,
-        speed=spec.speed,
-    )
-    found: list[Panel] = []
-    for batch in spec.get_protocol().units(data.groups, None, spec.seed)[0].batches:
-        logits = adapted(batch.x.to(materials.device))
-        with torch.no_grad():
-            classes = resize_maps(logits, batch.x.shape[2:]).argmax(dim=1).cpu().numpy()
-        found = [*found, *classes][-N_IMAGES:]
-    return found
+def read_predictions(outcome: Outcome, scene: Scene) -> list[Panel]:
+    """Return the classes that a job predicted for its last images."""
+    return list(read_kept(scene.store / outcome.folder)["predictions"].numpy())
 
 
-def _last(outcome: Outcome, materials: Materials) -> tuple[list[Panel], list[Panel]]:
+def _last(spec: JobSpec, data: Data) -> tuple[list[Panel], list[Panel]]:
     """Return the last images of a stream as 8-bit pixels, and their masks."""
-    spec = outcome.entry.spec
-    data = materials.load_data(spec)
     images: list[Panel] = []
     masks: list[Panel] = []
     for batch in spec.get_protocol().units(data.groups, None, spec.seed)[0].batches:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from acclimate.bench.origin import describe_order, describe_resets
+from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Outcome
-from acclimate.bench.spec import JobSpec
-from acclimate.comparison import Protocol
+from acclimate.bench.protocol import Protocol
+from acclimate.bench.provenance import describe_order, describe_resets
 from acclimate.corruptions import BENCHMARK
 from acclimate.functional.pixels import IGNORE_LABEL
 from acclimate.methods import get_method
@@ -112,7 +112,7 @@ def protocol_facts(outcome: Outcome) -> Facts:
     protocol = spec.get_protocol()
     counts = domain_counts(outcome)
     facts = {
-        "model": spec.model,
+        "model": spec.model_name,
         "weights": model_hash(outcome),
         "data": Path(spec.data).name,
         "data checksum": data_hash(outcome),

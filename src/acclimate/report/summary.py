@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Entry, Outcome
-from acclimate.bench.spec import JobSpec
 from acclimate.errors import BadInput
 from acclimate.methods import get_method
 from acclimate.metrics import Record

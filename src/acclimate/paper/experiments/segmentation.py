@@ -9,7 +9,7 @@ from acclimate.paper.claims import above, steadier
 from acclimate.paper.experiment import Experiment, Variant
 from acclimate.paper.scales import Setup
 from acclimate.paper.settings import SEGMENTATION
-from acclimate.paper.street_panels import AFTER, BEFORE, draw_streets
+from acclimate.paper.street_panels import AFTER, BEFORE, N_IMAGES, draw_streets
 
 MIOU = "mIoU"
 SOURCE, MAIN, SWR = BEFORE, "Main", AFTER
@@ -58,7 +58,12 @@ def _table_s8(scale: str, setup: Setup) -> list[Variant]:
 
 def _fig_s3(scale: str, setup: Setup) -> list[Variant]:
     return [
-        Variant(row, {**_ROWS[row], "corruptions": ("snow",)}, column=MIOU) for row in (SOURCE, SWR)
+        Variant(
+            row,
+            {**_ROWS[row], "corruptions": ("snow",), "keep": {"predictions": N_IMAGES}},
+            column=MIOU,
+        )
+        for row in (SOURCE, SWR)
     ]
 
 

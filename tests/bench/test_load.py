@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import acclimate
-from acclimate.bench import JobSpec, Preparing, Suite, materials
+from acclimate.bench import JobSpec, Preparing, Suite, load
 from tests.bench import models
 from tests.bench.jobs import make_spec, run_once, stable
 from tests.codes import raises
@@ -27,13 +27,13 @@ def guarded(method: str, guard: Any = True, **changes: Any) -> JobSpec:
 def prepared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """The parts of each artifact that is prepared."""
     found: list[tuple[str, ...]] = []
-    whole = materials.prepare
+    whole = load.prepare
 
     def note(*args: Any, parts: Any, **options: Any) -> Any:
         found.append(tuple(part if isinstance(part, str) else part.name for part in parts))
         return whole(*args, parts=parts, **options)
 
-    monkeypatch.setattr(materials, "prepare", note)
+    monkeypatch.setattr(load, "prepare", note)
     return found
 
 
@@ -56,10 +56,10 @@ def test_methods_share_what_the_guard_needs(
 def test_joined_parts_are_those_prepared_together(tmp_path: Path) -> None:
     spec = guarded("swr")
     run_once(spec, tmp_path / "job")
-    files = materials.Materials(tmp_path / "artifacts").list_files(spec)
-    joined = materials.join([acclimate.Artifact.load(file) for file in files])
-    data = materials.Materials(tmp_path).load_data(spec)
-    source, classes = materials.Materials(tmp_path).open_source(spec, data)
+    files = load.Loader(tmp_path / "artifacts").list_files(spec)
+    joined = load.join([acclimate.Artifact.load(file) for file in files])
+    data = load.Loader(tmp_path).load_data(spec)
+    source, classes = load.Loader(tmp_path).open_source(spec, data)
     options = {**ACCURACY, "shifts": ("saturate",), "severities": (5,)}
     whole = acclimate.prepare(
         models.tiny(),

@@ -17,10 +17,11 @@ import torch
 from PIL import Image
 
 import acclimate
+from acclimate.bench.predictions import PredictionFile, PredictionSummary, predict_folder
+from acclimate.bench.run_folder import RunFolder
 from acclimate.methods.method import Method
 from acclimate.storage import read_file
 from acclimate.streams.folder import FolderStream
-from acclimate.streams.predictions import PredictionFile, PredictionSummary, predict_folder
 from tests.cli_models import CLASSES, tiny_cnn
 from tests.codes import raises
 
@@ -126,11 +127,16 @@ def crash_before_rows(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
 
 
 def crash_after_state(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Before the checkpoint that would name the state is complete."""
     _crash(monkeypatch, Method, "save", at, before=False)
 
 
+def crash_after_checkpoint(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    _crash(monkeypatch, RunFolder, "checkpoint", at, before=False)
+
+
 def crash_within_rows(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """Write a part of the rows: it ends inside the last field, which then reads as a number."""
+    """Write a part of the rows."""
     real = PredictionFile.append
     calls = []
 
@@ -138,9 +144,9 @@ def crash_within_rows(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
         calls.append(0)
         real(self, rows)
         if len(calls) == at:
-            self.close()
-            whole = self.part.read_bytes()
-            self.part.write_bytes(whole[: -1 - len(whole) // 40])
+            path = self.part / "records.jsonl"
+            whole = path.read_bytes()
+            path.write_bytes(whole[: -1 - len(whole) // 40])
             raise Crash
 
     monkeypatch.setattr(PredictionFile, "append", torn)
@@ -165,7 +171,14 @@ def _crash(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, at: int, bef
 @pytest.mark.parametrize("at", range(1, N_BATCHES + 1))
 @pytest.mark.parametrize(
     "crash",
-    [crash_in_forward, crash_before_rows, crash_within_rows, crash_after_rows, crash_after_state],
+    [
+        crash_in_forward,
+        crash_before_rows,
+        crash_within_rows,
+        crash_after_rows,
+        crash_after_state,
+        crash_after_checkpoint,
+    ],
 )
 def test_a_resumed_call_gives_what_an_uncut_one_gives(
     photos: Path,
@@ -187,7 +200,7 @@ def test_a_resumed_call_gives_what_an_uncut_one_gives(
     assert card == expected_card
     assert tensors.keys() == expected_tensors.keys()
     assert all(torch.equal(tensor, expected_tensors[name]) for name, tensor in tensors.items())
-    lost = crash is not crash_after_state
+    lost = crash is not crash_after_checkpoint
     assert summary.n_resumed == (at - 1 if lost else at)
     assert (summary.n_images, summary.n_batches, adapted.counts.updates) == (23, 5, 5)
     assert len(stream.unreadable) == 5
@@ -253,12 +266,12 @@ def test_an_interrupted_call_is_not_overwritten_by_mistake(
     photos: Path, uncut: Path, interrupted: Path
 ) -> None:
     part = Path(f"{interrupted}.part")
-    before = part.read_bytes()
+    before = (part / "records.jsonl").read_bytes()
     with raises("unfinished_run", path=part):
         PredictionFile(interrupted)
     with raises("conflicting_options", options=("resume", "force")):
         PredictionFile(interrupted, resume=True, force=True)
-    assert part.read_bytes() == before
+    assert (part / "records.jsonl").read_bytes() == before
     summary, _, _ = predict(photos, interrupted, force=True)
     assert summary.n_resumed == 0
     assert interrupted.read_bytes() == (uncut / "out.csv").read_bytes()
@@ -277,7 +290,7 @@ def test_other_images_or_options_are_not_mixed_in(own_photos: Path, interrupted:
     with raises("other_settings", differences={"batch_size": (5, 6)}):
         predict_folder(adapted, FolderStream(own_photos, batch_size=6), file)
     other = acclimate.adapt(tiny_cnn(), "tent", lr=0.001)
-    differences = {"config": (adapted.config.to_dict(), other.config.to_dict())}
+    differences = {"config.lr": (0.05, 0.001)}
     with raises("other_settings", differences=differences):
         predict_folder(other, FolderStream(own_photos, batch_size=5), file)
     next(own_photos.rglob("*.png")).rename(own_photos / "renamed.png")
@@ -304,23 +317,31 @@ def test_another_seed_and_images_replaced_under_their_names_are_noticed(
     assert predict(own_photos, interrupted, resume=True)[0].n_resumed == 2
 
 
-def test_a_call_that_an_earlier_version_began_goes_on(photos: Path, interrupted: Path) -> None:
-    card = Path(f"{interrupted}.part.json")
-    saved = json.loads(card.read_text())
-    for name in ("squash", "file_sizes_sha256", "seed"):
-        del saved[name]
-    card.write_text(json.dumps(saved))
-    summary, _, _ = predict(photos, interrupted, resume=True)
-    assert summary.n_resumed == 2
+def test_two_processes_do_not_write_to_one_output(photos: Path, interrupted: Path) -> None:
+    part = Path(f"{interrupted}.part")
+    with RunFolder(part).lock(), raises("in_use", path=part):
+        predict(photos, interrupted, resume=True)
+    assert predict(photos, interrupted, resume=True)[0].n_resumed == 2
+
+
+def test_a_resumed_call_computes_with_the_threads_it_began_with(
+    photos: Path, interrupted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = json.loads((Path(f"{interrupted}.part") / "begun.json").read_text())
+    used: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    predict(photos, interrupted, resume=True)
+    assert used == [begun["n_threads"], 7]
 
 
 def test_altered_files_are_noticed(photos: Path, interrupted: Path) -> None:
     part = Path(f"{interrupted}.part")
-    rows = part.read_bytes().splitlines(keepends=True)
-    part.write_bytes(b"".join(rows[:4]))
-    with raises("altered_file", path=part):
+    rows = part / "records.jsonl"
+    rows.write_bytes(rows.read_bytes()[:-40])
+    with raises("altered_file", path=rows):
         predict(photos, interrupted, resume=True)
-    card = Path(f"{interrupted}.part.json")
+    card = part / "begun.json"
     card.write_text("{")
     with raises("unreadable_file", path=card):
         predict(photos, interrupted, resume=True)

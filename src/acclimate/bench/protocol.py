@@ -1,17 +1,17 @@
-"""How a comparison is run: the scenario with its options, as units that can be run alone."""
+"""How a stream is run: the scenario with its options, as units that can be run alone."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from types import UnionType
 from typing import Any
 
-from acclimate.comparison.run import Unit
 from acclimate.errors import BadInput, did_you_mean
 from acclimate.streams import (
+    Batch,
     Domain,
     Stream,
     alternating,
@@ -78,6 +78,21 @@ _COUNTS = ("times", "n_batches", "n_classes", "frames", "n_scenes", "period", "n
 _WHOLE = ("batch_size", "epochs", "window", *_COUNTS)
 # Those that every protocol states, so that the names of earlier jobs stay what they were.
 _ALWAYS = ("times", "delta", "ratio")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A part of a stream that starts with a reset: it can be run, or run again, alone.
+
+    Attributes:
+        name: Unique among the units of a job.
+        batches: In order; can be iterated repeatedly.
+        n_batches: How many there are.
+    """
+
+    name: str
+    batches: Iterable[Batch]
+    n_batches: int
 
 
 @dataclass(frozen=True, kw_only=True)

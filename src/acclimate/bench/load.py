@@ -1,0 +1,539 @@
+"""From the plain data of a job to its model, data and artifact, loaded or made once and checked."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from torch import Tensor, nn
+
+from acclimate.adaptation import adapt
+from acclimate.artifact import Artifact
+from acclimate.bench.job import GUARDED, JobSpec, Wrapping
+from acclimate.bench.protocol import Protocol, Unit
+from acclimate.bench.provenance import Timings, describe_settings
+from acclimate.data.loading import Preparation, load_data
+from acclimate.data.request import Data
+from acclimate.errors import (
+    AcclimateWarning,
+    ArtifactMissing,
+    BadInput,
+    UnsuitableModel,
+)
+from acclimate.forward import get_logits
+from acclimate.functional.pixels import IGNORE_LABEL
+from acclimate.introspect import suits_channels_last, try_forward
+from acclimate.methods import get_method
+from acclimate.methods.config import Config
+from acclimate.methods.method import Method
+from acclimate.parts.contrastive_head import HOW_TO_TRAIN
+from acclimate.preparation import prepare
+from acclimate.progress import Progress
+from acclimate.snapshot import fingerprint
+from acclimate.storage import digest
+from acclimate.streams import Batch, Domain
+from acclimate.zoo.named import find_classes, get_device, load_named
+
+#: Inputs and class numbers, in batches, as often as needed.
+Labelled = Iterable[tuple[Tensor, Tensor]]
+
+WAITING = "waiting for an artifact that another process makes"
+
+#: Seconds between two looks at whether another process has made an artifact.
+_LOOK_EVERY = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A job with everything it needs.
+
+    Attributes:
+        spec: What was asked for.
+        model: The source model, which must not be changed.
+        weights_sha256: Of the model.
+        data: What it is measured on.
+        wrapping: How the model is wrapped.
+        files: That the artifact is kept in.
+    """
+
+    spec: JobSpec
+    model: nn.Module
+    weights_sha256: str
+    data: Data
+    wrapping: Wrapping
+    files: tuple[Path, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The method with its terms."""
+        return self.spec.label
+
+    @property
+    def protocol(self) -> Protocol:
+        """How the stream is run."""
+        return self.spec.get_protocol()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters(), torch.empty(0)).device
+
+    @property
+    def clean(self) -> Domain | None:
+        """The clean images, if the protocol needs them and they are known."""
+        if not self.protocol.needs_clean or self.data.clean is None:
+            return None
+        return self.data.clean()
+
+    @property
+    def artifact_id(self) -> str | None:
+        """What identifies the artifact: its digest, or before it is prepared, its key."""
+        artifact = self.wrapping.artifact
+        return self.spec.artifact_key if artifact is None else digest(artifact.tensors)
+
+    def units(self) -> tuple[Unit, ...]:
+        """Return the stream in parts that start with a reset."""
+        return self.protocol.units(self.data.groups, self.clean, self.spec.seed)
+
+    def describe_method(self) -> dict[str, Any]:
+        """Return all options of the method and its terms."""
+        terms = {term.name: term.to_dict() for term in self.spec.get_terms()}
+        return {**self.spec.get_config().to_dict(), **terms}
+
+    def settings(self) -> dict[str, Any]:
+        """Return everything that changes the numbers, as JSON types."""
+        return describe_settings([self])
+
+    def wrap(self) -> Method:
+        """Return a copy of the model, wrapped by the method."""
+        how, spec = self.wrapping, self.spec
+        own = copy.deepcopy(self.model)
+        if how.channels_last:
+            own = own.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return adapt(
+            own,
+            spec.method,
+            how.artifact,
+            config=spec.get_config(),
+            terms=spec.get_terms(),
+            info=how.info,
+            seed=spec.seed,
+            speed=how.speed,
+            guard=how.guard,
+        )
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """How images must be given to the model: jobs of one form can share them."""
+        like = next(self.model.parameters(), torch.empty(0))
+        normal = self.wrapping.info.normalization
+        return like.dtype, like.device, None if normal is None else str(normal.to_dict())
+
+    def feed(self, batch: Batch) -> Batch:
+        """Return a batch as the model takes it: normalised, in its precision, on its device."""
+        dtype, device, _ = self.form
+        normal = self.wrapping.info.normalization
+        x = batch.x if normal is None else normal.normalize(batch.x)
+        return replace(batch, x=x.to(device=device, dtype=dtype))
+
+
+class Loader:
+    """Loads what jobs need, and keeps the last of each: jobs that share it follow each other.
+
+    Args:
+        artifacts: Folder of prepared artifacts, which several processes may share.
+        device: Where models are put: `auto`, `cpu`, `cuda` or `mps`.
+        progress: Called with the stage, the count done and the count to do; what it raises ends
+            the work.
+        root: Folder of all data; see `acclimate.data.data_root`.
+    """
+
+    def __init__(
+        self,
+        artifacts: str | Path,
+        device: str = "auto",
+        progress: Progress | None = None,
+        root: str | Path | None = None,
+    ) -> None:
+        self.artifacts = Path(artifacts)
+        self.device = get_device(device)
+        self.progress, self.root = progress, root
+        self._kept: dict[str, tuple[Any, Any]] = {}
+
+    def load(self, spec: JobSpec, timings: Timings | None = None) -> Job:
+        """Return a job with everything it needs, after checking it.
+
+        Args:
+            spec: The job.
+            timings: Is told how long its parts took.
+        """
+        timings = timings if timings is not None else Timings()
+        job = self.open(spec)
+        timings.note("loading")
+        job = self.complete(job)
+        timings.note("artifact")
+        return job
+
+    def complete(self, job: Job) -> Job:
+        """Return an opened job with its artifact, which is prepared now if need be."""
+        artifact = self.get_artifact(job.spec, job.model, job.data)
+        if artifact is None:
+            return job
+        wrapping = replace(job.wrapping, artifact=artifact)
+        files = tuple(self.list_files(job.spec))
+        return check_job(replace(job, wrapping=wrapping, files=files))
+
+    def open(self, spec: JobSpec) -> Job:
+        """Return a job that can be run, but for an artifact that must be prepared for it.
+
+        Raises:
+            AcclimateError: It cannot be run; nothing was written.
+        """
+        data = self.load_data(spec)
+        for option, is_unused, what in (
+            ("size", spec.size is not None and not data.is_folder, "folders of images"),
+            ("ignore_label", spec.ignore_label != IGNORE_LABEL and not data.palette, "masks"),
+        ):
+            if is_unused:
+                raise BadInput(
+                    "not_applicable",
+                    f"The option {option} applies only to {what}, which {data.name} does not have. "
+                    "Remove it.",
+                    option=option,
+                )
+        if spec.get_needs() and spec.prepare.artifact is None:
+            self.check_source(spec, data)
+        model = self.load_model(spec, len(data.classes))
+        wrapping = spec.get_wrapping()
+        if spec.prepare.artifact is not None:
+            artifact = self.get_artifact(spec, model, data)
+            if artifact is not None:
+                artifact.check(model)
+            wrapping = replace(wrapping, artifact=artifact)
+        key = self._kept["model"][0]
+        sha256 = self._once("fingerprint", key, lambda: fingerprint(model)["weights_sha256"])
+        job = Job(spec=spec, model=model, weights_sha256=sha256, data=data, wrapping=wrapping)
+        return check_job(job)
+
+    def load_data(self, spec: JobSpec) -> Data:
+        """Return the data of a job."""
+        found: Data = self._once("data", spec.data_key, lambda: self.read_data(spec))
+        return found
+
+    def read_data(self, spec: JobSpec) -> Data:
+        """Return the data of a job as it is on disk."""
+        asked = replace(spec.get_request(), progress=self.progress, root=self.root)
+        return load_data(spec.data, asked)
+
+    def load_model(self, spec: JobSpec, n_classes: int) -> nn.Module:
+        """Return the model of a job, which must not be changed: other jobs get it, too."""
+
+        def load() -> nn.Module:
+            if isinstance(spec.model, nn.Module):
+                return spec.model  # where the caller has put it
+            spec.check_portable()
+            return load_named(spec.model, spec.weights, n_classes).to(self.device)
+
+        key = (spec.model, spec.weights, n_classes)
+        found: nn.Module = self._once("model", key, load)
+        return found
+
+    def get_artifact(self, spec: JobSpec, model: nn.Module, data: Data) -> Artifact | None:
+        """Return the artifact of a job: from its file, or made now; None if none is needed.
+
+        The first process that needs it makes it, the others wait. If that one dies, the next one
+        takes over.
+        """
+        if spec.prepare.artifact is not None:
+            path = spec.prepare.artifact
+            found: Artifact = self._once("artifact", path, lambda: Artifact.load(path))
+            return found
+        key = spec.artifact_key
+        if key is None:
+            return None
+
+        def load() -> Artifact:
+            pieces = spec.get_pieces()
+            return join([self._load_or_make(own, spec, model, data, pieces[own]) for own in pieces])
+
+        made: Artifact = self._once("artifact", key, load)
+        return made
+
+    def list_files(self, spec: JobSpec) -> list[Path]:
+        """Return the files that the artifact of a job is kept in."""
+        if spec.prepare.artifact is not None:
+            return [Path(spec.prepare.artifact)]
+        return [self.artifacts / f"{key}.acclimate" for key in spec.get_pieces()]
+
+    def check_source(self, spec: JobSpec, data: Data) -> None:
+        """Refuse a job whose artifact cannot be prepared.
+
+        Raises:
+            ArtifactMissing: No source images are known.
+            BadInput: They cannot be used.
+        """
+        self._plan_preparation(spec, data)
+
+    def open_source(self, spec: JobSpec, data: Data) -> tuple[Labelled, Sequence[str]]:
+        """Return the labelled batches that an artifact is prepared from, and their classes."""
+        return self._plan_preparation(spec, data).open(spec.get_wrapping().info.normalization)
+
+    def _plan_preparation(self, spec: JobSpec, data: Data) -> Preparation:
+        how = spec.prepare
+        source = how.source or (data.source if how.domains is None else spec.data)
+        if source is None:
+            needy = spec.method if set(spec.get_needs()) != {GUARDED} else "the guard"
+            raise ArtifactMissing(
+                "artifact_needed",
+                f"{needy} needs an artifact, but {data.name} does not define the training images "
+                "to prepare it from. Pass them: --source-data DIR, or in a suite: prepare = "
+                '{ source = "cifar10" } or a folder; for data with several domains, the domains '
+                'that the model was trained on: prepare = { domains = { names = ["photo"], part = '
+                '"train" } }. Or pass what acclimate prepare wrote: --artifact FILE.',
+                methods=() if needy == "the guard" else (spec.method,),
+            )
+        return Preparation(
+            source=source,
+            n=how.images,
+            size=spec.get_size(),
+            classes=data.classes,
+            root=self.root,
+            seed=_seed(spec),
+            domains=how.domains,
+            ignore_label=spec.ignore_label,
+        )
+
+    def _once(self, what: str, key: Any, make: Callable[[], Any]) -> Any:
+        known, value = self._kept.get(what, (None, None))
+        if known != key:
+            self._kept.pop(what, None)  # the memory may be needed
+            value = make()
+            self._kept[what] = key, value
+        return value
+
+    def _load_or_make(
+        self, key: str, spec: JobSpec, model: nn.Module, data: Data, parts: Sequence[str]
+    ) -> Artifact:
+        path = self.artifacts / f"{key}.acclimate"
+        if path.is_file():
+            return Artifact.load(path)
+        with claim(path, lambda: self._report(WAITING)):
+            if not path.is_file():
+                self._report("preparing an artifact")
+                self._prepare(spec, model, data, parts).save(path)
+            return Artifact.load(path)
+
+    def _prepare(
+        self, spec: JobSpec, model: nn.Module, data: Data, parts: Sequence[str]
+    ) -> Artifact:
+        how = spec.prepare
+        batches, classes = self.open_source(spec, data)
+        options = how.options()
+        pace: Any = how.speed
+        return prepare(
+            model,
+            batches,
+            parts=[options.get(name, name) for name in parts],
+            info=spec.get_wrapping().info,
+            classes=classes,
+            seed=_seed(spec),
+            speed=pace,
+            progress=self.progress or False,
+        )
+
+    def _report(self, stage: str) -> None:
+        if self.progress is not None:
+            self.progress(stage, 0, None)
+
+
+def join(pieces: Sequence[Artifact]) -> Artifact:
+    """Return one artifact with the parts of several that were prepared for one model."""
+    tensors = {name: tensor for piece in pieces for name, tensor in piece.tensors.items()}
+    parts = {name: card for piece in pieces for name, card in piece.parts.items()}
+    return Artifact(tensors, {**pieces[0].card, "parts": parts})
+
+
+@contextmanager
+def claim(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Keep other processes from making an artifact; waits as long as another one does.
+
+    Args:
+        path: Of the artifact, which may exist when the waiting is over.
+        on_wait: Called again and again while waiting; what it raises ends that.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(
+            "not_writable",
+            f"Cannot create {path.parent} ({error.strerror}). Pass another folder with --out or "
+            "--artifacts.",
+            path=path.parent,
+        ) from error
+    lock = FileLock(path.with_suffix(".lock"))
+    while not lock.is_locked:
+        try:
+            lock.acquire(timeout=_LOOK_EVERY)
+        except Timeout:
+            on_wait()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def check_job(job: Job) -> Job:
+    """Refuse what cannot be run; return the job, with the memory format that fits the model.
+
+    Raises:
+        BadInput: The model cannot take the images, has another number of logits than the data has
+            classes, or the artifact was prepared with other class names, or the weights were
+            trained with the same ones in another order; or there are no clean images, and the
+            protocol needs them.
+        UnsuitableModel: The method cannot adapt this model, or not with this artifact.
+    """
+    spec, data = job.spec, job.data
+    if job.protocol.needs_clean and data.clean is None:
+        raise BadInput(
+            "no_clean_images",
+            f'The data set "{data.name}" has no clean images. {job.protocol.without_clean}',
+            name=data.name,
+        )
+    how, classes = job.wrapping, list(data.classes)
+    at = how.info.logits_at
+    if how.artifact is not None:
+        at = how.artifact.info.logits_at if at is None else at
+        known = how.artifact.classes
+        if known is not None and known != classes:
+            raise BadInput(
+                "class_mismatch",
+                f"The artifact was prepared with the classes {_shorten(known)}, but "
+                f"{data.name} has {_shorten(classes)}. Use data with the same classes in the "
+                "same order.",
+                found=tuple(classes),
+                expected=tuple(known),
+            )
+    x, _ = data.domains[0].take(torch.arange(min(2, len(data.domains[0]))))
+    x = x if how.info.normalization is None else how.info.normalization.normalize(x)
+    x = x.to(next(job.model.parameters(), x))
+    logits = get_logits(try_forward(job.model, x), at)
+    n_logits = logits.shape[1]
+    if n_logits != len(classes):
+        raise BadInput(
+            "count_mismatch",
+            f"Expected data with {n_logits} classes, the number of logits of the model, found "
+            f"{len(classes)} in {data.name}: {_shorten(classes)}. Use data with the classes "
+            "of the model, or pass all class names in the order of the logits with --classes "
+            "(classes = in a suite).",
+            expected=n_logits,
+            found=len(classes),
+        )
+    if spec.weights is not None:
+        _compare_classes(find_classes(spec.weights), data)
+    configs = {spec.method: spec.get_config()}
+    unsuitable = find_unsuitable(
+        job.model,
+        configs,
+        how.artifact,
+        has_head=spec.prepare.contrast_head is not None,
+        predicts_pixels=logits.dim() == 4,
+    )
+    if unsuitable:
+        raise refuse_methods(unsuitable)
+    fits = x.device.type == "cpu" and suits_channels_last(job.model, x)
+    return replace(job, wrapping=replace(how, channels_last=how.channels_last and fits))
+
+
+def refuse_methods(reasons: Mapping[str, str]) -> UnsuitableModel:
+    """Return the error that names all methods that cannot adapt a model, with their reasons."""
+    lines = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
+    return UnsuitableModel(
+        "method_refused",
+        f"{', '.join(reasons)} cannot adapt this model.{lines}\nRemove these methods, or provide "
+        "what they need.",
+        methods=tuple(reasons),
+        reasons=dict(reasons),
+    )
+
+
+def find_unsuitable(
+    model: nn.Module,
+    configs: Mapping[str, Config],
+    artifact: Artifact | None = None,
+    has_head: bool = False,
+    predicts_pixels: bool = False,
+) -> dict[str, str]:
+    """Return the methods that cannot adapt the model, each with the reason.
+
+    Args:
+        model: A trained classifier.
+        configs: The options of each method.
+        artifact: What is known of the source; None if it is prepared later, which gives all parts.
+        has_head: Whether the projection head of a jointly trained model is available for that.
+        predicts_pixels: Whether the model predicts every pixel.
+    """
+    found = {}
+    for name, config in configs.items():
+        if predicts_pixels and not get_method(name).card.dense:
+            found[name] = "it supports only predictions of whole images, and this model predicts "
+            found[name] += "every pixel"
+            continue
+        reasons = [str(problem) for problem in get_method(name).check(model, config)]
+        reasons += _find_lack(name, artifact, has_head)
+        if reasons:
+            found[name] = "; ".join(reasons)
+    return found
+
+
+def _find_lack(name: str, artifact: Artifact | None, has_head: bool) -> list[str]:
+    """Return what the method needs and the artifact does not contain, or would not."""
+    kind = get_method(name)
+    if artifact is not None:
+        missing = [part for part in kind.needed_parts() if part not in artifact.parts]
+        if missing:
+            return [
+                f"it needs {', '.join(missing)}, which the artifact does not contain. Prepare one "
+                f"with access to the source data: acclimate prepare SOURCE_DIR --method {name} …"
+            ]
+        if "contrast" in artifact.parts:
+            has_head = artifact.parts["contrast"]["head"] is not None
+    if getattr(kind, "needs_contrast_head", False) and not has_head:
+        return [f"it needs an artifact with a projection head. {HOW_TO_TRAIN}"]
+    return []
+
+
+def _compare_classes(trained: Sequence[str] | None, data: Data) -> None:
+    """Refuse data whose classes are numbered otherwise; warn of names that the model never saw."""
+    if trained is None or tuple(trained) == data.classes:
+        return
+    both = (
+        f"The weights were trained with the classes {', '.join(trained)}; {data.name} has "
+        f"{', '.join(data.classes)}."
+    )
+    places = {name: place for place, name in enumerate(trained)}
+    if any(places.get(name, place) != place for place, name in enumerate(data.classes)):
+        raise BadInput(
+            "class_mismatch",
+            f"{both} Some classes have a different position, so their errors would be counted "
+            "incorrectly. Use data with the same classes in the same order, or pass the class "
+            "names in the order of the logits with --classes (classes = in a suite).",
+            found=data.classes,
+            expected=tuple(trained),
+        )
+    message = f"{both} They are matched by position."
+    warnings.warn(AcclimateWarning("classes_by_position", message), stacklevel=3)
+
+
+def _shorten(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+
+
+def _seed(spec: JobSpec) -> int:
+    return spec.seed if spec.prepare.seed is None else spec.prepare.seed

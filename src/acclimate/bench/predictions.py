@@ -1,0 +1,655 @@
+"""Predict a folder of images while adapting to it; the result survives a crash.
+
+While it runs, `<out>.part` is a `RunFolder`: the rows so far, and the state of the method after
+them. At the end its rows become the output, and it is removed.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import hashlib
+import importlib.util
+import io
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from acclimate.bench.execute import use_threads
+from acclimate.bench.run_folder import (
+    CHECKPOINT,
+    N_THREADS,
+    RECORDS,
+    Checkpoint,
+    Resume,
+    RunFolder,
+)
+from acclimate.errors import BadInput, CorruptFile, MissingExtra
+from acclimate.forward import get_logits
+from acclimate.functional.entropy import entropy, log_probs
+from acclimate.functional.pixels import resize_maps, resize_masks, to_rows
+from acclimate.introspect import try_forward
+from acclimate.methods.method import Method
+from acclimate.metrics import BatchMetrics, MetricsWriter
+from acclimate.progress import Progress
+from acclimate.storage import write_atomically
+from acclimate.streams.folder import FolderStream
+from acclimate.streams.images import read_size
+
+COLUMNS = ("path", "label", "probability", "entropy", "batch")
+
+#: The number of classes that the 8 bits of a mask can represent.
+MOST_CLASSES = 256
+
+#: File names may be invalid text; this preserves their bytes.
+_CODEC: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape"}
+# All images are one unit of the run.
+_UNIT = "images"
+
+Rows = list[list[str]]
+
+
+class PredictionFile:
+    """A table of predictions, one row per image, as CSV or Parquet.
+
+    Args:
+        out: Path of the output, `.csv` or `.parquet`.
+        resume: Resume an interrupted run; starts a new one if there is none.
+        force: Overwrite an existing output, and discard an interrupted run.
+        state: Where the state of the method is kept at the end, if at all.
+
+    Raises:
+        BadInput: The output exists, is incomplete, or has another suffix.
+        MissingExtra: Parquet needs pyarrow, which is not installed.
+    """
+
+    #: Whether the output is one mask per image instead of one row.
+    holds_masks = False
+
+    def __init__(
+        self,
+        out: str | Path,
+        *,
+        resume: bool = False,
+        force: bool = False,
+        state: str | Path | None = None,
+    ) -> None:
+        # The folder beside it needs a name, which "." does not have.
+        self.out = Path(out).resolve() if Path(out).name in ("", "..") else Path(out)
+        self.part = self.out.with_name(f"{self.out.name}.part")
+        self.state = None if state is None else Path(state)
+        self._folder = RunFolder(self.part, "Start again with --force (force=True).")
+        self._check_place()
+        own = (self.out, self.part)
+        if self.state is not None:
+            taken = [path for path in own if path.resolve() == self.state.resolve()]
+            if taken:
+                raise BadInput(
+                    "conflicting_options",
+                    f"Predictions and state cannot both be {taken[0]}. Pass another --state.",
+                    options=("out", "state"),
+                )
+        if resume and force:
+            raise BadInput(
+                "conflicting_options",
+                "The options resume, which continues a run, and force, which starts a new one, "
+                "exclude each other. Pass only one of them.",
+                options=("resume", "force"),
+            )
+        self.resumes = resume and self.part.exists()
+        if not (force or self.resumes):
+            self._check_free()
+
+    @contextmanager
+    def open(self, identity: Mapping[str, Any]) -> Iterator[Resume]:
+        """Give what is known of an interrupted run, and keep other processes from the output.
+
+        A run that fails before its first row leaves nothing behind.
+
+        Raises:
+            ArtifactMismatch: The interrupted run had other images or options.
+            BadInput: Another process writes to the output.
+            CorruptFile: Files of the interrupted run were altered.
+        """
+        state = None if self.state is None else str(self.state.resolve())
+        folder, identity = self._folder, {**identity, "state": state}
+        if self.part.is_file() and not self.resumes:
+            self.part.unlink()  # an earlier version wrote a file
+        with folder.lock():
+            if self.resumes:
+                remedy = "Resume with the same ones, or start again with --force (force=True)."
+                folder.check_same(identity, str(self.part), remedy)
+                self._check_complete()
+            else:
+                folder.clear()
+            resume = folder.begin({**identity, N_THREADS: torch.get_num_threads()})
+            yield resume
+
+    def append(self, rows: Rows) -> None:
+        """Write the rows of one batch."""
+        self._folder.append(_UNIT, {"rows": rows})
+
+    def checkpoint(self, n_batches: int, adapted: Method) -> None:
+        """Save the state of the method after the rows so far, which are synced to disk."""
+        self._folder.checkpoint(Checkpoint(_UNIT, n_batches), adapted.save)
+
+    def finish(self, has_names: bool) -> None:
+        """Convert the rows to the output, and remove the temporary files."""
+        rows = [row for line in self._folder.read_lines(RECORDS)[0] for row in line["rows"]]
+        if self.out.suffix == ".parquet":
+            _write_parquet(rows, self.out, has_names)
+        else:
+            write_atomically(self.out, _to_csv([list(COLUMNS), *rows]).encode(**_CODEC))
+
+    def remove_part(self) -> None:
+        """Remove the temporary files."""
+        self._folder.remove()
+
+    def _check_complete(self) -> None:
+        """Refuse an interrupted run whose rows are not all there."""
+        found = self._folder.read(CHECKPOINT)
+        path = self.part / RECORDS
+        n_bytes = path.stat().st_size if path.is_file() else 0
+        if found is not None and found["bytes"] > n_bytes:
+            raise CorruptFile(
+                "altered_file",
+                f"{path} has {n_bytes} bytes, but a checkpoint was written after "
+                f"{found['bytes']}. It was altered. Start again with --force (force=True).",
+                path=path,
+            )
+
+    def _check_place(self) -> None:
+        if self.out.suffix not in (".csv", ".parquet"):
+            raise BadInput(
+                "wrong_suffix",
+                f"Expected an output that ends in .csv or .parquet, found {self.out}. For a model "
+                "that predicts every pixel, pass a folder.",
+                path=self.out,
+            )
+        if self.out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+            raise MissingExtra(
+                "missing_extra",
+                "Writing Parquet needs pyarrow, which is not installed. "
+                "Run pip install 'acclimate[parquet]', or write a .csv file.",
+                package="pyarrow",
+            )
+        self._check_writable()
+
+    def _check_writable(self) -> None:
+        for path in (self.out, self.state):
+            if path is None:
+                continue
+            if not path.parent.is_dir():
+                raise BadInput(
+                    "not_found",
+                    f"Cannot write {path}: the folder {path.parent} does not exist. Create it.",
+                    path=path.parent,
+                )
+            if not os.access(path.parent, os.W_OK):
+                raise BadInput(
+                    "not_writable",
+                    f"Cannot write {path}: the folder is read-only. Pass another path.",
+                    path=path,
+                )
+
+    def _check_free(self) -> None:
+        """Refuse to overwrite anything."""
+        if self.part.exists():
+            raise BadInput(
+                "unfinished_run",
+                f"{self.part} exists: an earlier run did not finish. Resume it with --resume "
+                "(resume=True), or start again with --force (force=True).",
+                path=self.part,
+            )
+        for path in (self.out, self.state):
+            if path is not None and self._is_taken(path):
+                raise BadInput(
+                    "already_exists",
+                    f"{path} already exists. Overwrite it with --force (force=True).",
+                    path=path,
+                )
+
+    def _is_taken(self, path: Path) -> bool:
+        return path.exists()
+
+
+class PredictionFolder(PredictionFile):
+    """A folder of predicted masks, one PNG file per image, with the image's name and size.
+
+    A mask has 8 bits per pixel, the class number. It is written before its row, so that every row
+    has one.
+
+    Args:
+        out: Path of the folder, which is created.
+        resume: Resume an interrupted run; starts a new one if there is none.
+        force: Overwrite existing masks, and discard an interrupted run.
+        state: Where the state of the method is kept at the end, if at all.
+
+    Raises:
+        BadInput: The folder is not empty, is incomplete, or is not a folder.
+    """
+
+    holds_masks = True
+
+    def check_images(self, root: Path, names: Sequence[str]) -> None:
+        """Refuse images that the masks would overwrite, or that would share a mask.
+
+        Args:
+            root: The folder of the images.
+            names: Their paths in it.
+
+        Raises:
+            BadInput: There are such images.
+        """
+        _check_apart(root, self.out)
+        taken: dict[str, str] = {}
+        for name in names:
+            other = taken.setdefault(mask_name(name), name)
+            if other != name:
+                raise BadInput(
+                    "duplicate",
+                    "Expected image names that differ in more than the suffix, but the mask of "
+                    f"both {other} and {name} is {mask_name(name)}. Rename one of them.",
+                    name=mask_name(name),
+                )
+
+    def check_masks(self, names: Sequence[str]) -> None:
+        """Refuse to resume if a mask of a finished image is missing."""
+        for name in names:
+            path = self.out / mask_name(name)
+            if not path.is_file():
+                raise CorruptFile(
+                    "file_missing",
+                    f"{path} was written by the interrupted run, but is missing now. Start again "
+                    "with --force (force=True).",
+                    path=path,
+                )
+
+    def write_masks(self, masks: Mapping[str, Tensor]) -> None:
+        """Write the masks of one batch, each atomically, before their rows.
+
+        Args:
+            masks: Class numbers (height, width) by image name.
+        """
+        for name, mask in masks.items():
+            path = self.out / mask_name(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            buffer = io.BytesIO()
+            Image.fromarray(mask.cpu().numpy().astype(np.uint8)).save(buffer, "PNG")
+            write_atomically(path, buffer.getvalue())
+
+    def finish(self, has_names: bool) -> None:
+        """Do nothing: all masks are written."""
+
+    def _check_place(self) -> None:
+        if self.out.exists() and not self.out.is_dir():
+            raise BadInput(
+                "not_a_folder",
+                f"Expected a folder for masks, but {self.out} is a file. Pass another path.",
+                path=self.out,
+            )
+        self._check_writable()
+
+    def _check_free(self) -> None:
+        if not self.part.exists() and self._is_taken(self.out):
+            raise BadInput(
+                "already_exists",
+                f"{self.out} already exists and is not empty. Overwrite the masks in it with "
+                "--force (force=True), or pass another folder. For a model that predicts whole "
+                "images, pass a file that ends in .csv or .parquet.",
+                path=self.out,
+            )
+        super()._check_free()
+
+    def _is_taken(self, path: Path) -> bool:
+        if path == self.out:
+            return path.is_dir() and any(path.iterdir())
+        return path.exists()
+
+
+def open_predictions(
+    out: str | Path,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    state: str | Path | None = None,
+    images: str | Path | None = None,
+) -> PredictionFile:
+    """Return an output: masks if `out` is a folder or has no suffix, otherwise a table.
+
+    Args:
+        out: Path of the output; see `PredictionFile` and `PredictionFolder`, also for the others.
+        resume: Resume an interrupted run.
+        force: Overwrite an existing output.
+        state: Where the state of the method is kept at the end.
+        images: The folder of the images, which must not contain the masks; None if it is not known
+            yet.
+
+    Raises:
+        BadInput: The output cannot be written.
+    """
+    out = Path(out)
+    kind = PredictionFolder if out.is_dir() or not out.suffix else PredictionFile
+    if images is not None and kind is PredictionFolder:
+        _check_apart(Path(images), out)
+    return kind(out, resume=resume, force=force, state=state)
+
+
+@dataclass(frozen=True)
+class PredictionSummary:
+    """Counts of the predictions of a folder.
+
+    Attributes:
+        n_images: Number of rows or masks in the output.
+        n_batches: Number of batches in the output.
+        n_resumed: Number of batches from an earlier, interrupted run.
+        images_per_second: Throughput of this run.
+        labels: Number of images by predicted label, most frequent first; if every pixel is
+            predicted, by the most frequent label of the pixels.
+    """
+
+    n_images: int
+    n_batches: int
+    n_resumed: int
+    images_per_second: float
+    labels: dict[str, int]
+
+
+def predict_folder(
+    adapted: Method,
+    stream: FolderStream,
+    file: PredictionFile,
+    *,
+    classes: Sequence[str] | None = None,
+    save_every: int = 1,
+    progress: Progress | None = None,
+    metrics: MetricsWriter | None = None,
+) -> PredictionSummary:
+    """Predict all images of a folder while adapting, and write one row or mask per image.
+
+    Args:
+        adapted: The result of `acclimate.adapt`.
+        stream: The images.
+        file: The output: a `PredictionFile`, or a `PredictionFolder` for a model that predicts
+            every pixel.
+        classes: Class names in the order of the logits; numbers are written if None.
+        save_every: Number of batches between two saved states; a crash loses at most that many.
+        progress: Called with "predict", the number of images done and the total.
+        metrics: Writes the metrics of every batch.
+
+    Raises:
+        BadInput: The output or the names do not fit the model or the images. Nothing was learned.
+    """
+    if save_every < 1:
+        raise BadInput(
+            "out_of_range",
+            f"Expected save_every to be at least 1, found {save_every}.",
+            option="save_every",
+            found=save_every,
+        )
+    if isinstance(file, PredictionFolder):
+        if stream.crops:
+            raise BadInput(
+                "missing_option",
+                "Expected images that are not cropped, because every pixel gets a class, found a "
+                "stream that crops. Pass FolderStream(..., squash=True).",
+                option="squash",
+            )
+        file.check_images(stream.root, [_name(stream, path) for path in stream.paths])
+    like = next(adapted.model.parameters(), torch.empty(0))  # device and precision
+    identity = _describe(adapted, stream, classes)
+    has_rows = file.resumes
+    try:
+        with file.open(identity) as resume, use_threads(resume.n_threads):
+            rows = [row for line in resume.records for row in line["rows"]]
+            labels = Counter(row[1] for row in rows)
+            batches = {row[-1] for row in rows}
+            n_resumed, done = len(batches), {row[0] for row in rows}
+            start = 0 if resume.checkpoint is None else resume.checkpoint.n_batches
+            if isinstance(file, PredictionFolder):
+                file.check_masks(list(done))
+            if resume.state is not None:
+                adapted.load(resume.state)
+            before = stream.paths[: start * stream.batch_size]
+            stream.mark_unreadable([path for path in before if _name(stream, path) not in done])
+            if metrics is not None:
+                metrics.begin(start)
+            n_new, began = 0, time.perf_counter()
+            for batch in stream.batches(start):
+                x = batch.x.to(like)
+                if n_new == 0:
+                    _check_fit(adapted, x, file, classes)
+                counts, called = copy.deepcopy(adapted.counts), time.perf_counter()
+                output = adapted(x)
+                latency_ms = 1000 * (time.perf_counter() - called)
+                at = None if isinstance(output, Tensor) else adapted.logits_at
+                logits = get_logits(output, at)
+                names = [_name(stream, path) for path in batch.paths]
+                if isinstance(file, PredictionFolder):
+                    maps = resize_maps(logits.detach(), x.shape[2:])
+                    masks = map(_fit_to_image, maps.argmax(dim=1), batch.paths)
+                    file.write_masks(dict(zip(names, masks, strict=True)))
+                    new = _rows(names, batch.number, *_sum_up(maps), classes)
+                else:
+                    p, numbers = log_probs(logits).exp().max(dim=1)
+                    new = _rows(names, batch.number, numbers, p, entropy(logits), classes)
+                file.append(new)
+                has_rows = True
+                if metrics is not None:
+                    measured = BatchMetrics.of_call(
+                        adapted, logits, index=batch.number, before=counts, latency_ms=latency_ms
+                    )
+                    metrics.write(measured)
+                if adapted.counts.batches % save_every == 0:
+                    file.checkpoint(batch.number + 1, adapted)
+                labels.update(row[1] for row in new)
+                batches.add(new[0][-1])
+                n_new += len(new)
+                if progress is not None:
+                    last = min((batch.number + 1) * stream.batch_size, len(stream.paths))
+                    progress("predict", last, len(stream.paths))
+            seconds = time.perf_counter() - began
+            if file.state is not None:
+                adapted.save(file.state)
+            file.finish(classes is not None)
+            file.remove_part()
+    except BaseException:
+        if not has_rows:
+            file.remove_part()
+        raise
+    return PredictionSummary(
+        n_images=labels.total(),
+        n_batches=len(batches),
+        n_resumed=n_resumed,
+        images_per_second=n_new / seconds,
+        labels=dict(labels.most_common()),
+    )
+
+
+def mask_name(name: str) -> str:
+    """Return the relative name of the mask of an image.
+
+    >>> mask_name("monday/noon.jpg")
+    'monday/noon.png'
+    """
+    return Path(name).with_suffix(".png").as_posix()
+
+
+def _fit_to_image(mask: Tensor, path: Path) -> Tensor:
+    """Resize a mask (height, width) to the size of its image with nearest neighbours."""
+    size = read_size(path)
+    if size is None:
+        raise BadInput(
+            "unreadable",
+            f"The image {path} was read before, but its size cannot be read now. Do not change the "
+            "images while they are predicted. Continue with --resume (resume=True).",
+            path=path,
+        )
+    return resize_masks(mask[None], size)[0]
+
+
+def _check_apart(root: Path, out: Path) -> None:
+    """Refuse folders of images and masks that contain each other."""
+    images, masks = root.resolve(), out.resolve()
+    if images == masks or images in masks.parents or masks in images.parents:
+        raise BadInput(
+            "inside_input",
+            f"Expected a folder for masks outside of the images in {root}, found {out}. Pass "
+            "another folder. For a model that predicts whole images, pass a file that ends in .csv "
+            "or .parquet.",
+            path=out,
+        )
+
+
+def _describe(
+    adapted: Method, stream: FolderStream, classes: Sequence[str] | None
+) -> dict[str, Any]:
+    """Return what must be the same when the run is resumed."""
+    names = [_name(stream, path) for path in stream.paths]
+    if odd := next((name for name in names if "\r" in name), None):
+        raise BadInput(
+            "malformed",
+            f"Expected file names without line breaks, found {odd!r}. Rename the file.",
+            option="path",
+            found=odd,
+        )
+    text = "\0".join(names).encode(**_CODEC)
+    sizes = ",".join(str(_count_bytes(path)) for path in stream.paths)
+    return {
+        "images": len(names),
+        "listing_sha256": hashlib.sha256(text).hexdigest(),
+        "file_sizes_sha256": hashlib.sha256(sizes.encode()).hexdigest(),
+        "batch_size": stream.batch_size,
+        "size": list(stream.size),
+        "squash": stream.squash,
+        "normalization": stream.normalization and stream.normalization.to_dict(),
+        "classes": None if classes is None else list(classes),
+        "method": adapted.name,
+        "config": adapted.config.to_dict(),
+        "seed": adapted.generator.initial_seed(),
+    }
+
+
+def _count_bytes(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None  # a broken link, reported when its pixels are read
+
+
+def _name(stream: FolderStream, path: Path) -> str:
+    return path.relative_to(stream.root).as_posix()
+
+
+def _check_fit(
+    adapted: Method, x: Tensor, file: PredictionFile, classes: Sequence[str] | None
+) -> None:
+    """Refuse an output or class names that do not fit the model's predictions."""
+    if adapted.artifact is not None:
+        is_dense, n = adapted.artifact.info.is_dense, adapted.artifact.info.known_classes
+    else:
+        logits = get_logits(try_forward(adapted.model, x[:2]), adapted.logits_at)
+        is_dense, n = logits.dim() == 4, logits.shape[1]
+    if is_dense and not file.holds_masks:
+        raise BadInput(
+            "not_a_folder",
+            f"Expected a folder for masks, because this model predicts every pixel, found "
+            f"{file.out}. Pass a name without a suffix: --out DIR, or PredictionFolder(DIR) in "
+            "Python.",
+            path=file.out,
+        )
+    if file.holds_masks and not is_dense:
+        raise BadInput(
+            "not_a_file",
+            "Expected a table that ends in .csv or .parquet, because this model predicts whole "
+            f"images, found the folder {file.out}. Pass another --out, or use PredictionFile in "
+            "Python.",
+            path=file.out,
+        )
+    if is_dense and n > MOST_CLASSES:
+        raise BadInput(
+            "out_of_range",
+            f"Expected at most {MOST_CLASSES} classes, which masks of 8 bits can represent, found "
+            f"{n}. Call the adapted model on batches instead, and take the argmax over classes.",
+            option="classes",
+            found=n,
+        )
+    if classes is not None and len(classes) != n:
+        raise BadInput(
+            "count_mismatch",
+            f"Expected {n} class names, one per logit of the model, found "
+            f"{len(classes)}. Pass the names of all classes in the order of training.",
+            expected=n,
+            found=len(classes),
+        )
+
+
+def _sum_up(maps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the most frequent class, mean probability and mean entropy of each image."""
+    rows = to_rows(maps)
+    probabilities, numbers = log_probs(rows).exp().max(dim=1)
+    pixels = [own.view(len(maps), -1) for own in (numbers, probabilities, entropy(rows))]
+    frequent = torch.stack([torch.bincount(own).argmax() for own in pixels[0]])
+    return frequent, pixels[1].mean(dim=1), pixels[2].mean(dim=1)
+
+
+def _rows(
+    names: Sequence[str],
+    batch: int,
+    numbers: Tensor,
+    probabilities: Tensor,
+    uncertain: Tensor,
+    classes: Sequence[str] | None,
+) -> Rows:
+    columns = (names, numbers.tolist(), probabilities.tolist(), uncertain.tolist())
+    return [
+        [
+            name,
+            str(number) if classes is None else classes[number],
+            f"{probability:.6f}",
+            f"{uncertainty:.6f}",
+            str(batch),
+        ]
+        for name, number, probability, uncertainty in zip(*columns, strict=True)
+    ]
+
+
+def _to_csv(rows: Rows) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def _write_parquet(rows: Rows, out: Path, has_names: bool) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    # A file name may be invalid text, but a Parquet string must be valid.
+    paths = [row[0].encode(**_CODEC).decode("utf-8", "replace") for row in rows]
+    labels = [row[1] if has_names else int(row[1]) for row in rows]
+    table = pa.table(
+        {
+            "path": pa.array(paths, pa.string()),
+            "label": pa.array(labels, pa.string() if has_names else pa.int64()),
+            "probability": pa.array([float(row[2]) for row in rows], pa.float32()),
+            "entropy": pa.array([float(row[3]) for row in rows], pa.float32()),
+            "batch": pa.array([int(row[4]) for row in rows], pa.int64()),
+        }
+    )
+    neighbour = out.with_name(f".{out.name}.new")
+    try:
+        pq.write_table(table, neighbour)
+        neighbour.replace(out)
+    finally:
+        with suppress(FileNotFoundError):
+            neighbour.unlink()

@@ -1,0 +1,318 @@
+"""Where numbers come from: checksums, settings, versions, machine and time.
+
+One builder serves everything that is measured: jobs of suites, `acclimate eval` and the demo.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import acclimate
+from acclimate.bench.protocol import OWN_ORDERS, RESET_EACH, Protocol
+from acclimate.errors import BadInput
+from acclimate.evaluation import Result
+from acclimate.methods.method import Method
+from acclimate.storage import digest, versions
+from acclimate.zoo.named import is_own
+from acclimate.zoo.readers import sha256_of
+
+if TYPE_CHECKING:
+    from acclimate.bench.load import Job
+
+# Characters of a checksum that distinguish one folder, or one state of the code, from others.
+_LENGTH = 16
+# Those settings of a job that the provenance does not state elsewhere.
+_SETTINGS = ("protocol", "speed", "channels_last", "device", "seeds", "reveal_labels")
+
+
+# Checksums ---------------------------------------------------------------------------------------
+
+
+def file_sha256(path: str) -> str:
+    """Return the SHA-256 of a file, computed again only if the file was changed.
+
+    Raises:
+        BadInput: It cannot be read.
+    """
+    try:
+        found = Path(path).stat()
+    except OSError as error:
+        raise BadInput(
+            "unreadable",
+            f"Expected a file of weights at {path}, which cannot be read ({error.strerror}). "
+            "Correct the path, or copy the file there.",
+            path=path,
+        ) from error
+    if not Path(path).is_file():
+        raise BadInput(
+            "not_a_file",
+            f"Expected a file of weights at {path}, found a folder. Pass a file in it.",
+            path=path,
+        )
+    return _known_sha256(str(Path(path).resolve()), found.st_size, found.st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _known_sha256(path: str, size: int, changed: int) -> str:
+    return sha256_of(Path(path))
+
+
+def model_code_sha256(model: str) -> str | None:
+    """Return a checksum of the file that defines a user's own model.
+
+    None if it is not a user's own, or its file cannot be found. What that file imports is not
+    included.
+
+    Args:
+        model: As a job names it, `package.module:function`.
+    """
+    module = model.partition(":")[0]
+    if not is_own(model) or ":" not in model or module.split(".")[0] == acclimate.__name__:
+        return None
+    here = str(Path.cwd())
+    if here not in sys.path:  # where models are looked for, too
+        sys.path.insert(0, here)
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    if found is None or found.origin is None or not Path(found.origin).is_file():
+        return None
+    return file_sha256(found.origin)[:_LENGTH]
+
+
+@lru_cache(maxsize=64)
+def folder_id(path: str) -> str:
+    """Return what distinguishes a folder from others of its name, wherever it is.
+
+    This is a checksum of the names and sizes of its files, which takes no reading; checksums of
+    their content are in the result of a job. It is computed once per process.
+    """
+    lines = sorted(_list_sizes(path))
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()[:_LENGTH]
+
+
+def _list_sizes(root: str) -> Iterator[str]:
+    for folder, _, names in os.walk(root, followlinks=True):
+        for path in (Path(folder, name) for name in names):
+            if path.is_file():
+                yield f"{path.relative_to(root)} {path.stat().st_size}"
+
+
+@lru_cache(maxsize=1)
+def code_sha256() -> str:
+    """Return a checksum of this package's own code, which its version alone does not identify."""
+    root = Path(acclimate.__file__).parent
+    found = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        found.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:_LENGTH]
+
+
+# Time and memory ---------------------------------------------------------------------------------
+
+
+class Timings:
+    """What the time of a job was spent on, in seconds.
+
+    Attributes:
+        by_name: Of what comes before the measurement.
+        checkpoints: Spent on writing checkpoints.
+    """
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, float] = {}
+        self.checkpoints = 0.0
+        self._start = self._last = time.perf_counter()
+
+    def note(self, name: str) -> None:
+        """Count the time since the last note under this name."""
+        now = time.perf_counter()
+        self.by_name[name] = self.by_name.get(name, 0.0) + now - self._last
+        self._last = now
+
+    def sum_up(self, result: Result) -> dict[str, float]:
+        """Return the seconds of each, of the method's own calls, and of all of this process.
+
+        The calls are those of the whole job, also where it was interrupted and resumed.
+        """
+        found = {
+            **self.by_name,
+            "checkpoints": self.checkpoints,
+            "method": sum(record.ms for record in result.records) / 1000,
+            "total": time.perf_counter() - self._start,
+        }
+        return {name: round(value, 4) for name, value in found.items()}
+
+
+def forget_peak() -> None:
+    """Let the peak of memory be that of this job, not of one that the process ran before.
+
+    Only Linux can; elsewhere the peak remains that of the process so far.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # glibc keeps what was freed
+        trim(0)
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+# Provenance --------------------------------------------------------------------------------------
+
+
+def describe_origin(command: str, device: torch.device) -> dict[str, Any]:
+    """Return when, with what and where numbers were made."""
+    return {
+        "command": command,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "code_sha256": code_sha256(),
+        "machine": describe_machine(device),
+    }
+
+
+def describe_stream(job: Job) -> dict[str, Any]:
+    """Return what a job was measured on."""
+    protocol, data = job.protocol, job.data
+    return {
+        "protocol_line": protocol.describe(data.groups, job.clean, job.spec.seed),
+        "order": describe_order(protocol),
+        "reset": describe_resets(protocol),
+        "n_images": sum(len(domain) for domain in data.domains),
+        "n_unreadable": len(data.unreadable),
+        "data_source": data.origin,
+        "classes": list(data.classes),
+        "data": dict(data.descriptions),
+    }
+
+
+def describe_job(job: Job, adapted: Method, command: str) -> dict[str, Any]:
+    """Return everything about a job that a reader of its numbers may ask for, as JSON types."""
+    settings = job.settings()
+    return {
+        "spec": job.spec.to_dict(),
+        **describe_stream(job),
+        "predicts": f"{adapted.card.predicts} the update",
+        "model": _describe_model(job),
+        "method": _describe_method(adapted),
+        "artifact": _describe_artifact(job),
+        "settings": {name: settings[name] for name in _SETTINGS},
+        **describe_origin(command, job.device),
+    }
+
+
+def describe_settings(jobs: Sequence[Job]) -> dict[str, Any]:
+    """Return everything that changes the numbers of jobs on one stream, as JSON types.
+
+    Args:
+        jobs: They differ in method and seed only; of each method, the first job counts.
+    """
+    first, labels = jobs[0], dict.fromkeys(job.label for job in jobs)
+    by_label = {label: next(job for job in jobs if job.label == label) for label in labels}
+    how, spec = first.wrapping, first.spec
+    about = how.info.to_dict()
+    artifacts = {name: job.artifact_id for name, job in by_label.items() if job.artifact_id}
+    return {
+        "model": first.weights_sha256,
+        "device": first.device.type,
+        "channels_last": how.channels_last,
+        "speed": how.speed.to_dict(),
+        **{name: about[name] for name in ("normalization", "head", "logits_at")},
+        "artifact": artifacts or None,
+        "methods": {name: job.describe_method() for name, job in by_label.items()},
+        "protocol": first.protocol.to_dict(),
+        "seeds": list(dict.fromkeys(job.spec.seed for job in jobs)),
+        "reveal_labels": spec.reveal_labels,
+        "data": {
+            "name": first.data.name,
+            "classes": list(first.data.classes),
+            # Where a folder is changes nothing: it may have been moved.
+            "domains": {
+                name: {key: value for key, value in about.items() if key != "folder"}
+                for name, about in first.data.descriptions.items()
+            },
+        },
+        "versions": versions(),
+        **({"guard": how.guard} if how.guard else {}),
+    }
+
+
+def describe_resets(protocol: Protocol) -> str:
+    """Return when the method is reset."""
+    if protocol.episodic:
+        return "before each batch"
+    return "before each domain" if protocol.stream in RESET_EACH else "at the start only"
+
+
+def describe_order(protocol: Protocol) -> str:
+    """Return the order of the samples of a domain."""
+    if protocol.stream in OWN_ORDERS:
+        return f"that of the stream {protocol.stream}"
+    return "shuffled by the seed" if protocol.order == "shuffled" else "as in the files"
+
+
+def describe_machine(device: torch.device) -> dict[str, Any]:
+    """Return what decides the speed of the numbers and their rounding."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "processor": names[0] if names else platform.processor() or platform.machine(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "n_cores": os.cpu_count(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }
+
+
+def _describe_model(job: Job) -> dict[str, Any]:
+    file = None if job.spec.weights is None else Path(job.spec.weights)
+    return {
+        "name": job.spec.model_name,
+        "file": None if file is None else str(file),
+        "file_sha256": None if file is None else sha256_of(file),
+        "weights_sha256": job.weights_sha256,
+        "n_parameters": sum(parameter.numel() for parameter in job.model.parameters()),
+    }
+
+
+def _describe_method(adapted: Method) -> dict[str, Any]:
+    return {
+        "name": adapted.name,
+        "config": adapted.config.to_dict(),
+        **{term.name: term.to_dict() for term in adapted.added_terms},
+        "moves": adapted.card.moves,
+        "predicts": adapted.card.predicts,
+        "is_oracle": adapted.card.is_oracle,
+        "reconstruction": adapted.card.reconstruction,
+    }
+
+
+def _describe_artifact(job: Job) -> dict[str, Any] | None:
+    artifact = job.wrapping.artifact
+    if artifact is None:
+        return None
+    return {
+        "key": job.spec.artifact_key,
+        "file": ", ".join(file.name for file in job.files),
+        "sha256": digest(artifact.tensors),
+        "seed": artifact.card["seed"],
+        "parts": artifact.parts,
+        "versions": artifact.card["versions"],
+    }

@@ -1,0 +1,535 @@
+"""The folder of one run: its identity, what has happened so far, and what came out.
+
+A run is a job of a suite, a folder of predictions, or a training: anything that may be killed at
+any moment and must then continue as if it had not been. It always has the same files:
+
+- `spec.json`: what was asked for, for people.
+- `begun.json`: the identity of the run: all that must be unchanged when it is resumed.
+- `records.jsonl`: one line per record, written before the next one is computed.
+- `measures.jsonl`: one line per finished unit: sums over its samples, and where its records end.
+- `checkpoint.json`, `<number>.state`: a place within a unit, and the state of the method there.
+- `result.json`: the summary with its provenance and the checksums of all files that belong to it.
+  It is written last: where it exists, the run is done.
+- `error.json`: why the last attempt failed; with `code` and `data` if the error is one of ours.
+- `lock`: held by the process that works on the run; the operating system releases it if that
+  process dies.
+
+A run uses it like this:
+
+    with folder.lock():
+        resume = folder.begin(identity)               # what is known of an interrupted run
+        for unit in units, from resume.checkpoint on:
+            folder.append(unit, record)               # survives the death of the process
+            folder.checkpoint(Checkpoint(unit, n_batches), save_state)
+            folder.close_unit(unit, sums)
+        folder.finish(result)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, Protocol, Self
+
+from filelock import FileLock, Timeout
+
+from acclimate.errors import AcclimateError, ArtifactMismatch, BadInput, CorruptFile
+from acclimate.metrics.plain import to_plain
+from acclimate.storage import write_atomically
+from acclimate.zoo.readers import sha256_of
+
+SPEC, BEGUN, RECORDS, MEASURES = "spec.json", "begun.json", "records.jsonl", "measures.jsonl"
+CHECKPOINT, RESULT, ERROR, LOCK = "checkpoint.json", "result.json", "error.json", "lock"
+
+#: The one entry of an identity that may differ from what is asked for now: it is kept.
+N_THREADS = "n_threads"
+
+State = Literal["waiting", "running", "cut", "failed", "done"]
+STATES: tuple[State, ...] = ("waiting", "running", "cut", "failed", "done")
+
+#: In `result.json`: checksums of the files that belong to it.
+FILES = "sha256"
+
+_AGAIN = "Run the suite again to resume the job from its last checkpoint."
+_ANEW = "No batch was recorded. Correct the problem and run the suite again."
+_SHOWN = 8  # differences that a message lists
+
+
+class Failure(Exception):
+    """Why a job failed, also where that was in another process: plain data about an error.
+
+    Args:
+        kind: Name of the error's class.
+        message: Its message.
+        trace: Its traceback.
+        code: Of an error of this package, whose message says what to do; None for any other.
+        data: Of an error of this package, as JSON types.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        trace: str = "",
+        code: str | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(kind, message, trace, code, data)
+        self.kind, self.message, self.trace = kind, message, trace
+        self.code, self.data = code, data
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        """Return the description of an error."""
+        kind, trace = type(error).__name__, "".join(traceback.format_exception(error))
+        if not isinstance(error, AcclimateError):
+            return cls(kind, str(error), trace)
+        # What JSON has no type for, such as a path, becomes text.
+        data = json.loads(json.dumps(to_plain(error.data), default=str))
+        return cls(kind, str(error), trace, error.code, data)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A place within a unit that a run can continue from.
+
+    Attributes:
+        unit: Name of the unit.
+        n_batches: Number of batches of the unit that are done.
+        sums: Sums over their samples, packed.
+    """
+
+    unit: str
+    n_batches: int
+    sums: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class Resume:
+    """What is known of a run when it begins or continues.
+
+    Attributes:
+        n_threads: Number of threads it must continue with; another one would change the rounding.
+        records: All records up to the place it continues from, as JSON types with their `unit`.
+        sums: Sums of each finished unit, packed.
+        checkpoint: Place in a unit; None for the beginning of the first unfinished unit.
+        state: File with the state of the method at that place.
+    """
+
+    n_threads: int = 0
+    records: list[dict[str, Any]] = field(default_factory=list)
+    sums: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    checkpoint: Checkpoint | None = None
+    state: Path | None = None
+
+
+class RunWriter(Protocol):
+    """What a running job writes to: a `RunFolder`, or something that forwards to one."""
+
+    def begin(self, identity: Mapping[str, Any]) -> Resume:
+        """Return what is known of the run; nothing if it was begun with another identity."""
+
+    def append(self, unit: str, record: Mapping[str, Any]) -> None:
+        """Add a record; it survives the death of this process."""
+
+    def close_unit(self, unit: str, sums: Sequence[Mapping[str, Any]]) -> None:
+        """Record the end of a unit."""
+
+    def checkpoint(self, place: Checkpoint, save: Callable[[Path], None]) -> None:
+        """Keep a place to continue from; `save` writes the state of the method to a file."""
+
+    def keep(self, name: str, content: bytes) -> None:
+        """Write a file that belongs to the result."""
+
+    def finish(self, result: Mapping[str, Any], kept: Sequence[str] = ()) -> None:
+        """Write the result; `kept` are the names of files that belong to it."""
+
+
+class RunFolder:
+    """One run on disk. All methods that write need the lock.
+
+    Args:
+        path: The folder, which need not exist yet.
+        remedy: What to do if files in it were altered.
+    """
+
+    def __init__(self, path: str | Path, remedy: str = "") -> None:
+        self.path = Path(path)
+        self._remedy = remedy or f"Remove the folder {path} and run the suite again."
+        self._files: dict[str, BinaryIO] = {}
+        self._n_checkpoints = 0
+
+    # Reading ------------------------------------------------------------------------------------
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the run has finished."""
+        return (self.path / RESULT).is_file()
+
+    @property
+    def state(self) -> State:
+        """The state of the run according to its files."""
+        if self.is_done:
+            return "done"
+        if not (self.path / LOCK).exists():
+            return "waiting"
+        with self.hold() as is_mine:
+            if not is_mine:
+                return "running"
+            if self.is_done:  # it may have finished in between
+                return "done"
+        if (self.path / ERROR).is_file():
+            return "failed"
+        return "cut" if (self.path / BEGUN).is_file() else "waiting"
+
+    @property
+    def progress(self) -> tuple[int, int | None]:
+        """Number of recorded batches, and of all batches if that is known."""
+        records = self.path / RECORDS
+        n_done = records.read_bytes().count(b"\n") if records.is_file() else 0
+        return n_done, (self.read(BEGUN) or {}).get("n_batches")
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """Return the content of a JSON file; None if it does not exist.
+
+        Raises:
+            CorruptFile: It was altered.
+        """
+        path = self.path / name
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise CorruptFile(
+                "unreadable_file", self.altered(name, str(error)), path=path
+            ) from error
+        if not isinstance(value, dict):
+            text = self.altered(name, f"found {type(value).__name__}")
+            raise CorruptFile("wrong_content", text, path=path)
+        return value
+
+    def read_lines(self, name: str, n_bytes: int | None = None) -> tuple[list[dict[str, Any]], int]:
+        """Return the complete lines of a file, and their length in bytes.
+
+        Args:
+            name: Of the file; if it does not exist, there are no lines.
+            n_bytes: Only read so many bytes.
+        """
+        path = self.path / name
+        content = path.read_bytes()[:n_bytes] if path.is_file() else b""
+        lines = []
+        # What follows the last line break was never finished.
+        for number, line in enumerate(content.split(b"\n")[:-1], start=1):
+            try:
+                lines.append(json.loads(line))
+            except ValueError as error:
+                text = self.altered(name, f"line {number}: {error}")
+                raise CorruptFile("unreadable_file", text, path=path) from error
+        return lines, content.rfind(b"\n") + 1
+
+    def read_result(self, fields: Sequence[str] = ("n_batches", "provenance")) -> dict[str, Any]:
+        """Return the result of a finished run, after verifying the files that belong to it.
+
+        Args:
+            fields: That the result must have.
+
+        Raises:
+            BadInput: The run has not finished.
+            CorruptFile: Files were altered.
+        """
+        written = self.read(RESULT)
+        if written is None:
+            raise BadInput(
+                "unfinished_job",
+                f"The job in {self.path} has not finished. {_AGAIN}",
+                path=self.path,
+            )
+        if missing := [name for name in fields if name not in written]:
+            text = self.altered(RESULT, f"{' and '.join(missing)} missing")
+            raise CorruptFile("wrong_content", text, path=self.path / RESULT)
+        for name, sha256 in written.get(FILES, {}).items():
+            path = self.path / name
+            if not path.is_file() or sha256_of(path) != sha256:
+                text = self.altered(name, "its checksum differs")
+                raise CorruptFile("wrong_checksum", text, path=path)
+        return written
+
+    def altered(self, name: str, why: str) -> str:
+        """Return what an error says of an altered file."""
+        return f"{self.path / name} was modified or damaged ({why}). {self._remedy}"
+
+    # The lock -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def hold(self) -> Iterator[bool]:
+        """Keep other processes from working on the run; gives False if one already does."""
+        lock = FileLock(self.path / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Make the folder and keep other processes from working on the run.
+
+        Raises:
+            BadInput: Another process works on it.
+        """
+        self.make()
+        with self.hold() as is_mine:
+            if not is_mine:
+                raise BadInput(
+                    "in_use",
+                    f"Another process is writing to {self.path}. Wait until it has finished, or "
+                    "pass another output.",
+                    path=self.path,
+                )
+            try:
+                yield
+            finally:
+                self.close()
+
+    # Writing ------------------------------------------------------------------------------------
+
+    def make(self) -> None:
+        """Create the folder with its parents."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(
+                "not_writable",
+                f"Cannot create {self.path} ({error.strerror}). Pass another folder with --out.",
+                path=self.path,
+            ) from error
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a JSON file atomically."""
+        write_atomically(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
+
+    def describe(self, about: Mapping[str, Any]) -> None:
+        """Write what the run is, unless that was done before."""
+        if not (self.path / SPEC).is_file():
+            self.write(SPEC, about)
+
+    def begin(self, identity: Mapping[str, Any]) -> Resume:
+        """Return what is known of the run, and cut off what was written after that.
+
+        Records of another identity (other versions, data or weights) are never mixed with new
+        ones: the run then starts again. `check_same` refuses instead.
+        """
+        (self.path / ERROR).unlink(missing_ok=True)
+        begun = self.read(BEGUN)
+        now = {N_THREADS: 0, **json.loads(json.dumps(identity))}
+        if begun is None or {**begun, N_THREADS: 0} != {**now, N_THREADS: 0}:
+            self.clear()
+            self.write(BEGUN, now)
+            begun = now
+        resume = self._find_resume(begun.get(N_THREADS, 0))
+        for name, n_bytes in ((RECORDS, self._n_records), (MEASURES, self._n_sums)):
+            file = (self.path / name).open("ab")
+            file.truncate(n_bytes)
+            self._files[name] = file
+        return resume
+
+    def check_same(self, identity: Mapping[str, Any], what: str, remedy: str) -> None:
+        """Refuse to continue a run that was begun with another identity.
+
+        Args:
+            identity: What `begin` will be called with.
+            what: What the folder contains, for the message.
+            remedy: What to do.
+
+        Raises:
+            ArtifactMismatch: The identities differ; the message and `differences` say in what.
+        """
+        begun = self.read(BEGUN)
+        if begun is None:
+            return
+        before, now = (
+            _flatten({name: own for name, own in values.items() if name != N_THREADS})
+            for values in (begun, json.loads(json.dumps(identity)))
+        )
+        names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        # A digest only says that something differs, which other entries may explain: they come
+        # first. Of a method or domain on one side only, every option differs: those come last.
+        names.sort(key=lambda name: (not (name in before and name in now), "sha256" in name))
+        if not names:
+            return
+        lines = [
+            f"\n  {name}: {_show(before.get(name))} before, {_show(now.get(name))} now"
+            for name in names[:_SHOWN]
+        ]
+        more = f"\n  (+ {len(names) - _SHOWN} more)" if len(names) > _SHOWN else ""
+        raise ArtifactMismatch(
+            "other_settings",
+            f"{what} was started with different settings:{''.join(lines)}{more}\n{remedy}",
+            differences={name: (before.get(name), now.get(name)) for name in names},
+        )
+
+    def append(self, unit: str, record: Mapping[str, Any]) -> None:
+        """Add a record; the operating system has it when this returns."""
+        self._append(RECORDS, {"unit": unit, **record})
+
+    def close_unit(self, unit: str, sums: Sequence[Mapping[str, Any]]) -> None:
+        """Record the end of a unit, and where its records end."""
+        n_bytes = self._sync()
+        self._append(MEASURES, {"unit": unit, "bytes": n_bytes, "measures": list(sums)})
+
+    def checkpoint(self, place: Checkpoint, save: Callable[[Path], None]) -> None:
+        """Keep a place to continue from; the previous one is kept until this one is complete."""
+        self._n_checkpoints += 1
+        n_bytes = self._sync()
+        name = f"{self._n_checkpoints}.state"
+        save(self.path / name)
+        self.write(
+            CHECKPOINT,
+            {
+                "unit": place.unit,
+                "n_batches": place.n_batches,
+                "bytes": n_bytes,
+                "state": name,
+                "measures": place.sums,
+            },
+        )
+        self._remove_states(but=name)
+
+    def keep(self, name: str, content: bytes) -> None:
+        """Write a file that belongs to the result."""
+        write_atomically(self.path / name, content)
+
+    def finish(self, result: Mapping[str, Any], kept: Sequence[str] = ()) -> None:
+        """Write the result with checksums, and remove what was needed only to resume.
+
+        Args:
+            result: JSON types.
+            kept: Names of the files that `keep` has written.
+        """
+        self._sync()
+        os.fsync(self._files[MEASURES].fileno())
+        self.close()
+        sums = {name: sha256_of(self.path / name) for name in (RECORDS, MEASURES, *kept)}
+        self.write(RESULT, {**result, FILES: sums})
+        self.remove_leftovers()
+
+    def close(self) -> None:
+        """Close the files; their content stays."""
+        for file in self._files.values():
+            file.close()
+        self._files = {}
+
+    def clear(self) -> None:
+        """Remove all records and checkpoints, and the result."""
+        for name in (RESULT, BEGUN, CHECKPOINT, MEASURES, RECORDS, ERROR):
+            (self.path / name).unlink(missing_ok=True)
+        self._remove_states()
+
+    def remove(self) -> None:
+        """Remove the run, and the folder unless something else is in it."""
+        self.close()
+        if self.path.is_dir():
+            self.clear()
+            for name in (SPEC, LOCK):
+                (self.path / name).unlink(missing_ok=True)
+            if not any(self.path.iterdir()):
+                self.path.rmdir()
+
+    def remove_leftovers(self) -> None:
+        """Remove what a finished run needed only to be resumed."""
+        (self.path / CHECKPOINT).unlink(missing_ok=True)
+        self._remove_states()
+
+    def fail(self, why: Failure, remedy: str = _AGAIN) -> None:
+        """Record why the job could not be finished."""
+        ours = {} if why.code is None else {"code": why.code, "data": why.data}
+        self.write(
+            ERROR,
+            {
+                "type": why.kind,
+                **ours,
+                "message": why.message,
+                "remedy": remedy,
+                "when": datetime.now(UTC).isoformat(timespec="seconds"),
+                "traceback": why.trace,
+            },
+        )
+
+    def fail_by(self, error: BaseException) -> None:
+        """Record the error that ended the job."""
+        why = error if isinstance(error, Failure) else Failure.of(error)
+        has_checkpoint = any((self.path / name).is_file() for name in (CHECKPOINT, MEASURES))
+        remedy = _AGAIN if has_checkpoint else _ANEW
+        if why.code is None:
+            remedy = f"The traceback is in {self.path / ERROR}. {remedy}"
+        self.fail(why, remedy)
+
+    def _find_resume(self, n_threads: int) -> Resume:
+        """Return what is on disk, and note up to where it can be used."""
+        resume = Resume(n_threads)
+        self._n_records = 0
+        lines, self._n_sums = self.read_lines(MEASURES)
+        for line in lines:
+            resume.sums[line["unit"]] = line["measures"]
+            self._n_records = line["bytes"]
+        found = self.read(CHECKPOINT)
+        if found is not None:
+            # Also of a finished unit: the next checkpoint must not take its number.
+            self._n_checkpoints = int(str(found["state"]).partition(".")[0])
+            state = self.path / found["state"]
+            if found["unit"] not in resume.sums and state.is_file():
+                place = Checkpoint(found["unit"], found["n_batches"], found["measures"])
+                resume.checkpoint, resume.state = place, state
+                self._n_records = found["bytes"]
+        resume.records, n_bytes = self.read_lines(RECORDS, self._n_records)
+        if n_bytes != self._n_records:
+            # The disk has lost what it had confirmed: nothing here can be relied on.
+            for name in (CHECKPOINT, MEASURES, RECORDS):
+                (self.path / name).unlink(missing_ok=True)
+            self._remove_states()
+            self._n_records = self._n_sums = 0
+            return Resume(n_threads)
+        return resume
+
+    def _remove_states(self, but: str = "") -> None:
+        """Remove saved states except one, and files that a killed process left incomplete."""
+        for path in self.path.iterdir():
+            is_part = path.name.startswith(".") and path.name.endswith(".part")
+            if is_part or (path.suffix == ".state" and path.name != but):
+                path.unlink(missing_ok=True)
+
+    def _append(self, name: str, line: Mapping[str, Any]) -> None:
+        file = self._files[name]
+        file.write(json.dumps(line).encode() + b"\n")
+        file.flush()
+
+    def _sync(self) -> int:
+        """Force the records to disk; return their length."""
+        file = self._files[RECORDS]
+        os.fsync(file.fileno())
+        return os.fstat(file.fileno()).st_size
+
+
+def _flatten(values: Mapping[str, Any], name: str = "") -> dict[str, Any]:
+    """Return all leaves of nested mappings by their dotted name."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        full = f"{name}.{key}" if name else key
+        flat |= _flatten(value, full) if isinstance(value, Mapping) and value else {full: value}
+    return flat
+
+
+def _show(value: Any) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= 24 else f"{text[:23]}…"
