@@ -15,6 +15,12 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(B
 demo: $(VENV)/.core
 	@echo "acclimate demo: adapts the built-in model to six kinds of shifted images."
 	@OMP_WAIT_POLICY=PASSIVE $(BIN)/acclimate demo $(ARGS)
+ifeq ($(strip $(ARGS)),)
+	@echo
+	@echo "A hard stream: the images of a class come one after the other."
+	@OMP_WAIT_POLICY=PASSIVE $(BIN)/acclimate demo --order sorted --methods source,norm,tent,steady \
+	  --corruptions gaussian_noise,contrast --images 400 --batch-size 40 --out report-sorted.html
+endif
 
 # Before every commit.
 check: lint

@@ -17,6 +17,7 @@ import argparse
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -141,12 +142,15 @@ class Cell:
 
 
 def make_suite(
-    models: list[str], methods: list[str], guards: tuple[bool, ...] = (False, True)
+    models: list[str],
+    methods: list[str],
+    guards: tuple[bool, ...] = (False, True),
+    streams: Sequence[str] = tuple(STREAMS),
 ) -> Suite:
     """Return the jobs of all cells of some models and methods, without and with the guard."""
     entries = []
     for model in models:
-        for stream, case in STREAMS.items():
+        for stream, case in ((name, STREAMS[name]) for name in streams):
             for method in ("source", *case.methods):
                 some = SOME.get(model, (METHODS, tuple(STREAMS)))
                 if method not in ("source", *methods) or stream not in some[1]:
@@ -246,13 +250,14 @@ def write_report(out: Path) -> None:
     cells = read_cells(out)
     rows = [judge(cell) for cell in cells]
     provenance = cells[0].found[True].provenance
-    known = {(row["model"], row["stream"], row["method"]) for row in rows}
-    before = json.loads((ROOT / "results/harm.json").read_text(encoding="utf-8"))["cells"]
-    rows += [
-        {**row, "is_earlier": True}
-        for row in before
-        if (row["model"], row["stream"], row["method"]) not in known
-    ]
+    content = json.loads((ROOT / "results/harm.json").read_text(encoding="utf-8"))
+    earlier = {_name(row): row for row in content["cells"]}
+    for row in rows:
+        # A run with the guard only: without it, nothing has changed.
+        if row["off"] is None and (known := earlier.get(_name(row))) is not None:
+            row["off"] = known["off"]
+    measured = {_name(row) for row in rows}
+    rows += [{**row, "is_earlier": True} for row in earlier.values() if _name(row) not in measured]
     places = [list(MODELS), list(STREAMS), list(METHODS)]
     rows.sort(
         key=lambda row: [
@@ -295,6 +300,10 @@ def _markdown(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n\n"
 
 
+def _name(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["model"], row["stream"], row["method"]
+
+
 def _cell(row: dict[str, Any] | None) -> str:
     if row is None:
         return "–"
@@ -317,6 +326,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the suite")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--streams", nargs="+", choices=list(STREAMS), default=list(STREAMS))
     parser.add_argument("--guard", choices=("off", "on", "both"), default="both")
     parser.add_argument("--workers", type=int, default=2)
     asked = parser.parse_args()
@@ -329,7 +339,7 @@ def main() -> None:
         if Path(MODELS[name].get("weights", MODELS[name].get("classes", ROOT))).exists()
     ]
     guards = {"off": (False,), "on": (True,), "both": (False, True)}[asked.guard]
-    suite = make_suite(usable, asked.methods, guards)
+    suite = make_suite(usable, asked.methods, guards, asked.streams)
     run_suite(suite, asked.out, n_workers=asked.workers, on_event=_show)
 
 
