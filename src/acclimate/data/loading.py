@@ -14,7 +14,7 @@ from acclimate.data.datasets import find_set, unknown_set
 from acclimate.data.domain_choice import DomainChoice
 from acclimate.data.domains import find_domain_set
 from acclimate.data.mask_files import IGNORE
-from acclimate.data.masks import has_masks
+from acclimate.data.masks import guess_set, has_masks
 from acclimate.data.places import data_root
 from acclimate.data.request import Data, Request
 from acclimate.data.stores import Batches
@@ -45,7 +45,6 @@ def load_data(name: str, request: Request | None = None) -> Data:
         hint = f"{did_you_mean(name, SETS)} A folder has one subfolder per class."
         raise unknown_set(name, hint)
     found, folder = find_set(name)
-    found.need_path(folder) if not hasattr(found, "n_classes") else None
     return found.to_data(asked, folder)
 
 
@@ -81,11 +80,9 @@ def open_source(
         return entry.to_batches(
             data_root(root), n, seed, batch_size, path=path, domains=domains, **options
         )
-    found, path = find_set(name) if name in SETS or Path(name).is_dir() else (None, None)
-    if found is None:
-        raise unknown_set(name, "Pass a folder with one subfolder per class.")
-    if path is not None:
-        options["path"] = path
+    found = SETS.get(name) or SETS[guess_set(Path(name)) or "image-folder"]
+    if name not in SETS:
+        options["path"] = Path(name)
     if not found.has_masks and options.pop("ignore_label", IGNORE) != IGNORE:
         raise BadInput(
             "not_applicable",

@@ -84,7 +84,11 @@ class ImageStore(Protocol):
         """Return the images at these positions as a store, in this order."""
 
     def read(self, picks: Iterable[Sequence[int]]) -> Iterator[Row]:
-        """Yield the images and labels at each row of positions, without those that fail."""
+        """Yield the images and labels at each row of positions, without unreadable images.
+
+        Raises:
+            BadInput: A mask cannot be used, or its image.
+        """
 
     def digest(self) -> str:
         """Return the SHA-256 of all images and labels."""
@@ -274,6 +278,8 @@ class FolderStore(ImageStore):
     def read(self, picks: Iterable[Sequence[int]]) -> Iterator[Row]:
         rows = [list(row) for row in picks]
         for row, results in zip(rows, read_ahead(rows, self._try_both), strict=True):
+            if isinstance(self.labels, MaskFiles):
+                refuse([each for each in results if isinstance(each, str)])
             good = [
                 (key, *result)
                 for key, result in zip(row, results, strict=True)
@@ -444,7 +450,7 @@ class Batches:
         self._n_passes += 1
         picks = [part.tolist() for part in torch.split(order, self.batch_size)]
         if self.has_masks:
-            for pixels, y in self._strict(picks):
+            for pixels, y in self.store.batches(picks):
                 x = pixels.float() / 255
                 yield x if self.normalization is None else self.normalization.normalize(x), y
             return
@@ -462,12 +468,6 @@ class Batches:
         x = next(iter(self))[0]
         self._n_passes -= 1
         return x
-
-    def _strict(self, picks: Sequence[Sequence[int]]) -> Iterator[tuple[Tensor, Tensor]]:
-        for row, (x, y) in zip(picks, self.store.batches(picks), strict=True):
-            if len(x) < len(row):
-                self.store.verify(needs_labels=False)  # names the faults
-            yield x, y
 
 
 def open_folder(
