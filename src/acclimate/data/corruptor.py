@@ -73,7 +73,7 @@ def find_recipe(name: str, severity: int, shape: tuple[int, ...]) -> str:
     """Return a digest of what the corruption does to one fixed image of that shape.
 
     It changes when the code does, or anything the code relies on, so that copies made before and
-    after can be told apart whatever the version says.
+    after can be distinguished whatever the version says.
     """
     draws = np.random.Generator(np.random.Philox(0)).integers(0, 256, (1, *shape))
     with without_warning():

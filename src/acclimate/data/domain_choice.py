@@ -25,7 +25,7 @@ class DomainChoice:
         names: Of the domains; empty for all.
         part: One of `PARTS`.
         trial_seed: Of the split, as in training.
-        size: Height and width images are brought to; None is 224 for the published sets.
+        size: Height and width images are resized to; None is 224 for the published sets.
         images: How many images of each domain, before it is split; None is all.
     """
 

@@ -54,7 +54,7 @@ class DomainTree:
             by them; classes have the names of their folders.
         loose: Images that lie in a domain but in no class, by domain.
         others: Sub-folders that are no domain of the published set.
-        is_published: Whether it is to be a published set, rather than anybody's.
+        is_published: Whether it is a published set, rather than a local folder.
     """
 
     base: Path
@@ -67,7 +67,7 @@ class DomainTree:
     def key(self) -> Callable[[str], str]:
         """By what the classes of several domains are recognised: names without case and signs.
 
-        In a folder of one's own these may be all that tells classes apart, as in C+ and C-; then
+        In a local folder signs may be the only difference between classes, as in C+ and C-; then
         it is the names as they are.
         """
         is_alike = any(

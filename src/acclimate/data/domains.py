@@ -79,7 +79,7 @@ class DomainSet:
         """Return the domain that is meant; case, spaces and signs need not agree.
 
         Raises:
-            BadInput: There is none, and the nearest name is told; or there are several.
+            BadInput: There is none, or there are several; the message has the nearest name.
         """
         if name in self.domains:
             return name

@@ -53,7 +53,7 @@ class RemoteFile:
         addresses: Mirrors, in the order in which they are tried.
         size: In bytes, if known.
         checksum: `md5:…` or `sha256:…`, if one is published.
-        allow_http: Whether addresses may be http, which anybody on the way can alter.
+        allow_http: Whether addresses may be http, which can be altered on the way.
     """
 
     name: str
@@ -98,8 +98,8 @@ def fetch(
     Args:
         file: What to fetch.
         folder: Where to put it; made if needed.
-        progress: Is told of megabytes.
-        notify: Is told why a mirror was given up.
+        progress: Called with megabytes.
+        notify: Called with the reason why a mirror failed.
 
     Raises:
         DownloadFailed: No mirror gave the file; the reason of each is in the message.
@@ -220,7 +220,7 @@ class Sink:
         start: Bytes that were there already.
         position: Bytes that are there now.
         total: Size of the whole, as far as the server reports it.
-        is_open: Whether anybody still waits for the answer.
+        is_open: Whether the caller still waits for the answer.
     """
 
     def __init__(

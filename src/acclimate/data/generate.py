@@ -50,8 +50,8 @@ def generate(
         severities: From 1 to 5.
         seed: Of the random draws of all images.
         workers: Processes; 1 computes in this one.
-        progress: Is told of images.
-        notify: Is told when another process works on the same folder.
+        progress: Called with the number of images.
+        notify: Called when another process works on the same folder.
 
     Raises:
         BadInput: A name or severity is unknown, or the folder holds something else.

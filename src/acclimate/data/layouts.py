@@ -126,7 +126,7 @@ def find_domains(root: Path, classes: Sequence[str] | None) -> dict[str, Path]:
         classes: Names of the classes, if they are known.
 
     Raises:
-        BadInput: It cannot be told, as some images lie deeper than others, or as no two domains
+        BadInput: It is ambiguous: some images lie deeper than others, or no two domains
             have a class in common; or there is no image in a domain.
     """
     inside, paths = list_folders(root), sorted(find_images(root))

@@ -34,7 +34,7 @@ class MaskFiles:
     Args:
         paths: The files.
         tables: For each file, the class number of each value; see `make_table`.
-        size: Height and width that masks are brought to, pixel by pixel.
+        size: Height and width that masks are resized to, pixel by pixel.
     """
 
     def __init__(self, paths: Sequence[Path], tables: Sequence[Table], size: Size) -> None:

@@ -79,7 +79,7 @@ class Request:
         root: Of all data; see `acclimate.data.data_root`.
         domains: Which images of a set of several domains; None for all.
         ignore_label: The value in masks of a folder that stands for no label.
-        progress: Is told of images that are made or read.
+        progress: Called with the number of images that are made or read.
     """
 
     corruptions: tuple[str, ...] | None = None
