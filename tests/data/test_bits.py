@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from acclimate.comparison import Preparation, Request, load_data
 from PIL import Image
 
-from acclimate.comparison import Preparation, Request, load_data
 from acclimate.data.domain_choice import DomainChoice
 
 
