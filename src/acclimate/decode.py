@@ -228,7 +228,7 @@ def _translate_errors(source: str | Path | bytes) -> Iterator[None]:
         name = "The bytes" if isinstance(source, bytes) else str(source)
         reason = f"{type(error).__name__}: {error}"
         if isinstance(error, UnidentifiedImageError):  # whose text has the number of the open file
-            reason = "not an image of these formats"
+            reason = "not an image of a supported format"
         raise UnreadableImage(
             "unreadable_image",
             f"{name} cannot be decoded as an image ({reason}). Expected a complete file of one of "
