@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from acclimate.comparison import Preparation, Request, load_data
 from PIL import Image
 
 from acclimate.data.domain_choice import DomainChoice
+from acclimate.data.loading import Preparation, load_data
+from acclimate.data.request import Request
 
 
 @pytest.fixture(scope="module")

@@ -52,15 +52,15 @@ def result(told):
 
 def errors(result) -> list[tuple[str, int, list[int]]]:
     return [
-        (run.method, run.seed, [record.n_errors for record in run.result.records])
-        for run in result.runs
+        (run.entry.label, run.entry.spec.seed, [record.n_errors for record in run.result.records])
+        for run in result.outcomes
     ]
 
 
 def test_every_method_meets_every_shift_with_every_seed(result):
     expected = [(method, seed) for method in SETTINGS.methods for seed in (0, 1)]
-    assert [(run.method, run.seed) for run in result.runs] == expected
-    for run in result.runs:
+    assert [(run.entry.label, run.entry.spec.seed) for run in result.outcomes] == expected
+    for run in result.outcomes:
         places = [(record.domain, record.n) for record in run.result.records]
         assert places == [("gaussian_noise", BATCH)] * 3 + [("contrast", BATCH)] * 3
         assert all(record.n_skipped == 0 for record in run.result.records)
@@ -70,7 +70,9 @@ def test_the_source_row_is_what_a_plain_loop_finds(result):
     model = load_model()
     images, labels = render(N, SPLITS["test"])
     for seed in (0, 1):
-        own = next(r for r in result.runs if r.method == "source" and r.seed == seed)
+        own = next(
+            r for r in result.outcomes if r.entry.label == "source" and r.entry.spec.seed == seed
+        )
         for name in SETTINGS.corruptions:
             x = torch.from_numpy(apply(images, name, 5, seed)).permute(0, 3, 1, 2) / 255
             wrong = (predict_clearly(model, x).numpy() != labels).sum()
@@ -91,7 +93,7 @@ def test_an_adapting_row_is_what_the_public_interface_finds(result):
     for chosen in order.reshape(-1, BATCH):
         x = torch.from_numpy(spoilt[chosen]).permute(0, 3, 1, 2)
         found.append(int((adapted(x).argmax(dim=1).numpy() != labels[chosen]).sum()))
-    run = next(r for r in result.runs if r.method == "tent" and r.seed == 1)
+    run = next(r for r in result.outcomes if r.entry.label == "tent" and r.entry.spec.seed == 1)
     assert [r.n_errors for r in run.result.records if r.domain == "contrast"] == found
 
 
@@ -145,7 +147,7 @@ def test_numbers_as_json_are_those_of_the_records(result):
     assert len(numbers["provenance"]["model_sha256"]) == 64
     assert set(numbers["provenance"]["versions"]) >= {"acclimate", "torch", "numpy", "python"}
     assert numbers["clean_error"] == pytest.approx(100 * result.clean_error, abs=1e-4)
-    for run, found in zip(result.runs, numbers["runs"], strict=True):
+    for run, found in zip(result.outcomes, numbers["runs"], strict=True):
         for name in SETTINGS.corruptions:
             records = [r for r in run.result.records if r.domain == name]
             assert found["error_by_batch"][name] == [100 * r.n_errors / r.n for r in records]

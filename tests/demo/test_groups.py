@@ -56,7 +56,7 @@ def stream() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def wrong_in(result, method: str, group: str) -> list[int]:
-    run = next(r for r in result.runs if (r.method, r.group) == (method, group))
+    run = next(r for r in result.outcomes if (r.entry.label, r.entry.group) == (method, group))
     return [record.n_errors for record in run.result.records]
 
 
@@ -251,7 +251,10 @@ def test_progress_reaches_its_end_with_several_groups():
     total = (1 + 2) * 2 * 2  # with the source row of the other model
     steps = [(done, n) for stage, done, n in told if stage == "stream"]
     assert steps == [(done, total) for done in range(total + 1)]
-    assert [(run.name, run.seed) for run in result.runs] == [
-        (name, seed) for name in ("norm", "source (iabn)", "note (iabn)") for seed in (0, 1)
+    entries = [own.entry for own in result.outcomes]
+    assert [(own.label, own.group, own.spec.seed) for own in entries] == [
+        (*name, seed)
+        for name in (("norm", ""), ("source", "iabn"), ("note", "iabn"))
+        for seed in (0, 1)
     ]
     assert len(result.models[1].artifacts) == 2
