@@ -182,6 +182,8 @@ class OpenBatch(Journal):
         logits: The logits of the answer.
         verdict: What the guard found on it.
         n_refused: The number of batches before that were refused.
+        n_updates: The number of updates before.
+        n_restored: How often a state was restored before.
         statistics: The running statistics before the batch, if it can move them.
     """
 
@@ -193,6 +195,7 @@ class OpenBatch(Journal):
         self.logits: Tensor | None = None
         self.verdict: Verdict | None = None
         self.n_refused = method.counts.n_refused
+        self.n_updates, self.n_restored = method.counts.updates, method.counts.restored
         moves = self.learns and method.statistics in ("running", "robust")
         buffers = method.named_buffers() if moves else ()
         self.statistics = {name: method.copies.of(name, t) for name, t in buffers}

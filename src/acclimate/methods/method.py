@@ -27,6 +27,7 @@ from typing import Any, ClassVar, Self, final
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from acclimate.artifact import Artifact
 from acclimate.errors import (
@@ -68,6 +69,7 @@ from acclimate.introspect import ModelInfo, check_logits, suits_channels_last, t
 from acclimate.methods.batch import CallLock, Copies, Journal, OpenBatch, close_contexts
 from acclimate.methods.compute import Speed
 from acclimate.methods.config import Config
+from acclimate.methods.observers import Observer, Observers
 from acclimate.parts.part import Part
 from acclimate.schema import Fields, Items, Maybe, Nothing, Number, Schema, TensorOf, Where, like
 from acclimate.snapshot import (
@@ -295,6 +297,7 @@ class Method(nn.Module):
         #: Copies of tensors for undoing a batch.
         self.copies = Copies()
         self._open: Journal | None = None
+        self._observers = Observers()
         self._learns: bool | None = None
         self._has_batch_norm = bool(batch_norm_layers(model))
         # Properties of the model; None until a batch was seen.
@@ -574,6 +577,32 @@ class Method(nn.Module):
             self._discard_pending()
             return had
 
+    @final
+    def on_batch(self, observer: Observer) -> RemovableHandle:
+        """Call a function with this adapted model and the logits after every batch.
+
+        It is called when the batch is complete: after the update, or in `learn()` if the batch was
+        answered by `predict()`. It may read and save the state, but not call the model. If it
+        raises, the call raises, and the batch stays learned.
+
+        Returns:
+            A handle; `handle.remove()` ends it.
+        """
+        return self._observers.add("batch", observer)
+
+    @final
+    def on_update(self, observer: Observer) -> RemovableHandle:
+        """Call a function after every batch that was learned from; see `on_batch`."""
+        return self._observers.add("update", observer)
+
+    @final
+    def on_restore(self, observer: Observer) -> RemovableHandle:
+        """Call a function after every batch in which the guard or the method restored a state.
+
+        See `on_batch`. `restore()` and `reset()`, which you call yourself, are not reported.
+        """
+        return self._observers.add("restore", observer)
+
     @property
     def has_pending(self) -> bool:
         """Whether `predict` has answered a batch that `learn` has not learned from yet."""
@@ -750,6 +779,10 @@ class Method(nn.Module):
                 self._check_stream(batch.x, batch.logits)
         self._forget_batch()
         self._open = batch.outer  # from here on, an interrupt finds the batch complete
+        if batch.logits is not None:
+            counts = self.counts
+            updated, restored = counts.updates > batch.n_updates, counts.restored > batch.n_restored
+            self._observers.notify(self, batch.logits, updated, restored)
 
     def _step_or_infer(self, x: Tensor) -> Tensor | Iterator[Tensor]:
         if self.is_single(x):
