@@ -9,7 +9,7 @@ PIP    := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest -n auto
 
 # The stamps are newer than what they were made from, so a second call is quick.
-.PHONY: demo check test test-matrix fuzz lint format clean
+.PHONY: demo check test test-matrix fuzz docs lint format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -39,6 +39,11 @@ test-matrix: $(VENV)/.dev
 fuzz: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py $(ARGS)
 
+# The documentation site, in build/site. It needs the extra docs, which the tests do without.
+docs: $(VENV)/.docs
+	@echo "Building the site. Open build/site/index.html; it needs no server and no network."
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)
+
 lint: $(VENV)/.dev
 	@echo "Checking format, style, types and import contracts."
 	@$(BIN)/ruff format --check --quiet .
@@ -64,6 +69,10 @@ $(VENV)/.core: $(VENV)/bin/python pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "Installing acclimate, its extras and the test tools into $(VENV). This takes one to three minutes, once."
 	@$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/.core
+
+$(VENV)/.docs: $(VENV)/bin/python pyproject.toml constraints.txt
+	@$(PIP) -e '.[docs]'
 	@touch $@ $(VENV)/.core
 
 clean:

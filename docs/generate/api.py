@@ -1,0 +1,51 @@
+"""The reference of the public names, grouped; the text is that of the docstrings."""
+
+from __future__ import annotations
+
+import acclimate
+
+GROUPS = {
+    "Verbs": "prepare adapt evaluate iter_evaluate",
+    "Files and state": "Artifact Snapshot Sessions",
+    "Models": "ModelInfo Normalization Problem Speed",
+    "Guard": "Guard GuardReport Estimate",
+    "Methods": "get_method list_methods register_method Method GradientMethod MethodCard Config "
+    "GradientConfig EntropyConfig hp",
+    "Parts": "Part Accuracy Contrast Features FisherInformation Mirror Penalty Prototypes "
+    "register_part",
+    "Terms": "Term ActiveTerm Swr Nsp FisherPenalty register_term",
+    "Errors": "AcclimateError AcclimateWarning",
+}
+
+MODULES = {
+    "Streams": "acclimate.streams",
+    "Data": "acclimate.data",
+    "Bench": "acclimate.bench",
+    "Functions": "acclimate.functional",
+    "Testing": "acclimate.testing",
+}
+
+INTRODUCTION = """\
+# API reference
+
+What `import acclimate` offers. Everything else in the package can change without notice, except the
+modules at the end of this page.
+"""
+
+
+def make_page() -> str:
+    """Return the page as Markdown with the directives of mkdocstrings."""
+    named = [name for names in GROUPS.values() for name in names.split()]
+    if sorted([*named, "__version__"]) != sorted(acclimate.__all__):
+        raise ValueError(f"GROUPS differs from acclimate.__all__: {acclimate.__all__}")
+    parts = [INTRODUCTION]
+    for group, names in GROUPS.items():
+        parts.append(f"## {group}\n")
+        for name in names.split():
+            kind = getattr(acclimate, name)
+            parts.append(f"::: {kind.__module__}.{kind.__qualname__}\n")
+    for group, module in MODULES.items():
+        parts.append(
+            f"## {group}: `{module}`\n\n::: {module}\n    options:\n      members: false\n"
+        )
+    return "\n".join(parts)
