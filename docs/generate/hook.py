@@ -60,13 +60,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def on_page_content(html: str, **_: Any) -> str:
     """Replace LaTeX by MathML, which browsers show without a script."""
-    html = re.sub(
+    return re.sub(
         r'<(span|div) class="arithmatex">(.*?)</\1>',
         lambda match: _to_mathml(match[1], match[2]),
         html,
         flags=re.DOTALL,
     )
-    return html
 
 
 def _to_mathml(tag: str, text: str) -> str:

@@ -19,18 +19,19 @@ Error in % of each method on each stream that we have measured, lower is better.
 [leaderboard.json](leaderboard.json) are generated from the files under `results/` when the site
 is built. Nothing is typed by hand except the published figures, which name their source.
 
-- A table has one model, one set of images and one protocol. Rows of different tables cannot be compared.
-- *vs source* is the difference from the source model on the same stream, in points. A dash means that the
-  source model was not measured on this stream.
+- A table has one model, one set of images and one protocol. Rows of different tables cannot be
+  compared.
+- *vs source* is the difference from the source model on the same stream, in points. A dash means
+  that the source model was not measured on this stream.
 - *file* has the full provenance: options, checksums, versions and machine.
 - Speeds are of two shared cores. They can be compared within a file only.
 - Checksums of images are those of the whole set; the protocol states how many of them are used.
-- Twenty more kinds of streams, with and without the guard, are on the page [Streams](streams.md#how-much-adaptation-hurts-and-what-the-guard-does-about-it) and under
-  `guard` in the JSON file. Their protocol is shorter, so they are not mixed with these.
+- Twenty more kinds of streams, with and without the guard, are on the page [Streams](GUARD) and
+  under `guard` in the JSON file. Their protocol is shorter, so they are not mixed with these.
 - Options are the defaults, or the preset that is named. Nothing was tuned on the test images.
 
 To add a row, run `acclimate eval` or `acclimate bench run`, and put `result.json` under `results/`.
-"""
+""".replace("GUARD", "streams.md#how-much-adaptation-hurts-and-what-the-guard-does-about-it")
 
 
 def find_entries() -> list[dict[str, Any]]:

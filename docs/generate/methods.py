@@ -27,17 +27,17 @@ FAMILIES = {
 
 SPECIAL = {
     "source": "It never adapts. Use it to see what a shift costs.",
-    "lame": "Batches of many classes: samples with like features get like labels, which is wrong on "
-    "shuffled streams. On shuffled CIFAR-10-C it is far worse than the source model (see the table).",
-    "memo": "Streams that must be kept up with: it takes forward and backward passes for each image.",
+    "lame": "Shuffled streams: samples with like features get like labels, which fails there. On "
+    "shuffled CIFAR-10-C it is far worse than the source model (see the table).",
+    "memo": "Streams with many images per second: it has forward and backward passes per image.",
     "note": "Models with plain BatchNorm: the source model must be trained with instance-aware "
     "BatchNorm.",
     "ttt_pp": "Source models that were not trained jointly with a contrastive loss "
     "(`acclimate train --objective simclr`).",
     "tfa": "Source models without a projection head that was trained jointly: it then aligns the "
     "encoder's features alone.",
-    "steady": "Models that predict every pixel, which it does not support. On mixed and on recurring "
-    "domains other methods are better: see [steady](../steady.md).",
+    "steady": "Mixed and recurring domains: other methods are better there, see "
+    "[steady](../steady.md).",
     "supervised": "Deployment: it learns from labels, and is an upper bound for evaluations only.",
     "entropy": "The learning rate of TENT: over all parameters, it tends to collapse there.",
 }
@@ -118,7 +118,7 @@ def _use(name: str, method: type[Method]) -> Iterator[str]:
     argument = ", artifact" if method.needs else ""
     presets = ", ".join(f"`{preset}`" for preset in method.config_class.presets)
     if method.card.is_oracle:
-        yield "Only an evaluation that reveals labels can run it: `acclimate eval --reveal-labels`.\n"
+        yield "Only evaluations that reveal labels run it: `acclimate eval --reveal-labels`.\n"
         return
     yield f'In Python: `acclimate.adapt(model, "{name}"{argument})`. On the command line:\n'
     yield f"```\nacclimate eval --model builtin --data builtin --method source,{name}\n```\n"
@@ -135,8 +135,8 @@ def _warnings(name: str, method: type[Method]) -> Iterator[str]:
     if statistics == "batch":
         found = True
         yield (
-            "- Small batches (fewer than 16 images) and streams that show few classes at a time: by default it "
-            'normalises with the statistics of the batch. Set `statistics="auto"`, or use the '
+            "- Small batches (fewer than 16 images) and streams that show few classes at a time: "
+            'by default it normalises with the statistics of the batch. Set `statistics="auto"`, or use the '
             "[guard](../streams.md#the-guard)."
         )
     if card.forwards + card.backwards > 4 and not card.per_image:
@@ -156,10 +156,10 @@ def _warnings(name: str, method: type[Method]) -> Iterator[str]:
     if worse:
         found = True
         streams = "; ".join(
-            f"{cell['stream']} ({cell['off']:.1f} % against {cell['source']:.1f} %, {cell['model']})"
+            f"{cell['stream']}, {cell['model']} ({cell['off']:.1f} % against {cell['source']:.1f} %)"
             for cell in sorted(worse, key=lambda cell: cell["source"] - cell["off"])[:6]
         )
-        yield f"- Streams on which it was measured to be worse than the source model by more than a point: {streams}."
+        yield f"- Streams on which it was measured to be worse by more than a point: {streams}."
     if not found:
         yield "- No stream was measured on which it is worse than the source model."
 
@@ -180,8 +180,8 @@ def _measured(name: str, board: dict[str, Any]) -> Iterator[str]:
             setting = f" ({row['setting']})" if row["setting"] else ""
             file = f"[{Path(row['file']).name}](../{row['file']})"
             yield (
-                f"| {table['model']} | {table['data']}; {table['protocol']}{setting} | {row['error']:.1f} | "
-                f"{source} | {row['images_per_second']:.0f} | {file} |"
+                f"| {table['model']} | {table['data']}; {table['protocol']}{setting} | "
+                f"{row['error']:.1f} | {source} | {row['images_per_second']:.0f} | {file} |"
             )
         yield ""
     cells = _cells(name)
