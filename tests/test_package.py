@@ -59,11 +59,10 @@ def find_pages():
 
 
 @pytest.fixture
-def names_of_pages(quick_accuracy, monkeypatch):
+def names_of_pages(monkeypatch):
     """What a page may use without making it: a model, an artifact, an adapted model, batches."""
     ray_serve = pytest.importorskip("ray.serve")  # docs/serving.md
     monkeypatch.setattr(ray_serve, "run", lambda application: application)
-    monkeypatch.setitem(acclimate.Accuracy.__init__.__kwdefaults__, "n_samples", 16)
     model = load_model()
     x, y = load_split("train", 96)
     source_loader = list(zip(x.split(48), y.split(48), strict=True))

@@ -136,8 +136,8 @@ def _warnings(name: str, method: type[Method]) -> Iterator[str]:
         found = True
         yield (
             "- Small batches (fewer than 16 images) and streams that show few classes at a time: "
-            'by default it normalises with the statistics of the batch. Set `statistics="auto"`, or use the '
-            "[guard](../streams.md#the-guard)."
+            "by default it normalises with the statistics of the batch. "
+            'Set `statistics="auto"`, or use the [guard](../streams.md#the-guard).'
         )
     if card.forwards + card.backwards > 4 and not card.per_image:
         found = True
@@ -156,10 +156,10 @@ def _warnings(name: str, method: type[Method]) -> Iterator[str]:
     if worse:
         found = True
         streams = "; ".join(
-            f"{cell['stream']}, {cell['model']} ({cell['off']:.1f} % against {cell['source']:.1f} %)"
+            f"{cell['stream']}, {cell['model']} ({cell['off']:.1f} %, not {cell['source']:.1f} %)"
             for cell in sorted(worse, key=lambda cell: cell["source"] - cell["off"])[:6]
         )
-        yield f"- Streams on which it was measured to be worse by more than a point: {streams}."
+        yield f"- Streams on which it was measured to be worse than the source model: {streams}."
     if not found:
         yield "- No stream was measured on which it is worse than the source model."
 
