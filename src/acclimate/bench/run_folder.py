@@ -41,8 +41,7 @@ from filelock import FileLock, Timeout
 
 from acclimate.errors import AcclimateError, ArtifactMismatch, BadInput, CorruptFile
 from acclimate.metrics.plain import to_plain
-from acclimate.storage import write_atomically
-from acclimate.zoo.readers import sha256_of
+from acclimate.storage import file_digest, make_folder, write_atomically
 
 SPEC, BEGUN, RECORDS, MEASURES = "spec.json", "begun.json", "records.jsonl", "measures.jsonl"
 CHECKPOINT, RESULT, ERROR, LOCK = "checkpoint.json", "result.json", "error.json", "lock"
@@ -51,7 +50,7 @@ CHECKPOINT, RESULT, ERROR, LOCK = "checkpoint.json", "result.json", "error.json"
 N_THREADS = "n_threads"
 
 State = Literal["waiting", "running", "cut", "failed", "done"]
-STATES: tuple[State, ...] = ("waiting", "running", "cut", "failed", "done")
+
 
 #: In `result.json`: checksums of the files that belong to it.
 FILES = "sha256"
@@ -256,7 +255,7 @@ class RunFolder:
             raise CorruptFile("wrong_content", text, path=self.path / RESULT)
         for name, sha256 in written.get(FILES, {}).items():
             path = self.path / name
-            if not path.is_file() or sha256_of(path) != sha256:
+            if not path.is_file() or file_digest(path) != sha256:
                 text = self.altered(name, "its checksum differs")
                 raise CorruptFile("wrong_checksum", text, path=path)
         return written
@@ -306,14 +305,7 @@ class RunFolder:
 
     def make(self) -> None:
         """Create the folder with its parents."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadInput(
-                "not_writable",
-                f"Cannot create {self.path} ({error.strerror}). Pass another folder with --out.",
-                path=self.path,
-            ) from error
+        make_folder(self.path)
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file atomically."""
@@ -420,7 +412,7 @@ class RunFolder:
         self._sync()
         os.fsync(self._files[MEASURES].fileno())
         self.close()
-        sums = {name: sha256_of(self.path / name) for name in (RECORDS, MEASURES, *kept)}
+        sums = {name: file_digest(self.path / name) for name in (RECORDS, MEASURES, *kept)}
         self.write(RESULT, {**result, FILES: sums})
         self.remove_leftovers()
 

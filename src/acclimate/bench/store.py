@@ -33,7 +33,7 @@ from acclimate.errors import (
 from acclimate.evaluation import Result
 from acclimate.metrics import unpack_sums
 from acclimate.metrics.groups import merge
-from acclimate.storage import write_atomically
+from acclimate.storage import make_folder, write_atomically
 
 SUITE, SUITES, JOBS = "suite.json", "suites", "jobs"
 ARTIFACTS, LOGS = "artifacts", "logs"
@@ -115,15 +115,8 @@ class Store:
         The lists of other suites stay; one of the same title is replaced.
         """
         place = Path(root)
-        try:
-            for name in (JOBS, SUITES):
-                (place / name).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadInput(
-                "not_writable",
-                f"Cannot create {place} ({error.strerror}). Pass another folder with --out.",
-                path=place,
-            ) from error
+        for name in (JOBS, SUITES):
+            make_folder(place / name)
         store = cls(place, suite)
         content = suite.to_dict()
         for item, name in zip(content["entries"], store._names, strict=True):

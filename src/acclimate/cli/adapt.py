@@ -10,15 +10,19 @@ import typer
 from acclimate.cli.adapt_inputs import check_names, find_images_folder, list_beside
 from acclimate.cli.models import load_model
 from acclimate.cli.options import (
+    ArtifactOption,
+    ClassesOption,
     DeviceOption,
     GuardOption,
     HeadOption,
     LogitsAtOption,
     MeanOption,
+    MethodOption,
     MetricsOption,
     ModelOption,
     NormalizationOption,
     PresetOption,
+    SettingsOption,
     SizeOption,
     SpeedOption,
     StdOption,
@@ -68,14 +72,9 @@ def adapt(
         ),
     ],
     weights: WeightsOption = None,
-    artifact: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What acclimate prepare wrote.")
-    ] = None,
-    method: Annotated[str, typer.Option(help="See acclimate methods.")] = "steady",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter; may be repeated."),
-    ] = None,
+    artifact: ArtifactOption = None,
+    method: MethodOption = "steady",
+    settings: SettingsOption = None,
     preset: PresetOption = None,
     terms: TermsOption = None,
     batch_size: Annotated[
@@ -87,10 +86,7 @@ def adapt(
     std: StdOption = None,
     head: HeadOption = None,
     logits_at: LogitsAtOption = None,
-    classes: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Class names, one a line; default: the artifact's."),
-    ] = None,
+    classes: ClassesOption = None,
     guard: GuardOption = None,
     speed: SpeedOption = "exact",
     seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,

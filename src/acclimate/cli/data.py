@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from acclimate.cli.options import RootOption
 from acclimate.cli.terminal import (
     get_console,
     make_facts,
@@ -24,15 +25,6 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
 
 _SHOWN = 10
-
-RootOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir",
-        metavar="DIR",
-        help="Where all data is kept; default: `ACCLIMATE_DATA`, or the user's cache folder.",
-    ),
-]
 
 
 @app.callback()

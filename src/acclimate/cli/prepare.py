@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acclimate.cli.data import RootOption
 from acclimate.cli.models import load_model
 from acclimate.cli.options import (
     DeviceOption,
@@ -20,9 +19,11 @@ from acclimate.cli.options import (
     MeanOption,
     ModelOption,
     NormalizationOption,
+    RootOption,
     SizeOption,
     StdOption,
     WeightsOption,
+    check_free,
     get_logits_at,
     get_normalization,
     parse_size,
@@ -119,7 +120,7 @@ def prepare(
     """
     inputs = {"--weights": weights, "--contrast-head": contrast_head, "--classes": classes}
     refuse_same_file({"--out": out}, inputs)
-    _check_place(out, force)
+    check_free(out, force)
     from acclimate.data.masks import has_masks
     from acclimate.introspect import ModelInfo
     from acclimate.parts import Contrast, Penalty, Prototypes
@@ -220,21 +221,6 @@ def _check_names(
             "pass all names in the order of the logits with --classes FILE.",
             expected=n_logits,
             found=len(names),
-        )
-
-
-def _check_place(out: Path, force: bool) -> None:
-    if not out.parent.is_dir():
-        raise BadInput(
-            "not_found",
-            f"Cannot write {out}: the folder {out.parent} does not exist. Create it first.",
-            path=out.parent,
-        )
-    if out.exists() and not force:
-        raise BadInput(
-            "already_exists",
-            f"{out} already exists. Pass another --out, or --force to overwrite it.",
-            path=out,
         )
 
 

@@ -13,14 +13,18 @@ import typer
 from acclimate.cli.adapt import parse_settings
 from acclimate.cli.models import load_model
 from acclimate.cli.options import (
+    ArtifactOption,
+    ClassesOption,
     DeviceOption,
     GuardOption,
     HeadOption,
     LogitsAtOption,
     MeanOption,
+    MethodOption,
     ModelOption,
     NormalizationOption,
     PresetOption,
+    SettingsOption,
     SizeOption,
     StdOption,
     WeightsOption,
@@ -45,17 +49,9 @@ _SWITCH_SECONDS = 0.0005
 def serve(
     model: ModelOption = "builtin",
     weights: WeightsOption = None,
-    artifact: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="What acclimate prepare wrote; default: that of builtin."
-        ),
-    ] = None,
-    method: Annotated[str, typer.Option(help="See acclimate methods.")] = "steady",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter; may be repeated."),
-    ] = None,
+    artifact: ArtifactOption = None,
+    method: MethodOption = "steady",
+    settings: SettingsOption = None,
     preset: PresetOption = None,
     guard: GuardOption = None,
     size: SizeOption = None,
@@ -64,10 +60,7 @@ def serve(
     std: StdOption = None,
     head: HeadOption = None,
     logits_at: LogitsAtOption = None,
-    classes: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Class names, one a line; default: the artifact's."),
-    ] = None,
+    classes: ClassesOption = None,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at.", min=0, max=65535)] = 8000,
     token: Annotated[

