@@ -172,7 +172,7 @@ class Loader:
 
         Args:
             spec: The job.
-            timings: Is told how long its parts took.
+            timings: Called with how long its parts took.
         """
         timings = timings if timings is not None else Timings()
         job = self.open(spec)

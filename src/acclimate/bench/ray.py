@@ -40,9 +40,9 @@ from acclimate.bench.run_folder import (
     BEGUN,
     CHECKPOINT,
     LOCK,
-    MEASURES,
     RESULT,
     SPEC,
+    SUMS,
     Checkpoint,
     Resume,
     RunFolder,
@@ -708,7 +708,7 @@ def _is_kept(name: str) -> bool:
 
 
 def _rank(name: str) -> tuple[bool, ...]:
-    return name == RESULT, name == CHECKPOINT, name == MEASURES
+    return name == RESULT, name == CHECKPOINT, name == SUMS
 
 
 def _enter(folder: str, data: str | None) -> None:

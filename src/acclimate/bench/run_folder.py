@@ -43,13 +43,13 @@ from acclimate.errors import AcclimateError, ArtifactMismatch, BadInput, Corrupt
 from acclimate.metrics.plain import to_plain
 from acclimate.storage import file_digest, make_folder, write_atomically
 
-SPEC, BEGUN, RECORDS, MEASURES = "spec.json", "begun.json", "records.jsonl", "measures.jsonl"
+SPEC, BEGUN, RECORDS, SUMS = "spec.json", "begun.json", "records.jsonl", "measures.jsonl"
 CHECKPOINT, RESULT, ERROR, LOCK = "checkpoint.json", "result.json", "error.json", "lock"
 
 #: The one entry of an identity that may differ from what is asked for now: it is kept.
 N_THREADS = "n_threads"
 
-State = Literal["waiting", "running", "cut", "failed", "done"]
+State = Literal["waiting", "running", "interrupted", "failed", "done"]
 
 
 #: In `result.json`: checksums of the files that belong to it.
@@ -67,7 +67,7 @@ class Failure(Exception):
         kind: Name of the error's class.
         message: Its message.
         trace: Its traceback.
-        code: Of an error of this package, whose message says what to do; None for any other.
+        code: Of an error of this package, whose message contains the remedy; None for any other.
         data: Of an error of this package, as JSON types.
     """
 
@@ -185,7 +185,7 @@ class RunFolder:
                 return "done"
         if (self.path / ERROR).is_file():
             return "failed"
-        return "cut" if (self.path / BEGUN).is_file() else "waiting"
+        return "interrupted" if (self.path / BEGUN).is_file() else "waiting"
 
     @property
     def progress(self) -> tuple[int, int | None]:
@@ -261,7 +261,7 @@ class RunFolder:
         return written
 
     def altered(self, name: str, why: str) -> str:
-        """Return what an error says of an altered file."""
+        """Return the text of an error about an altered file."""
         return f"{self.path / name} was modified or damaged ({why}). {self._remedy}"
 
     # The lock -----------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ class RunFolder:
             self.write(BEGUN, now)
             begun = now
         resume = self._find_resume(begun.get(N_THREADS, 0))
-        for name, n_bytes in ((RECORDS, self._n_records), (MEASURES, self._n_sums)):
+        for name, n_bytes in ((RECORDS, self._n_records), (SUMS, self._n_sums)):
             file = (self.path / name).open("ab")
             file.truncate(n_bytes)
             self._files[name] = file
@@ -345,7 +345,7 @@ class RunFolder:
             remedy: What to do.
 
         Raises:
-            ArtifactMismatch: The identities differ; the message and `differences` say in what.
+            ArtifactMismatch: The identities differ; the message and `differences` list them.
         """
         begun = self.read(BEGUN)
         if begun is None:
@@ -378,7 +378,7 @@ class RunFolder:
     def close_unit(self, unit: str, sums: Sequence[Mapping[str, Any]]) -> None:
         """Record the end of a unit, and where its records end."""
         n_bytes = self._sync()
-        self._append(MEASURES, {"unit": unit, "bytes": n_bytes, "measures": list(sums)})
+        self._append(SUMS, {"unit": unit, "bytes": n_bytes, "measures": list(sums)})
 
     def checkpoint(self, place: Checkpoint, save: Callable[[Path], None]) -> None:
         """Keep a place to continue from; the previous one is kept until this one is complete."""
@@ -410,9 +410,9 @@ class RunFolder:
             kept: Names of the files that `keep` has written.
         """
         self._sync()
-        os.fsync(self._files[MEASURES].fileno())
+        os.fsync(self._files[SUMS].fileno())
         self.close()
-        sums = {name: file_digest(self.path / name) for name in (RECORDS, MEASURES, *kept)}
+        sums = {name: file_digest(self.path / name) for name in (RECORDS, SUMS, *kept)}
         self.write(RESULT, {**result, FILES: sums})
         self.remove_leftovers()
 
@@ -424,7 +424,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Remove all records and checkpoints, and the result."""
-        for name in (RESULT, BEGUN, CHECKPOINT, MEASURES, RECORDS, ERROR):
+        for name in (RESULT, BEGUN, CHECKPOINT, SUMS, RECORDS, ERROR):
             (self.path / name).unlink(missing_ok=True)
         self._remove_states()
 
@@ -461,7 +461,7 @@ class RunFolder:
     def fail_by(self, error: BaseException) -> None:
         """Record the error that ended the job."""
         why = error if isinstance(error, Failure) else Failure.of(error)
-        has_checkpoint = any((self.path / name).is_file() for name in (CHECKPOINT, MEASURES))
+        has_checkpoint = any((self.path / name).is_file() for name in (CHECKPOINT, SUMS))
         remedy = _AGAIN if has_checkpoint else _ANEW
         if why.code is None:
             remedy = f"The traceback is in {self.path / ERROR}. {remedy}"
@@ -471,7 +471,7 @@ class RunFolder:
         """Return what is on disk, and note up to where it can be used."""
         resume = Resume(n_threads)
         self._n_records = 0
-        lines, self._n_sums = self.read_lines(MEASURES)
+        lines, self._n_sums = self.read_lines(SUMS)
         for line in lines:
             resume.sums[line["unit"]] = line["measures"]
             self._n_records = line["bytes"]
@@ -487,7 +487,7 @@ class RunFolder:
         resume.records, n_bytes = self.read_lines(RECORDS, self._n_records)
         if n_bytes != self._n_records:
             # The disk has lost what it had confirmed: nothing here can be relied on.
-            for name in (CHECKPOINT, MEASURES, RECORDS):
+            for name in (CHECKPOINT, SUMS, RECORDS):
                 (self.path / name).unlink(missing_ok=True)
             self._remove_states()
             self._n_records = self._n_sums = 0

@@ -4,7 +4,7 @@
 - `suites/`: the same of each suite that was run in the folder.
 - `jobs/<method>-<key>/`: see `acclimate.bench.run_folder`.
 - `artifacts/<key>.acclimate`: what was prepared, shared by the jobs that need the same.
-- `logs/`: what workers said.
+- `logs/`: what workers printed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Self
 from acclimate.bench.execute import has_finished, read_record
 from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Entry, Outcome
-from acclimate.bench.run_folder import ERROR, MEASURES, RECORDS, RunFolder, State
+from acclimate.bench.run_folder import ERROR, RECORDS, SUMS, RunFolder, State
 from acclimate.bench.suite import Suite
 from acclimate.errors import (
     AcclimateError,
@@ -45,7 +45,7 @@ class Status:
 
     Attributes:
         entry: The job, and what it is called.
-        state: As the files say.
+        state: According to the files.
         done: Batches on record.
         total: Batches of the job; None if it has not begun.
         error: What ended the last try: type, message, remedy, when, traceback.
@@ -247,6 +247,6 @@ def read_outcome(folder: RunFolder, entry: Entry, name: str) -> Outcome:
     if len(records) != (expected := written["n_batches"]):
         text = folder.altered(RECORDS, f"expected {expected} lines, found {len(records)}")
         raise CorruptFile("wrong_length", text, path=path, found=len(records), expected=expected)
-    sums = [unpack_sums(line["measures"]) for line in folder.read_lines(MEASURES)[0]]
+    sums = [unpack_sums(line["measures"]) for line in folder.read_lines(SUMS)[0]]
     merged = merge(pair for own in sums for pair in own.items())
     return Outcome(entry, Result(tuple(records), merged), written["provenance"], name)

@@ -1,4 +1,4 @@
-"""`acclimate adapt`: predict a folder of images, and learn from it on the way."""
+"""`acclimate adapt`: predict a folder of images, and learn from it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def adapt(
     preset: PresetOption = None,
     terms: TermsOption = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Images a batch; default: 200, for masks 2.")
+        int | None, typer.Option(help="Batch size; default: 200, for masks 2.")
     ] = None,
     size: SizeOption = None,
     normalization: NormalizationOption = None,
@@ -91,9 +91,7 @@ def adapt(
     speed: SpeedOption = "exact",
     seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,
     device: DeviceOption = "auto",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where an interrupted call stopped.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite, or start anew.")] = False,
     state: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keep what was learned in this file.")
@@ -109,8 +107,8 @@ def adapt(
     predicts every pixel, a mask of class numbers is written for each image, as large as the image
     file; **--size** then brings images to the model whole, and crops nothing.
 
-    A crash loses at most the batch in flight: say the same again with **--resume**, and the result
-    is that of an uninterrupted call.
+    A crash loses at most the batch in flight: run the same command again with **--resume**, and the
+    result is that of an uninterrupted call.
 
     Example: `acclimate adapt photos --model my_models:resnet --weights resnet.pt --artifact
     resnet.acclimate --out predictions.csv`

@@ -78,7 +78,7 @@ def get(
 ) -> None:
     """Get a set: download it, check it, put it in place.
 
-    Mirrors are tried in turn. A download that was cut goes on where it was. `frost` are the five
+    Mirrors are tried in turn. An interrupted download is resumed. `frost` are the five
     photographs that the corruption of that name needs; they come from PyPI by pip. Of pacs, vlcs
     and office_home give the archive by `--from`: images in it as `<domain>/<class>/<image>`.
 
@@ -190,7 +190,7 @@ def corrupt(
     """Make corrupted copies of a set or of a folder of images.
 
     A set of arrays gets the layout of CIFAR-10-C, a folder that of ImageNet-C; beside images with
-    masks, a copy of each mask is laid. What is there already is kept: a run that was cut goes on
+    masks, a copy of each mask is laid. What is there already is kept: an interrupted run is resumed
     with the same command.
 
     Without `--name` these are the fifteen corruptions of the benchmark. Frost is made of

@@ -40,7 +40,7 @@ def demo(
             help="Of these, the first so many for methods that take an image at a time; 0: all."
         ),
     ] = 100,
-    batch_size: Annotated[int, typer.Option(help="Images a batch.")] = 200,
+    batch_size: Annotated[int, typer.Option(help="Batch size.")] = 200,
     severity: Annotated[int, typer.Option(help="Of the shifts, from 1 to 5.")] = 5,
     order: Annotated[
         str, typer.Option(help="Of the images of a shift: shuffled, or sorted by class.")
@@ -108,7 +108,7 @@ def demo(
 
 
 def _choose(data: str, methods: str, reveal_labels: bool) -> tuple[str, ...]:
-    """Return the methods; of all, those that suit a model, having said what is left out."""
+    """Return the methods; of all, those that suit a model, and print what is left out."""
     from acclimate.bench.side_by_side import choose_methods
     from acclimate.demo import assign_models, get_task
 

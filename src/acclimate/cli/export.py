@@ -69,9 +69,9 @@ def export(
 ) -> None:
     """Write an adapted model as plain files: safetensors, TorchScript, torch.export and ONNX.
 
-    Each file is read again and its logits are compared with the model's. A card, `PATH.json`, says
-    where the model comes from, which statistics it normalises with, and how far its predictions are
-    from those of the live model.
+    Each file is read again and its logits are compared with the model's. A card, `PATH.json`,
+    records where the model comes from, which statistics it normalises with, and how far its
+    predictions are from those of the live model.
 
     Example: `acclimate export --model my_models:resnet --weights resnet.pt --state resnet.state
     --images photos --out resnet-adapted`

@@ -42,7 +42,7 @@ WeightsOption = Annotated[
 ]
 ArtifactOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="What acclimate prepare wrote; not needed for builtin."),
+    typer.Option(metavar="FILE", help="What acclimate prepare wrote."),
 ]
 MethodOption = Annotated[str, typer.Option(help="See acclimate methods.")]
 SettingsOption = Annotated[
@@ -51,9 +51,7 @@ SettingsOption = Annotated[
 ]
 ClassesOption = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE", help="Class names, one on each line; default: those of the artifact."
-    ),
+    typer.Option(metavar="FILE", help="Class names, one per line; default: those of the artifact."),
 ]
 RootOption = Annotated[
     Path | None,
@@ -275,7 +273,7 @@ def get_normalization(name: str | None, mean: str | None, std: str | None) -> No
 
 
 def parse_size(text: str | None) -> int | tuple[int, int] | None:
-    """Return what `--size` says: one number, or height and width; None for nothing."""
+    """Return what `--size` stands for: one number, or height and width; None for nothing."""
     from acclimate.streams import images
 
     return None if text is None else images.parse_size(text)

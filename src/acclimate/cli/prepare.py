@@ -85,7 +85,7 @@ def prepare(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Class names in the order of the logits, one a line; default: folders by name.",
+            help="Class names in the order of the logits, one per line; default: folders by name.",
         ),
     ] = None,
     head: HeadOption = None,
@@ -99,7 +99,7 @@ def prepare(
     ] = "auto",
     epochs: Annotated[int, typer.Option(help="Passes over the source to train a projector.")] = 20,
     batch_size: Annotated[
-        int | None, typer.Option(help="Images a batch; default: 128, of images with masks 4.")
+        int | None, typer.Option(help="Batch size; default: 128, of images with masks 4.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,
     speed: Annotated[

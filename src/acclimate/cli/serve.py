@@ -13,7 +13,6 @@ import typer
 from acclimate.cli.adapt import parse_settings
 from acclimate.cli.models import load_model
 from acclimate.cli.options import (
-    ArtifactOption,
     ClassesOption,
     DeviceOption,
     GuardOption,
@@ -49,7 +48,12 @@ _SWITCH_SECONDS = 0.0005
 def serve(
     model: ModelOption = "builtin",
     weights: WeightsOption = None,
-    artifact: ArtifactOption = None,
+    artifact: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="What acclimate prepare wrote; default: that of builtin."
+        ),
+    ] = None,
     method: MethodOption = "steady",
     settings: SettingsOption = None,
     preset: PresetOption = None,
@@ -75,8 +79,8 @@ def serve(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where the states of streams are kept, to go on after a restart; default: they "
-            "are deleted at the end.",
+            help="Where the states of streams are kept, so that a restart resumes them; default: "
+            "they are deleted at the end.",
         ),
     ] = None,
     max_batch: Annotated[int, typer.Option(help="Images answered together, at most.")] = 32,

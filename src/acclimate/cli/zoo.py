@@ -45,7 +45,7 @@ def list_all(data_dir: RootOption = None) -> None:
     table.add_column("weights from", overflow="fold")
     for name in list_models():
         spec = get_spec(name)
-        where = Text(spec.publisher or "nobody")
+        where = Text(spec.publisher or "not published")
         if weights_path(name, data_dir).is_file():
             where.append(" (here)", style="green")
         accuracy, licence = _percent(spec.accuracy), spec.licence or "–"
@@ -79,7 +79,7 @@ def show(
         "parameters": _count_parameters(spec),
         "input": f"[0, 1]; inside: mean {_channels(spec.mean)}, std {_channels(spec.std)}",
         "clean accuracy": _percent(spec.accuracy),
-        "weights from": spec.publisher or "nobody",
+        "weights from": spec.publisher or "not published",
         "address": spec.address,
         "licence": spec.licence,
         "SHA-256": spec.sha256,

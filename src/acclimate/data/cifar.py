@@ -145,11 +145,11 @@ class ArraySet(DataSet):
             raise self.not_fetched(root)
         card = read_card(folder / CARD, remedy, "source", "splits")
         facts, problems = {"source": str(card["source"])}, []
-        for split, said in card["splits"].items():
+        for split, recorded in card["splits"].items():
             expected = self.splits.get(split)
             for what, digest in (
-                ("images", expected.images if expected else said["sha256"]),
-                ("labels", expected.labels if expected else said["labels_sha256"]),
+                ("images", expected.images if expected else recorded["sha256"]),
+                ("labels", expected.labels if expected else recorded["labels_sha256"]),
             ):
                 file = folder / split / f"{what}.npy"
                 try:

@@ -65,7 +65,7 @@ class CorruptedArraySet(DataSet):
         """Return one corruption at one severity, its images memory-mapped.
 
         Where the published data set is not on disk, it is generated from the clean test split, and
-        the description says so.
+        the description records it.
 
         Raises:
             BadInput: An unknown corruption or severity; neither the data set nor the clean one is
@@ -108,7 +108,7 @@ class CorruptedArraySet(DataSet):
         workers: int,
         progress: Progress | None,
     ) -> dict[str, Any]:
-        """Generate a block unless it is there; return what a result must say about it."""
+        """Generate a block unless it is there; return what a result must record about it."""
         manifest = read_manifest(folder)
         is_made = (
             manifest is not None

@@ -1,7 +1,7 @@
 """The training loop of all tasks, on Lightning Fabric: one or several devices, mixed precision.
 
-A `Task` says what is trained on which batches and what is measured. `train` does the rest: devices,
-order of the steps, checkpoints, log, and the file in the end.
+A `Task` defines what is trained on which batches and what is measured. `train` does the rest:
+devices, order of the steps, checkpoints, log, and the file in the end.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Task(ABC, Generic[Result]):
         """Return the optimizer of `trained`."""
 
     def count_steps(self, epoch: int) -> int:
-        """Return the number of steps of an epoch: each image once, unless a task says otherwise."""
+        """Return the number of steps of an epoch: each image once, unless a task overrides it."""
         return len(self._order(epoch))
 
     def batches(self, epoch: int, start: int, rank: int, n_ranks: int) -> Iterable[tuple[Any, Any]]:
@@ -207,7 +207,7 @@ def train(
             after every measurement on several domains.
         root: Of all data; see `acclimate.data.data_root`.
         progress: Called with the stage, the count done and the count to do.
-        **options: For classification `objective`, what to minimise if not what the settings say.
+        **options: For classification `objective`, what to minimise if it differs from the settings.
             For domains `data`, the set if it is loaded already, and `keep_last`, whether to write
             also the weights after the last step, as `NAME.last.safetensors`.
 

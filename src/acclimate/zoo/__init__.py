@@ -165,8 +165,8 @@ def download(
         name: a name in the zoo.
         check_hash: as for `load`.
         root: folder of all data; the default is that of `acclimate.data`.
-        progress: is told of megabytes.
-        notify: is told what went wrong on the way.
+        progress: Called with the number of megabytes.
+        notify: Called with what went wrong.
 
     Raises:
         BadInput: when no weights of that model are published.
