@@ -115,7 +115,7 @@ class Store:
         The lists of other suites stay; one of the same title is replaced.
         """
         place = Path(root)
-        for name in (JOBS, SUITES):
+        for name in ("", JOBS, SUITES):
             make_folder(place / name)
         store = cls(place, suite)
         content = suite.to_dict()
