@@ -73,7 +73,8 @@ def prepare(
     contrast_head: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="The head that acclimate train --objective simclr wrote; for ttt_pp."
+            metavar="FILE",
+            help="The head that acclimate train --objective simclr wrote; for ttt_pp.",
         ),
     ] = None,
     size: SizeOption = None,
