@@ -31,7 +31,7 @@ from acclimate import data, zoo
 from acclimate.corruptions import BENCHMARK, Pixels, apply
 from acclimate.corruptions.frost import PHOTOGRAPHS, find_photographs, frost_from
 from acclimate.data.checksums import FROST_SHA256
-from acclimate.data.download import file_digest
+from acclimate.storage import file_digest
 from acclimate.zoo.readers import content_digest
 
 Values = npt.NDArray[np.float64]

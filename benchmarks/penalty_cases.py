@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from acclimate import zoo
 from acclimate.functional.per_sample import GradientCosines
 from acclimate.parts.penalty import BLOCK
-from acclimate.zoo.torchvision_door import import_torchvision
+from acclimate.zoo.torchvision_compat import import_torchvision
 
 Samples = tuple[Tensor, Tensor, Tensor]
 Cosines = dict[str, Tensor]

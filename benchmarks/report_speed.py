@@ -22,7 +22,7 @@ from acclimate.bench.store import Store
 from acclimate.bench.suite import Suite
 from acclimate.corruptions import BENCHMARK
 from acclimate.metrics import Record
-from acclimate.zoo.readers import sha256_of
+from acclimate.storage import file_digest
 
 SEEDS, GROUPS, BATCHES, SIZE = 5, 20, 5, 200
 
@@ -57,7 +57,7 @@ def write_suite(root: Path, n_jobs: int) -> None:
             "date": f"2020-01-01T00:{len(name):02}",
             "seed": entry.spec.seed,
         }
-        sums = {RECORDS: sha256_of(folder.path / RECORDS)}
+        sums = {RECORDS: file_digest(folder.path / RECORDS)}
         content = {"n_batches": len(lines), "provenance": provenance, FILES: sums}
         folder.write(RESULT, content)
 

@@ -31,7 +31,7 @@ from acclimate.snapshot import fingerprint
 from acclimate.storage import versions
 from acclimate.terms.nsp import load_projector
 from acclimate.zoo.external import NormalizedModel
-from acclimate.zoo.torchvision_door import import_torchvision
+from acclimate.zoo.torchvision_compat import import_torchvision
 
 Step = Callable[[Tensor], Tensor]
 Batch = tuple[Tensor, Tensor | None]

@@ -1,17 +1,22 @@
 """How far one has to walk through the source to follow a call: files, functions, switches, depth.
 
-    python benchmarks/walks.py                 # the table
-    python benchmarks/walks.py --show tent     # and the files that one call visits
+    python benchmarks/walks.py                   # the table; the commands take about a minute
+    python benchmarks/walks.py --only tent eval  # some rows
+    python benchmarks/walks.py --show tent       # and the files that one call visits
 
 A call is traced with `sys.setprofile`. Only functions of acclimate count. A switch is a call or a
 return from one file to another. The call is made once before it is traced, so that what happens
 only once (imports, caches, looking at the model) is left out of calls of an adapted model.
+Commands run in this process, without worker processes, the second time in a new folder.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -83,11 +88,47 @@ def trace_prepare() -> Walk:
     return Walk().trace(lambda: acclimate.prepare(model, source, parts=parts))
 
 
+SUITE = """
+title = "Two jobs"
+job = { model = "builtin", data = "builtin", corruptions = ["fog"], images = 400 }
+rows = [{ method = "source" }, { method = "tent" }]
+"""
+
+
+def run_command(*words: str) -> None:
+    """Run a command of acclimate in this process, in the current folder, and drop its output."""
+    from acclimate.cli.main import app
+
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        app(list(words), standalone_mode=False)
+
+
+def trace_command(*words: str) -> Walk:
+    """Trace a command, run for the second time, in a new folder."""
+    walk = Walk()
+    for run in (lambda call: call(), walk.trace):
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            Path("suite.toml").write_text(SUITE)
+            run(lambda: run_command(*words))
+    return walk
+
+
+EVAL = (
+    *("eval", "--model", "builtin", "--data", "builtin", "--method", "source,tent"),
+    *("--corruptions", "fog", "--images", "400"),
+)
+BENCH = ("bench", "run", "suite.toml", "--workers", "0", "--out", "suite")
+REPRODUCE = ("reproduce", "table-2", "--scale", "smoke", "--workers", "0")
+
+
 #: What is traced, and the goal: files, functions, switches, depth.
 WALKS: dict[str, tuple[Callable[[], Walk], tuple[int, int, int, int]]] = {
     "tent": (lambda: trace_call("tent"), (8, 25, 20, 7)),
     "swr_nsp": (lambda: trace_call("swr_nsp"), (14, 50, 50, 8)),
     "prepare": (trace_prepare, (22, 90, 110, 8)),
+    "eval": (lambda: trace_command(*EVAL), (35, 150, 300, 10)),
+    "bench": (lambda: trace_command(*BENCH), (45, 220, 700, 12)),
+    "reproduce": (lambda: trace_command(*REPRODUCE), (65, 320, 3000, 15)),
 }
 
 
@@ -95,14 +136,16 @@ def main() -> None:
     """Trace, and print a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--show", choices=WALKS, help="list the files that this call visits")
+    parser.add_argument("--only", choices=WALKS, nargs="+", help="trace these calls")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    heads = "".join(f"{head:>12}" for head in ("files", "functions", "switches", "depth"))
+    heads = "".join(f"{head:>14}" for head in ("files", "functions", "switches", "depth"))
     print(f"{'call':10}{heads}   (found / goal)")
-    for name, (trace, goal) in WALKS.items():
+    for name in arguments.only or WALKS:
+        trace, goal = WALKS[name]
         walk = trace()
         cells = [f"{found} / {wanted}" for found, wanted in zip(walk.row(), goal, strict=True)]
-        print(f"{name:10}" + "".join(f"{cell:>12}" for cell in cells))
+        print(f"{name:10}" + "".join(f"{cell:>14}" for cell in cells))
         if arguments.show == name:
             for file, n in walk.files.most_common():
                 print(f"    {n:5} calls  {Path(file).relative_to(SOURCE)}")

@@ -18,7 +18,7 @@ from acclimate.testing.models import tiny_model
 from tests.codes import raises
 from tests.report.records import make_run
 from tests.streams.domains import tiny_domains
-from tests.torchmetrics_door import classification, torchmetrics
+from tests.torchmetrics_compat import classification, torchmetrics
 
 
 def adapt(name="norm", **options):

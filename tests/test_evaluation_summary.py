@@ -17,7 +17,7 @@ from acclimate.streams import Batch, Stream
 from acclimate.testing.models import tiny_model
 from tests.codes import raises
 from tests.streams.domains import tiny_domains
-from tests.torchmetrics_door import classification
+from tests.torchmetrics_compat import classification
 
 
 def adapt(name="norm", **options):

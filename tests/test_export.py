@@ -16,7 +16,7 @@ import acclimate
 from acclimate.export import export_model
 from acclimate.export_formats import SUFFIXES, TOLERANCES, check_format, write_format
 from acclimate.testing.models import tiny_batches, tiny_model
-from acclimate.zoo.torchvision_door import import_torchvision
+from acclimate.zoo.torchvision_compat import import_torchvision
 from tests.codes import raises
 
 

@@ -36,7 +36,7 @@ from acclimate.forward import get_logits
 from acclimate.introspect import count_classes
 from acclimate.progress import ProgressBar, get_progress
 from acclimate.testing.models import INPUT_SHAPE, N_CLASSES, ConvNet, tiny_batches
-from acclimate.zoo.torchvision_door import import_torchvision
+from acclimate.zoo.torchvision_compat import import_torchvision
 from tests.codes import raises, warns
 
 PARTS = [Penalty(n_samples=8), "prototypes"]

@@ -1,4 +1,4 @@
-"""The image decoder of the whole package: image files and uploaded bytes that nobody vouches for.
+"""The image decoder of the whole package: image files and uploaded bytes from untrusted sources.
 
 Only the formats in `FORMATS` are decoded. Pillow knows many more, and some of them start other
 programs: an EPS file of any name would run Ghostscript. The list has what data sets and cameras

@@ -199,7 +199,7 @@ class BadInput(AcclimateError, ValueError):
         "too_few_classes": "At least `expected` classes are needed; `found` were given.",
         "too_few_samples": "At least `expected` samples are needed; `found` were given.",
         # Metrics
-        "incompatible_measures": "The sums belong to different numbers or kinds of classes.",
+        "incompatible_sums": "The sums belong to different numbers or kinds of classes.",
         "no_samples_measured": "The sums contain no sample.",
         "not_recorded": "`what` was not recorded for this result.",
         "wrong_fields": "The fields `missing` are missing, the fields `unknown` are unknown.",

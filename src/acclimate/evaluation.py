@@ -83,14 +83,14 @@ def iter_evaluate(
         record = _record(batch, index, judged, cost, (before, adapted.counts))
         record = dataclasses.replace(record, losses=adapted.losses, drift=measure_drift(adapted))
         if adapted.guard is not None:
-            told = adapted.report()
+            reported = adapted.report()
             record = dataclasses.replace(
                 record,
-                estimate=told.estimate,
-                by_source=told.answers == "source",
-                rested=told.n_rests > n_rests,
+                estimate=reported.estimate,
+                by_source=reported.answers == "source",
+                rested=reported.n_rests > n_rests,
             )
-            n_rests = told.n_rests
+            n_rests = reported.n_rests
         if collector is not None:
             collector.update(
                 *judged.rows, record.epoch, record.is_probe, judged.n_images is not None
@@ -157,8 +157,7 @@ def evaluate(
     if not any(record.n for record in records) and records[0].n_pixel_images is None:
         raise BadInput(
             "no_samples_measured",
-            "Expected a stream with samples that count, found none. Check what the batches say in "
-            "counted.",
+            "Expected a stream with samples that count, found none. Check `Batch.counted`.",
         )
     if not any(record.n for record in records):
         raise BadInput(
@@ -242,7 +241,7 @@ def _find_rows(batch: Batch, n: int) -> _Rows:
         found = counted.dtype if isinstance(counted, Tensor) else type(counted).__name__
         raise BadInput(
             "wrong_type",
-            f"Expected a tensor of booleans that says which samples count, found {found}.",
+            f"Expected a tensor of booleans that marks which samples count, found {found}.",
             option="counted",
             found=str(found).removeprefix("torch."),
         )

@@ -397,7 +397,7 @@ def no_gradient(what: str) -> UnsuitableModel:
 
 
 def is_about_inference(error: RuntimeError) -> bool:
-    """Say whether PyTorch refuses to compute gradients of tensors made in inference mode."""
+    """Return whether PyTorch refuses to compute gradients of tensors made in inference mode."""
     return "inference tensor" in str(error).lower()
 
 
@@ -408,7 +408,7 @@ def get_logits(output: Any, at: LogitsAt = None) -> Tensor:
     needs `at`.
 
     Raises:
-        UnsuitableModel: The logits cannot be told, or are of another shape.
+        UnsuitableModel: The logits cannot be found, or are of another shape.
     """
     found: Any = None
     if callable(at):

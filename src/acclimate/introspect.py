@@ -119,7 +119,8 @@ def check_model(model: Any) -> nn.Module:
     if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         raise UnsuitableModel(
             "scripted_model",
-            "A model of torch.jit cannot be adapted: its layers cannot be told apart or changed. "
+            "A model of torch.jit cannot be adapted: its layers cannot be distinguished "
+            "or changed. "
             "Adapt the nn.Module that it was scripted or traced from.",
         )
     if not isinstance(model, nn.Module):
@@ -384,7 +385,7 @@ def try_forward(model: nn.Module, x: Tensor, call: Call | None = None) -> Any:
 
 
 def takes(model: nn.Module, x: Tensor, statistics: Statistics, call: Call | None = None) -> bool:
-    """Say whether the model can take a batch under given BatchNorm statistics."""
+    """Return whether the model can take a batch under given BatchNorm statistics."""
     try:
         _dry_run(model, x, [], statistics, call)
     except BadInput:
@@ -393,7 +394,7 @@ def takes(model: nn.Module, x: Tensor, statistics: Statistics, call: Call | None
 
 
 def looks_dense(model: nn.Module, at: LogitsAt = None) -> bool:
-    """Say whether a model predicts every pixel, before any batch is there to tell.
+    """Return whether a model predicts every pixel, before there is a batch.
 
     It is tried on a black image of 64×64 pixels. False if it takes none, or gives no logits.
 
@@ -413,7 +414,7 @@ def looks_dense(model: nn.Module, at: LogitsAt = None) -> bool:
 
 
 def suits_channels_last(model: nn.Module, x: Tensor, call: Call | None = None) -> bool:
-    """Say whether the model gains from images with colour as the last axis, and can take them.
+    """Return whether the model gains from images with colour as the last axis, and can take them.
 
     Convolutions on processors and NVIDIA's GPUs gain. A model that calls `view` where `reshape` or
     `flatten` would do cannot take them.
@@ -492,7 +493,7 @@ def _choose_head(output: Any, ran: _Ran, names: dict[int, str], at: LogitsAt) ->
     if len(direct) > 1:
         raise UnsuitableModel(
             "ambiguous_head",
-            "Several layers make outputs of this model, and the head cannot be told. Name it: "
+            "Several layers make outputs of this model, and the head is ambiguous. Name it: "
             "info=ModelInfo(head=<name>). Candidates, in the order they ran:"
             f"{_list_layers(ran, names, direct)}",
             candidates=tuple(dict.fromkeys(names[id(layer)] for layer in direct)),
@@ -513,7 +514,7 @@ def _choose_head(output: Any, ran: _Ran, names: dict[int, str], at: LogitsAt) ->
     if len(fitting) > 1:
         raise UnsuitableModel(
             "ambiguous_head",
-            f"Several layers have the width of the {width} logits, and the head cannot be told. "
+            f"Several layers have the width of the {width} logits, and the head is ambiguous. "
             "Name it: info=ModelInfo(head=<name>). Candidates, in the order they ran:"
             f"{_list_layers(ran, names, fitting.values())}",
             candidates=tuple(names[number] for number in fitting),
@@ -547,5 +548,5 @@ def _dense_width(output: Any, at: LogitsAt) -> int | None:
     try:
         logits = get_logits(output, at)
     except UnsuitableModel:
-        return None  # which the head may tell
+        return None  # which the head may determine
     return logits.shape[1] if logits.dim() == 4 else None

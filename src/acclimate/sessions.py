@@ -141,8 +141,8 @@ class Sessions:
         method: Name of a method; None for `"source"`, which learns nothing.
         artifact: The result of `prepare` for the same model, if the method needs one.
         limit: Number of sessions in memory. The least recently used ones are written to files.
-        folder: Folder of the files, one per stream. Sessions that are found there go on. None for a
-            temporary folder, which `close()` deletes.
+        folder: Folder of the files, one per stream. Sessions that are found there are resumed. None
+            for a temporary folder, which `close()` deletes.
         seed: Together with the id, the seed of the random numbers of a stream.
         max_streams: Largest number of streams, in memory and in files; None for no limit.
         **options: Other arguments of `acclimate.adapt`, such as `guard=True`.
@@ -318,7 +318,7 @@ class Sessions:
                     self._write(name, self._in_memory[name])
 
     def release(self, stream: str) -> None:
-        """Write a session to its file and drop it from memory, so that another process can go on.
+        """Write a session to its file and drop it from memory; another process may then resume it.
 
         Its next use reads the file again, which another process with the same folder may have
         written in the meantime.

@@ -62,6 +62,29 @@ def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
     return state.hexdigest()
 
 
+def file_digest(path: str | Path, kind: str = "sha256") -> str:
+    """Return the checksum of a file; `kind` is a name that `hashlib` knows, such as `md5`."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, kind).hexdigest()
+
+
+def make_folder(folder: Path, remedy: str = "Pass another folder with --out.") -> Path:
+    """Return a folder, created with its parents if it is missing.
+
+    Raises:
+        BadInput: It cannot be created; the message ends with the remedy.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(
+            "not_writable",
+            f"Cannot create the folder {folder} ({error.strerror}). {remedy}",
+            path=folder,
+        ) from error
+    return folder
+
+
 @contextmanager
 def guard_writing(path: Path) -> Iterator[None]:
     """Turn a full disk, a limit on file sizes and other failures to write into one error.

@@ -66,7 +66,7 @@ def main() -> None:
         n_killed += kill_at_random(suite, out, draws)
         if (out / "suite.json").is_file():
             statuses = Store(out).statuses()
-            cut += [own.folder for own in statuses if own.state == "cut"]
+            cut += [own.folder for own in statuses if own.state == "interrupted"]
             failed += [own.folder for own in statuses if own.state == "failed"]
     _, status = os.waitpid(run_forked(suite, out), 0)
     print(json.dumps({"killed": n_killed, "status": status, "cut": cut, "failed": failed}))

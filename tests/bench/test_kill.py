@@ -112,7 +112,7 @@ def test_the_command_and_its_workers_are_killed_and_interrupted(
 
     def check_checkpoint(job: Path) -> None:
         """Check that there is one after the last record: nothing is lost."""
-        assert RunFolder(job).state == "cut"
+        assert RunFolder(job).state == "interrupted"
         place = json.loads((job / "checkpoint.json").read_text())
         assert place["n_batches"] == count(job) >= 2
 

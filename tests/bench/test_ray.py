@@ -232,7 +232,7 @@ def test_a_run_ends_with_one_error_if_nodes_do_not_see_its_folder(
     ray_environment, tmp_path: Path, monkeypatch
 ) -> None:
     """The driver expects another content than the nodes see."""
-    monkeypatch.setattr("acclimate.bench.ray.sha256_of", lambda path: "another")
+    monkeypatch.setattr("acclimate.bench.ray.file_digest", lambda path: "another")
     with raises("folder_not_shared", BadInput, path=tmp_path / "out"):
         run_suite(make_suite("norm"), tmp_path / "out", engine="ray", n_workers=1)
     assert [own.state for own in Store(tmp_path / "out").statuses()] == ["waiting"]

@@ -160,7 +160,7 @@ def test_states_are_read_from_disk(tmp_path: Path) -> None:
         with RunFolder(tmp_path / "job").hold() as also_mine:
             assert not also_mine
         RunFolder(folder.path).begin(SETTING)
-    assert folder.state == "cut"
+    assert folder.state == "interrupted"
     folder.fail(Failure("WorkerDied", "why"))
     assert folder.state == "failed"
     found = folder.read("error.json")
@@ -170,7 +170,7 @@ def test_states_are_read_from_disk(tmp_path: Path) -> None:
     assert "last checkpoint" in found["remedy"]
     with folder.hold():
         RunFolder(folder.path).begin(SETTING)
-    assert folder.state == "cut"
+    assert folder.state == "interrupted"
     folder.write("result.json", {})
     assert folder.state == "done"
 

@@ -18,7 +18,7 @@ from acclimate.functional.image_ops import apply_colours, turn_and_scale, warp
 from acclimate.functional.inputs import Normalization
 from tests.codes import raises
 from tests.functional.test_colour import hue_oracle
-from tests.torchvision_door import v2
+from tests.torchvision_compat import v2
 
 F = v2.functional
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from acclimate.functional.image_ops import COLOURS, apply_colours, grayscale, hue_, invert
 from acclimate.functional.views import ColorJitter
-from tests.torchvision_door import v2
+from tests.torchvision_compat import v2
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 TORCHVISION = (

@@ -10,7 +10,7 @@ from torch import nn
 
 from acclimate.functional import norm_parameters, use_statistics
 from acclimate.functional.norm import batch_norm_layers, lower_norm_parameters
-from tests.torchvision_door import torchvision
+from tests.torchvision_compat import torchvision
 
 
 def layer():

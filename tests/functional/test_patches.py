@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from acclimate.functional.image_ops import shuffle_patches
 from tests.reference import oracles_selective as oracles
-from tests.torchvision_door import v2
+from tests.torchvision_compat import v2
 
 
 def orders_from(seed):

@@ -13,7 +13,7 @@ from torch import Tensor
 from acclimate.functional.image_ops import crop_boxes, gaussian_blur, resized_crop
 from acclimate.functional.views import Crop
 from tests.codes import raises
-from tests.torchvision_door import v2
+from tests.torchvision_compat import v2
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-10}
 

@@ -26,7 +26,7 @@ from acclimate.functional.views import (
 )
 from tests.codes import raises
 from tests.functional.test_colour import HUE, TORCHVISION, hue_oracle
-from tests.torchvision_door import v2
+from tests.torchvision_compat import v2
 
 N_DRAWS = 12_000
 # Values that chi-square exceeds once in 1000 cases, by degrees of freedom.

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from acclimate.metrics import Collector, Metric, Sums, cost
 from tests.codes import raises
 from tests.metrics.oracle import N_FINE, Oracle
-from tests.torchmetrics_door import classification
+from tests.torchmetrics_compat import classification
 
 MEANS = ("nll", "entropy", "confidence", "ece", "adaptive_ece")
 
@@ -199,7 +199,7 @@ def test_labels_that_do_not_fit(y, code, data):
 def test_measures_that_cannot_be():
     with raises("wrong_shape", found=(4, 2)):
         Sums(3).update(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long))
-    with raises("incompatible_measures"):
+    with raises("incompatible_sums"):
         Sums(3) + Sums(4)
     for name in ("error", "class_shares", *MEANS):
         with raises("no_samples_measured"):

@@ -17,7 +17,7 @@ from acclimate.bench.load import Loader
 from acclimate.functional.swr_nsp import penalties
 from acclimate.paper import EXPERIMENTS, embedding
 from acclimate.paper.embedding import Features, separation_by_class
-from acclimate.paper.experiment import Scene
+from acclimate.paper.experiment import FigureContext
 from acclimate.paper.figures import draw_against_lr, draw_penalties, read_penalties
 from acclimate.report.pages import Cloud, render_clouds
 from tests.codes import raises
@@ -46,14 +46,14 @@ def save_artifact(path: Path) -> None:
     Artifact(tensors, card).save(path)
 
 
-def make_scene(name: str, folder: Path, error: float = 30.0) -> Scene:
+def make_context(name: str, folder: Path, error: float = 30.0) -> FigureContext:
     experiment = EXPERIMENTS[name]
     outcomes = fill(experiment, "smoke", lambda entry, domain: error + len(entry.label) % 5)
-    return Scene(experiment.tabulate(outcomes), outcomes, folder)
+    return FigureContext(experiment.tabulate(outcomes), outcomes, folder)
 
 
 def test_curves_against_the_learning_rate(tmp_path: Path) -> None:
-    drawing = draw_against_lr(make_scene("fig-1", tmp_path))
+    drawing = draw_against_lr(make_context("fig-1", tmp_path))
     (text,) = drawing.files.values()
     assert list(drawing.files) == ["fig-1.svg"]
     root = ET.fromstring(text)
@@ -71,12 +71,12 @@ def test_curves_against_the_learning_rate(tmp_path: Path) -> None:
 
 
 def test_penalties_of_all_variants(tmp_path: Path) -> None:
-    scene = make_scene("fig-s2", tmp_path)
-    for outcome in scene.outcomes:
+    context = make_context("fig-s2", tmp_path)
+    for outcome in context.outcomes:
         save_artifact(tmp_path / f"{outcome.entry.spec.artifact_key}.acclimate")
     found = {
         str(outcome.entry.axes["column"]): list(read_penalties(outcome, tmp_path).values())
-        for outcome in scene.outcomes
+        for outcome in context.outcomes
     }
     scaled = np.array([0, 0.375, 0.125, 1])  # (cosine - lowest) / (highest - lowest)
     expected = {
@@ -93,7 +93,7 @@ def test_penalties_of_all_variants(tmp_path: Path) -> None:
     }
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, atol=1e-6, err_msg=name)
-    drawing = draw_penalties(scene)
+    drawing = draw_penalties(context)
     root = ET.fromstring(drawing.files["fig-s2.svg"])
     captions = [own.text for own in root.iter(f"{SVG}text") if own.get("class") == "caption"]
     assert captions[0] == "(a) as proposed"
@@ -106,10 +106,10 @@ def test_penalties_of_all_variants(tmp_path: Path) -> None:
 
 
 def test_lost_artifacts_are_named(tmp_path: Path) -> None:
-    scene = make_scene("fig-s2", tmp_path)
-    lost = tmp_path / f"{scene.outcomes[0].entry.spec.artifact_key}.acclimate"
+    context = make_context("fig-s2", tmp_path)
+    lost = tmp_path / f"{context.outcomes[0].entry.spec.artifact_key}.acclimate"
     with raises("not_found", path=lost):
-        draw_penalties(scene)
+        draw_penalties(context)
 
 
 def make_features(apart: float) -> Features:
@@ -152,12 +152,12 @@ def test_the_message_on_a_missing_library_names_the_extra(monkeypatch: pytest.Mo
 def test_features_before_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but the library: features that separate after adaptation, and a flat picture of them."""
 
-    def gather(outcome: Outcome, scene: Scene) -> Features:
+    def gather(outcome: Outcome, context: FigureContext) -> Features:
         return make_features(1.5 if outcome.entry.axes["row"] == "After" else 0.1)
 
     monkeypatch.setattr(embedding, "gather_features", gather)
     monkeypatch.setattr(embedding, "embed", lambda values, seed: values[:, :2])
-    drawing = embedding.draw_embedding(make_scene("fig-6", tmp_path))
+    drawing = embedding.draw_embedding(make_context("fig-6", tmp_path))
     assert list(drawing.files) == ["fig-6.svg", "fig-6.html"]
     root = ET.fromstring(drawing.files["fig-6.svg"])
     keys = [own.text for own in root.iter(f"{SVG}text") if own.get("class") == "legend"]
@@ -192,7 +192,7 @@ def test_features_are_those_of_the_last_images(tmp_path: Path) -> None:
         Suite(title="one", entries=(entry,)), tmp_path / "store", n_workers=0, device="cpu"
     )
     found = embedding.gather_features(
-        outcome, dataclasses.replace(make_scene("fig-6", tmp_path), store=tmp_path / "store")
+        outcome, dataclasses.replace(make_context("fig-6", tmp_path), store=tmp_path / "store")
     )
     loader = Loader(tmp_path)
     data = loader.load_data(entry.spec)
@@ -246,7 +246,7 @@ def test_the_page_stands_alone_and_links_its_charts() -> None:
 
 def test_nothing_to_draw(tmp_path: Path) -> None:
     experiment = EXPERIMENTS["fig-1"]
-    drawing = draw_against_lr(Scene(experiment.tabulate(()), (), tmp_path))
+    drawing = draw_against_lr(FigureContext(experiment.tabulate(()), (), tmp_path))
     assert drawing.files == {}
     assert drawing.notes
 

@@ -174,7 +174,7 @@ def test_the_message_names_the_command_that_trains_a_projection_head():
     ):
         with pytest.raises(ArtifactMissing) as caught:
             use()
-        assert "acclimate train --joint simclr" in str(caught.value)
+        assert "acclimate train --objective simclr" in str(caught.value)
 
 
 def test_a_queue_of_uneven_batches_is_used_when_it_fills_the_window():

@@ -22,7 +22,7 @@ from tests.reference.gradient_models import (
     make_model,
     make_samples,
 )
-from tests.torchvision_door import import_torchvision
+from tests.torchvision_compat import import_torchvision
 
 GRANULARITIES = ("tensor", "module", "channel", "parameter")
 #: Models with parameters that no layer's rule can do.

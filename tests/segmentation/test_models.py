@@ -22,7 +22,7 @@ from acclimate.zoo.segmentation import (
 from acclimate.zoo.segmentation.catalog import PaddedModel, WhitenedBottleneck
 from acclimate.zoo.segmentation.deeplab import DeepLab
 from acclimate.zoo.segmentation.efficientnet_lite import EfficientNetLite0, rename
-from acclimate.zoo.torchvision_door import import_torchvision
+from acclimate.zoo.torchvision_compat import import_torchvision
 from tests.codes import raises
 
 LITE = "deeplabv3plus-efficientnet-lite0"

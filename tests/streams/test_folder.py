@@ -14,7 +14,7 @@ from acclimate.functional.inputs import Normalization
 from acclimate.streams import images as images_module
 from acclimate.streams.folder import FolderStream, list_images, read_classes
 from acclimate.streams.images import common_size, read_image
-from acclimate.zoo.torchvision_door import import_torchvision
+from acclimate.zoo.torchvision_compat import import_torchvision
 from tests.codes import raises
 from tests.images import labelled_batches, write_images
 

@@ -251,7 +251,7 @@ def test_the_number_of_classes_comes_from_the_data(
 
 @pytest.mark.slow
 def test_models_of_libraries_are_trained_and_read_back(photos: Path, tmp_path: Path) -> None:
-    pytest.importorskip("tests.torchvision_door", reason="torchvision is not installed")
+    pytest.importorskip("tests.torchvision_compat", reason="torchvision is not installed")
     name, out = "torchvision:shufflenet_v2_x0_5", tmp_path / "out.safetensors"
     run = make_settings(photos, model=name, epochs=1, batch_size=20, size=32)
     result = train(run, out, **CPU)

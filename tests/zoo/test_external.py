@@ -16,8 +16,8 @@ from torch import nn
 
 from acclimate import zoo
 from acclimate.errors import ArtifactMismatch, BadInput, MissingExtra, UnsuitableModel
-from acclimate.zoo import torchvision_door
-from acclimate.zoo.torchvision_door import import_torchvision
+from acclimate.zoo import torchvision_compat
+from acclimate.zoo.torchvision_compat import import_torchvision
 from tests.cli_models import tiny_cnn
 from tests.codes import raises
 
@@ -112,9 +112,9 @@ def door(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         declared: list[str] = []
         library = SimpleNamespace(define=declared.append)
         left_over = {"torchvision": None, "torchvision.ops": None, "torch": torch}
-        monkeypatch.setattr(torchvision_door, "importlib", Loader(*errors))
-        monkeypatch.setattr(torchvision_door, "sys", SimpleNamespace(modules=left_over))
-        monkeypatch.setattr(torchvision_door, "_declared", [])
+        monkeypatch.setattr(torchvision_compat, "importlib", Loader(*errors))
+        monkeypatch.setattr(torchvision_compat, "sys", SimpleNamespace(modules=left_over))
+        monkeypatch.setattr(torchvision_compat, "_declared", [])
         monkeypatch.setattr(torch.library, "Library", lambda *_: library)
         assert import_torchvision().__name__ == "torchvision"
         assert ("torchvision" in left_over) == (not declared)

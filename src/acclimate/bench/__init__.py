@@ -1,4 +1,4 @@
-"""Benches: suites of jobs that are run anywhere, resumed if cut, and reported on."""
+"""Benches: suites of jobs that are run anywhere, resumed if interrupted, and reported on."""
 
 from __future__ import annotations
 

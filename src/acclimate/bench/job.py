@@ -145,7 +145,7 @@ class JobSpec:
         normalization: How the model wants its images: a name, such as `"imagenet"`, or a table of
             `mean` and `std`; None for images in [0, 1], as the models of the zoo take them.
         head: Name of the module that makes the logits, if it cannot be found.
-        logits_at: Where the logits are in the model's output, if that cannot be told.
+        logits_at: Where the logits are in the model's output, if they are not found automatically.
         data: A key of `acclimate.data.SETS`, or a folder; see `acclimate.data.loading.load_data`.
         corruptions: Names; None for the fifteen of the benchmark, or for the images of a clean set
             as they are.
@@ -155,8 +155,8 @@ class JobSpec:
         size: What images of a folder are brought to: one side, or height and width as `"48x64"`;
             None if all have one size.
         ignore_label: The value in masks of a folder that stands for no label.
-        classes: The names of the classes in the order of the logits, or a file with one a line, for
-            folders that lack some or have them in another order.
+        classes: The names of the classes in the order of the logits, or a file with one on each
+            line, for folders that lack some or have them in another order.
         protocol: Fields of `acclimate.bench.protocol.Protocol` other than the defaults. Files come
             class after class, or frame after frame, so that the default of their order is
             `"shuffled"`.
@@ -411,30 +411,30 @@ class JobSpec:
 
     def _model_identity(self) -> dict[str, Any]:
         how = self.get_wrapping()
-        told: dict[str, Any] = {"head": self.head, "logits_at": self.logits_at}
-        told["code"] = model_code_sha256(self.model_name)
+        described: dict[str, Any] = {"head": self.head, "logits_at": self.logits_at}
+        described["code"] = model_code_sha256(self.model_name)
         if how.info.normalization is not None:
-            told["normalization"] = how.info.normalization.to_dict()
+            described["normalization"] = how.info.normalization.to_dict()
         return {
             "model": self.model_name,
             "weights": None if self.weights is None else file_sha256(self.weights),
-            **{name: value for name, value in told.items() if value is not None},
+            **{name: value for name, value in described.items() if value is not None},
         }
 
     def _form_identity(self) -> dict[str, Any]:
         """Return what is not as usual: the names of all other jobs are what they were."""
-        told: dict[str, Any] = {}
+        described: dict[str, Any] = {}
         if self.ignore_label != IGNORE_LABEL:
-            told["ignore_label"] = self.ignore_label
+            described["ignore_label"] = self.ignore_label
         if self.size is not None:
-            told["size"] = self.get_size()
+            described["size"] = self.get_size()
         if (classes := self.get_classes()) is not None:
-            told["classes"] = list(classes)
-        return told
+            described["classes"] = list(classes)
+        return described
 
 
 def _identify(data: str) -> str:
-    """Return the name of a set; of a folder, its name and what tells it from others of that name.
+    """Return the name of a set; of a folder, also what distinguishes it from others of that name.
 
     Not its place: a folder may be moved.
     """
@@ -444,7 +444,7 @@ def _identify(data: str) -> str:
 
 
 def _identify_terms(terms: Sequence[Term]) -> dict[str, Any]:
-    """Return what tells terms apart, in the form that the names of earlier jobs were made of."""
+    """Return what distinguishes terms, in the form that the names of earlier jobs were made of."""
     values = {term.name: term.to_dict() for term in terms}
     for name, usual in {"weight": 1.0, "predictor": "head"}.items():
         if values.get("nsp", {}).get(name) == usual:
@@ -454,7 +454,7 @@ def _identify_terms(terms: Sequence[Term]) -> dict[str, Any]:
 
 
 def _part_values(part: Part) -> dict[str, Any]:
-    """Return the options of a part; a head is told apart by its file."""
+    """Return the options of a part; a head is distinguished by its file."""
     values = {spec.name: getattr(part, spec.name) for spec in dataclasses.fields(part)}
     values.pop("head", None)
     return values

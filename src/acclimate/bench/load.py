@@ -37,7 +37,7 @@ from acclimate.parts.contrastive_head import HOW_TO_TRAIN
 from acclimate.preparation import prepare
 from acclimate.progress import Progress
 from acclimate.snapshot import fingerprint
-from acclimate.storage import digest
+from acclimate.storage import digest, make_folder
 from acclimate.streams import Batch, Domain
 from acclimate.zoo.named import find_classes, get_device, load_named
 
@@ -172,7 +172,7 @@ class Loader:
 
         Args:
             spec: The job.
-            timings: Is told how long its parts took.
+            timings: Called with how long its parts took.
         """
         timings = timings if timings is not None else Timings()
         job = self.open(spec)
@@ -368,15 +368,7 @@ def claim(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
         path: Of the artifact, which may exist when the waiting is over.
         on_wait: Called again and again while waiting; what it raises ends that.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(
-            "not_writable",
-            f"Cannot create {path.parent} ({error.strerror}). Pass another folder with --out or "
-            "--artifacts.",
-            path=path.parent,
-        ) from error
+    make_folder(path.parent, "Pass another folder with --out or --artifacts.")
     lock = FileLock(path.with_suffix(".lock"))
     while not lock.is_locked:
         try:

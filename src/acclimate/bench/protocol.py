@@ -36,7 +36,7 @@ from acclimate.streams import (
 from acclimate.streams.correlated import check_markov, class_runs
 from acclimate.streams.scenarios import count_foreign
 
-#: By corruption, or by whatever tells domains apart: from mild to severe.
+#: By corruption, or by whatever distinguishes domains: from mild to severe.
 Groups = Mapping[str, Sequence[Domain]]
 #: Samples that are cut into batches without others: their domain, and how many there are.
 Stretch = tuple[str, int]
@@ -101,7 +101,7 @@ class Protocol:
 
     Attributes:
         stream: One of `STREAMS`; see `acclimate.streams` for what each does.
-        batch_size: Samples a batch; always 1 for `single_images`.
+        batch_size: Batch size; always 1 for `single_images`.
         order: Of the samples within a domain: as in the files, or shuffled by the seed. The
             scenarios in `OWN_ORDERS` have orders of their own.
         times: Rounds of `recurring`; 20 if None.
@@ -282,7 +282,7 @@ class Protocol:
                 )
 
     def describe(self, groups: Groups, clean: Domain | None = None, seed: int = 0) -> str:
-        """Return one line that says what is done; the seed only where it is used."""
+        """Return one line that describes what is done; the seed only where it is used."""
         return self._decorate(self._stream(groups, clean, seed), clean).protocol
 
     def units(self, groups: Groups, clean: Domain | None = None, seed: int = 0) -> tuple[Unit, ...]:

@@ -26,9 +26,8 @@ from acclimate.bench.protocol import OWN_ORDERS, RESET_EACH, Protocol
 from acclimate.errors import BadInput
 from acclimate.evaluation import Result
 from acclimate.methods.method import Method
-from acclimate.storage import digest, versions
+from acclimate.storage import digest, file_digest, versions
 from acclimate.zoo.named import is_own
-from acclimate.zoo.readers import sha256_of
 
 if TYPE_CHECKING:
     from acclimate.bench.load import Job
@@ -68,7 +67,7 @@ def file_sha256(path: str) -> str:
 
 @lru_cache(maxsize=64)
 def _known_sha256(path: str, size: int, changed: int) -> str:
-    return sha256_of(Path(path))
+    return file_digest(Path(path))
 
 
 def model_code_sha256(model: str) -> str | None:
@@ -286,7 +285,7 @@ def _describe_model(job: Job) -> dict[str, Any]:
     return {
         "name": job.spec.model_name,
         "file": None if file is None else str(file),
-        "file_sha256": None if file is None else sha256_of(file),
+        "file_sha256": None if file is None else file_digest(file),
         "weights_sha256": job.weights_sha256,
         "n_parameters": sum(parameter.numel() for parameter in job.model.parameters()),
     }

@@ -40,9 +40,9 @@ from acclimate.bench.run_folder import (
     BEGUN,
     CHECKPOINT,
     LOCK,
-    MEASURES,
     RESULT,
     SPEC,
+    SUMS,
     Checkpoint,
     Resume,
     RunFolder,
@@ -65,8 +65,7 @@ from acclimate.data.places import VARIABLE
 from acclimate.data.request import Data
 from acclimate.errors import AcclimateError, BadInput, MissingExtra
 from acclimate.process import limit_threads, share_threads, tune_process
-from acclimate.storage import write_atomically
-from acclimate.zoo.readers import sha256_of
+from acclimate.storage import file_digest, write_atomically
 
 # Seconds between two looks at which nodes there are, and to wait if no node is large enough.
 _LOOK_AT_NODES_EVERY, _WAIT_FOR_NODES = 2.0, 120.0
@@ -203,7 +202,7 @@ class RayExecutor:
         self._storage = storage
         self._restarting: list[Any] = []
         suite = (store.root / SUITE).resolve()
-        self._suite = (suite, sha256_of(suite)) if storage is None else None
+        self._suite = (suite, file_digest(suite)) if storage is None else None
         data = os.environ.get(VARIABLE)
         path = None if data is None else str(Path(data).expanduser().absolute())
         self._shared = setup, str(Path.cwd()), path
@@ -709,7 +708,7 @@ def _is_kept(name: str) -> bool:
 
 
 def _rank(name: str) -> tuple[bool, ...]:
-    return name == RESULT, name == CHECKPOINT, name == MEASURES
+    return name == RESULT, name == CHECKPOINT, name == SUMS
 
 
 def _enter(folder: str, data: str | None) -> None:
@@ -731,7 +730,7 @@ def _ask(ray: Any, assets: Any, name: str, *arguments: Any) -> Any:
 
 def has_file(name: str, sha256: str) -> bool:
     """Return whether this machine has the same file at the same place."""
-    return Path(name).is_file() and sha256_of(Path(name)) == sha256
+    return Path(name).is_file() and file_digest(Path(name)) == sha256
 
 
 def identify(data: Data) -> dict[str, Any]:

@@ -41,17 +41,16 @@ from filelock import FileLock, Timeout
 
 from acclimate.errors import AcclimateError, ArtifactMismatch, BadInput, CorruptFile
 from acclimate.metrics.plain import to_plain
-from acclimate.storage import write_atomically
-from acclimate.zoo.readers import sha256_of
+from acclimate.storage import file_digest, make_folder, write_atomically
 
-SPEC, BEGUN, RECORDS, MEASURES = "spec.json", "begun.json", "records.jsonl", "measures.jsonl"
+SPEC, BEGUN, RECORDS, SUMS = "spec.json", "begun.json", "records.jsonl", "measures.jsonl"
 CHECKPOINT, RESULT, ERROR, LOCK = "checkpoint.json", "result.json", "error.json", "lock"
 
 #: The one entry of an identity that may differ from what is asked for now: it is kept.
 N_THREADS = "n_threads"
 
-State = Literal["waiting", "running", "cut", "failed", "done"]
-STATES: tuple[State, ...] = ("waiting", "running", "cut", "failed", "done")
+State = Literal["waiting", "running", "interrupted", "failed", "done"]
+
 
 #: In `result.json`: checksums of the files that belong to it.
 FILES = "sha256"
@@ -68,7 +67,7 @@ class Failure(Exception):
         kind: Name of the error's class.
         message: Its message.
         trace: Its traceback.
-        code: Of an error of this package, whose message says what to do; None for any other.
+        code: Of an error of this package, whose message contains the remedy; None for any other.
         data: Of an error of this package, as JSON types.
     """
 
@@ -186,7 +185,7 @@ class RunFolder:
                 return "done"
         if (self.path / ERROR).is_file():
             return "failed"
-        return "cut" if (self.path / BEGUN).is_file() else "waiting"
+        return "interrupted" if (self.path / BEGUN).is_file() else "waiting"
 
     @property
     def progress(self) -> tuple[int, int | None]:
@@ -256,13 +255,13 @@ class RunFolder:
             raise CorruptFile("wrong_content", text, path=self.path / RESULT)
         for name, sha256 in written.get(FILES, {}).items():
             path = self.path / name
-            if not path.is_file() or sha256_of(path) != sha256:
+            if not path.is_file() or file_digest(path) != sha256:
                 text = self.altered(name, "its checksum differs")
                 raise CorruptFile("wrong_checksum", text, path=path)
         return written
 
     def altered(self, name: str, why: str) -> str:
-        """Return what an error says of an altered file."""
+        """Return the text of an error about an altered file."""
         return f"{self.path / name} was modified or damaged ({why}). {self._remedy}"
 
     # The lock -----------------------------------------------------------------------------------
@@ -306,14 +305,7 @@ class RunFolder:
 
     def make(self) -> None:
         """Create the folder with its parents."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadInput(
-                "not_writable",
-                f"Cannot create {self.path} ({error.strerror}). Pass another folder with --out.",
-                path=self.path,
-            ) from error
+        make_folder(self.path)
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file atomically."""
@@ -338,7 +330,7 @@ class RunFolder:
             self.write(BEGUN, now)
             begun = now
         resume = self._find_resume(begun.get(N_THREADS, 0))
-        for name, n_bytes in ((RECORDS, self._n_records), (MEASURES, self._n_sums)):
+        for name, n_bytes in ((RECORDS, self._n_records), (SUMS, self._n_sums)):
             file = (self.path / name).open("ab")
             file.truncate(n_bytes)
             self._files[name] = file
@@ -353,7 +345,7 @@ class RunFolder:
             remedy: What to do.
 
         Raises:
-            ArtifactMismatch: The identities differ; the message and `differences` say in what.
+            ArtifactMismatch: The identities differ; the message and `differences` list them.
         """
         begun = self.read(BEGUN)
         if begun is None:
@@ -386,7 +378,7 @@ class RunFolder:
     def close_unit(self, unit: str, sums: Sequence[Mapping[str, Any]]) -> None:
         """Record the end of a unit, and where its records end."""
         n_bytes = self._sync()
-        self._append(MEASURES, {"unit": unit, "bytes": n_bytes, "measures": list(sums)})
+        self._append(SUMS, {"unit": unit, "bytes": n_bytes, "measures": list(sums)})
 
     def checkpoint(self, place: Checkpoint, save: Callable[[Path], None]) -> None:
         """Keep a place to continue from; the previous one is kept until this one is complete."""
@@ -418,9 +410,9 @@ class RunFolder:
             kept: Names of the files that `keep` has written.
         """
         self._sync()
-        os.fsync(self._files[MEASURES].fileno())
+        os.fsync(self._files[SUMS].fileno())
         self.close()
-        sums = {name: sha256_of(self.path / name) for name in (RECORDS, MEASURES, *kept)}
+        sums = {name: file_digest(self.path / name) for name in (RECORDS, SUMS, *kept)}
         self.write(RESULT, {**result, FILES: sums})
         self.remove_leftovers()
 
@@ -432,7 +424,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Remove all records and checkpoints, and the result."""
-        for name in (RESULT, BEGUN, CHECKPOINT, MEASURES, RECORDS, ERROR):
+        for name in (RESULT, BEGUN, CHECKPOINT, SUMS, RECORDS, ERROR):
             (self.path / name).unlink(missing_ok=True)
         self._remove_states()
 
@@ -469,7 +461,7 @@ class RunFolder:
     def fail_by(self, error: BaseException) -> None:
         """Record the error that ended the job."""
         why = error if isinstance(error, Failure) else Failure.of(error)
-        has_checkpoint = any((self.path / name).is_file() for name in (CHECKPOINT, MEASURES))
+        has_checkpoint = any((self.path / name).is_file() for name in (CHECKPOINT, SUMS))
         remedy = _AGAIN if has_checkpoint else _ANEW
         if why.code is None:
             remedy = f"The traceback is in {self.path / ERROR}. {remedy}"
@@ -479,7 +471,7 @@ class RunFolder:
         """Return what is on disk, and note up to where it can be used."""
         resume = Resume(n_threads)
         self._n_records = 0
-        lines, self._n_sums = self.read_lines(MEASURES)
+        lines, self._n_sums = self.read_lines(SUMS)
         for line in lines:
             resume.sums[line["unit"]] = line["measures"]
             self._n_records = line["bytes"]
@@ -495,7 +487,7 @@ class RunFolder:
         resume.records, n_bytes = self.read_lines(RECORDS, self._n_records)
         if n_bytes != self._n_records:
             # The disk has lost what it had confirmed: nothing here can be relied on.
-            for name in (CHECKPOINT, MEASURES, RECORDS):
+            for name in (CHECKPOINT, SUMS, RECORDS):
                 (self.path / name).unlink(missing_ok=True)
             self._remove_states()
             self._n_records = self._n_sums = 0

@@ -700,7 +700,7 @@ def run_suite(
     if checkpoint_every is not None:
         check_at_least("checkpoint_every", checkpoint_every, 1)
     check_at_least("retries", retries, 0)
-    tell: OnEvent = (lambda event: None) if on_event is None else on_event
+    report: OnEvent = (lambda event: None) if on_event is None else on_event
     asked = Store(out, suite)
     for name, entry in asked.jobs().items():
         if not asked.is_done(name):
@@ -715,14 +715,14 @@ def run_suite(
     done = [name for name in jobs if store.is_done(name)]
     for name in done:
         store.folder(name).remove_leftovers()  # of a process killed right after it was done
-        tell(Event("found", name, jobs[name]))
+        report(Event("found", name, jobs[name]))
     if left := [name for name in jobs if name not in done]:
         module, _, function = place.partition(":")
         open_executor: Callable[..., AbstractContextManager[Executor]]
         open_executor = getattr(importlib.import_module(module), function)
         setup = Setup(artifacts=prepared, device=device, options=run_options)
         with open_executor(store, len(left), setup, n_workers=n_workers, **options) as executor:
-            Pool(store, left, prepared, tell, executor, retries).run()
+            Pool(store, left, prepared, report, executor, retries).run()
     return store.outcomes()
 
 

@@ -1,8 +1,8 @@
 """Rules that hyper-parameters are chosen by; their sentence stands under every table.
 
-A rule says on which jobs candidates are tried, and takes what came out of these jobs only: given an
-outcome of any other job, such as one of the test, it refuses. The oracle alone is tried on the test
-itself, and is marked.
+A rule determines on which jobs candidates are tried, and takes what came out of these jobs only:
+given an outcome of any other job, such as one of the test, it refuses. The oracle alone is tried on
+the test itself, and is marked.
 
 >>> get_rule("held-out").sentence
 'hyper-parameters chosen on held-out corruptions: speckle_noise, gaussian_blur, spatter, saturate'
@@ -80,8 +80,8 @@ class Rule:
         trials = [_without_seed(self._try(entry.spec)) for entry in candidates]
         errors: list[list[float]] = [[] for _ in candidates]
         for outcome in outcomes:
-            told = _without_seed(outcome.entry.spec)
-            if told not in trials:
+            described = _without_seed(outcome.entry.spec)
+            if described not in trials:
                 raise BadInput(
                     "selection_leak",
                     f'The rule "{self.name}" may only use trials, and "{outcome.entry.label}" on '
@@ -89,7 +89,7 @@ class Rule:
                     "make_trials(candidates) returns.",
                     rule=self.name,
                 )
-            errors[trials.index(told)].append(outcome.error)
+            errors[trials.index(described)].append(outcome.error)
         for entry, own in zip(candidates, errors, strict=True):
             if not own:
                 raise BadInput(

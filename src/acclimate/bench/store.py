@@ -4,7 +4,7 @@
 - `suites/`: the same of each suite that was run in the folder.
 - `jobs/<method>-<key>/`: see `acclimate.bench.run_folder`.
 - `artifacts/<key>.acclimate`: what was prepared, shared by the jobs that need the same.
-- `logs/`: what workers said.
+- `logs/`: what workers printed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Self
 from acclimate.bench.execute import has_finished, read_record
 from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Entry, Outcome
-from acclimate.bench.run_folder import ERROR, MEASURES, RECORDS, RunFolder, State
+from acclimate.bench.run_folder import ERROR, RECORDS, SUMS, RunFolder, State
 from acclimate.bench.suite import Suite
 from acclimate.errors import (
     AcclimateError,
@@ -33,7 +33,7 @@ from acclimate.errors import (
 from acclimate.evaluation import Result
 from acclimate.metrics import unpack_sums
 from acclimate.metrics.groups import merge
-from acclimate.storage import write_atomically
+from acclimate.storage import make_folder, write_atomically
 
 SUITE, SUITES, JOBS = "suite.json", "suites", "jobs"
 ARTIFACTS, LOGS = "artifacts", "logs"
@@ -45,7 +45,7 @@ class Status:
 
     Attributes:
         entry: The job, and what it is called.
-        state: As the files say.
+        state: According to the files.
         done: Batches on record.
         total: Batches of the job; None if it has not begun.
         error: What ended the last try: type, message, remedy, when, traceback.
@@ -115,15 +115,8 @@ class Store:
         The lists of other suites stay; one of the same title is replaced.
         """
         place = Path(root)
-        try:
-            for name in (JOBS, SUITES):
-                (place / name).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadInput(
-                "not_writable",
-                f"Cannot create {place} ({error.strerror}). Pass another folder with --out.",
-                path=place,
-            ) from error
+        for name in ("", JOBS, SUITES):
+            make_folder(place / name)
         store = cls(place, suite)
         content = suite.to_dict()
         for item, name in zip(content["entries"], store._names, strict=True):
@@ -254,6 +247,6 @@ def read_outcome(folder: RunFolder, entry: Entry, name: str) -> Outcome:
     if len(records) != (expected := written["n_batches"]):
         text = folder.altered(RECORDS, f"expected {expected} lines, found {len(records)}")
         raise CorruptFile("wrong_length", text, path=path, found=len(records), expected=expected)
-    sums = [unpack_sums(line["measures"]) for line in folder.read_lines(MEASURES)[0]]
+    sums = [unpack_sums(line["measures"]) for line in folder.read_lines(SUMS)[0]]
     merged = merge(pair for own in sums for pair in own.items())
     return Outcome(entry, Result(tuple(records), merged), written["provenance"], name)

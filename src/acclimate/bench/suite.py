@@ -67,15 +67,15 @@ class Suite:
             )
         seen: list[tuple[str, str, dict[str, Any]]] = []
         for entry in self.entries:
-            told = (entry.label, entry.group, entry.spec.to_dict())
-            if told in seen:
+            described = (entry.label, entry.group, entry.spec.to_dict())
+            if described in seen:
                 raise BadInput(
                     "duplicate",
                     f'The suite "{self.title}" contains the job "{entry.label}" (seed '
                     f"{entry.spec.seed}) twice. Remove one of them, or change its settings.",
                     name=entry.label,
                 )
-            seen.append(told)
+            seen.append(described)
 
     @property
     def rule(self) -> Rule:
@@ -190,7 +190,7 @@ def expand_rows(
     """Return the jobs of a suite.
 
     Args:
-        shared: What all rows have unless they say otherwise.
+        shared: What all rows have unless they override it.
         rows: What differs.
         file: Of the suite, to look for other files beside it and for messages.
     """
@@ -249,7 +249,7 @@ def _check(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
 
 
 def _merge(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both, table by table; what is said twice is as in the second."""
+    """Return both, table by table; the second takes precedence."""
     merged = dict(shared)
     for name, value in own.items():
         before = merged.get(name)
@@ -353,7 +353,7 @@ def _find_differing(jobs: Sequence[Flat]) -> list[tuple[str, ...]]:
 
 
 def _shorten_names(keys: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """Return the last part of each name, or all of it where that would not tell them apart."""
+    """Return the last part of each name, or all of it where that would not distinguish them."""
     last = [key[-1] for key in keys]
     return {key: key[-1] if last.count(key[-1]) == 1 else ".".join(key) for key in keys}
 
@@ -367,35 +367,37 @@ def _label(
         for key in varying
         if key != ("seed",) and key not in _GROUPS and (key != ("method",) or "label" in row)
     ]
-    told = [_tell(names.get(key, ".".join(key)), varying[key]) for key in named]
-    return f"{label} ({', '.join(told)})" if told else str(label)
+    described = [_describe(names.get(key, ".".join(key)), varying[key]) for key in named]
+    return f"{label} ({', '.join(described)})" if described else str(label)
 
 
 def _name(values: Flat, varying: Flat) -> str:
-    """Return the method, with what else makes it another; what varies is told elsewhere."""
-    told = str(values["method",])
+    """Return the method, with what else makes it another; what varies is described elsewhere."""
+    described = str(values["method",])
     terms = dict.fromkeys(key[1] for key in values if key[0] == "terms" and key[1:])
     for term in terms:
         own = [value for key, value in values.items() if key[:2] == ("terms", term)]
         if own != [False] and not any(key[:2] == ("terms", term) for key in varying):
-            told += f" + {term.upper()}"
+            described += f" + {term.upper()}"
     if values.get(("guard",)) and ("guard",) not in varying:
-        told += ", watched" if values["guard",] == "watch" else ", guarded"
+        described += ", watched" if values["guard",] == "watch" else ", guarded"
     if values.get(("speed",), "exact") != "exact" and ("speed",) not in varying:
-        told += f", {values['speed',]}"
-    return told
+        described += f", {values['speed',]}"
+    return described
 
 
-def _tell(name: str, value: Any) -> str:
+def _describe(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return name if value else f"no {name}"
     if isinstance(value, list):
         return f"{name} {' + '.join(map(str, value))}"
     if isinstance(value, Mapping):
-        return f"{name} {', '.join(_tell(*item) for item in value.items())}".strip()
+        return f"{name} {', '.join(_describe(*item) for item in value.items())}".strip()
     return f"{name} {value}"
 
 
 def _group(values: Flat, differing: Sequence[tuple[str, ...]]) -> str:
-    told = [Path(str(values[key])).name for key in _GROUPS if key in differing and key in values]
-    return ", ".join(told)
+    described = [
+        Path(str(values[key])).name for key in _GROUPS if key in differing and key in values
+    ]
+    return ", ".join(described)

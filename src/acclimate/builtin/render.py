@@ -1,6 +1,6 @@
 """The built-in task: photographs of toys on a table, made by code.
 
-Ten classes that only the outline tells apart. Pose, size, proportions, colours, textures, the
+Ten classes that only the outline distinguishes. Pose, size, proportions, colours, textures, the
 background, clutter, light and the camera all vary and say nothing about the class.
 """
 

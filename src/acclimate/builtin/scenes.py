@@ -1,7 +1,7 @@
 """The built-in task with a class for every pixel: several toys on a table, made by code.
 
 Every kind of toy has colours of its own, which vary, so that a net of a few layers can learn them.
-Pixels on an outline belong to nobody: their label is 255.
+Pixels on an outline have no class: their label is 255.
 """
 
 from __future__ import annotations

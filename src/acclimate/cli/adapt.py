@@ -1,4 +1,4 @@
-"""`acclimate adapt`: predict a folder of images, and learn from it on the way."""
+"""`acclimate adapt`: predict a folder of images, and learn from it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ import typer
 from acclimate.cli.adapt_inputs import check_names, find_images_folder, list_beside
 from acclimate.cli.models import load_model
 from acclimate.cli.options import (
+    ArtifactOption,
+    ClassesOption,
     DeviceOption,
     GuardOption,
     HeadOption,
     LogitsAtOption,
     MeanOption,
+    MethodOption,
     MetricsOption,
     ModelOption,
     NormalizationOption,
     PresetOption,
+    SettingsOption,
     SizeOption,
     SpeedOption,
     StdOption,
@@ -68,18 +72,13 @@ def adapt(
         ),
     ],
     weights: WeightsOption = None,
-    artifact: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What acclimate prepare wrote.")
-    ] = None,
-    method: Annotated[str, typer.Option(help="See acclimate methods.")] = "steady",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter; may be repeated."),
-    ] = None,
+    artifact: ArtifactOption = None,
+    method: MethodOption = "steady",
+    settings: SettingsOption = None,
     preset: PresetOption = None,
     terms: TermsOption = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Images a batch; default: 200, for masks 2.")
+        int | None, typer.Option(help="Batch size; default: 200, for masks 2.")
     ] = None,
     size: SizeOption = None,
     normalization: NormalizationOption = None,
@@ -87,17 +86,12 @@ def adapt(
     std: StdOption = None,
     head: HeadOption = None,
     logits_at: LogitsAtOption = None,
-    classes: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Class names, one a line; default: the artifact's."),
-    ] = None,
+    classes: ClassesOption = None,
     guard: GuardOption = None,
     speed: SpeedOption = "exact",
     seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,
     device: DeviceOption = "auto",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where an interrupted call stopped.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite, or start anew.")] = False,
     state: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keep what was learned in this file.")
@@ -113,8 +107,8 @@ def adapt(
     predicts every pixel, a mask of class numbers is written for each image, as large as the image
     file; **--size** then brings images to the model whole, and crops nothing.
 
-    A crash loses at most the batch in flight: say the same again with **--resume**, and the result
-    is that of an uninterrupted call.
+    A crash loses at most the batch in flight: run the same command again with **--resume**, and the
+    result is that of an uninterrupted call.
 
     Example: `acclimate adapt photos --model my_models:resnet --weights resnet.pt --artifact
     resnet.acclimate --out predictions.csv`

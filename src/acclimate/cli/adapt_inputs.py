@@ -17,7 +17,7 @@ def find_images_folder(folder: Path) -> Path:
     """Return where the images are: beside masks, the folder `images`; else the folder itself.
 
     Raises:
-        BadInput: There are masks, and it cannot be told which images are meant.
+        BadInput: There are masks, and it cannot be determined which images are meant.
     """
     from acclimate.data import SETS
     from acclimate.data.masks import MaskSet, guess_set

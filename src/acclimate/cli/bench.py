@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 bench_app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
 
-_STYLES = {"done": "green", "running": "cyan", "failed": "bold red", "cut": "yellow"}
+_STYLES = {"done": "green", "running": "cyan", "failed": "bold red", "interrupted": "yellow"}
 
 
 @bench_app.callback()
@@ -194,7 +194,7 @@ def _show_summary(store: Store) -> None:
 
 
 def _show_errors(statuses: list[Status], folder: Path) -> bool:
-    """Say why jobs failed and what to do; say whether any did."""
+    """Print why jobs failed and what to do; return whether any did."""
     console = get_console(stderr=True)
     failed = [(one, one.error) for one in statuses if one.error is not None]
     for one, error in failed:

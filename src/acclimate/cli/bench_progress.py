@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from acclimate.bench import Entry, Event
     from acclimate.bench.schedule import Meter
 
-# Seconds between two lines where nobody watches.
+# Seconds between two lines where the output is not a terminal.
 _LINE_EVERY = 60.0
 
 
@@ -30,7 +30,7 @@ def show_events(jobs: Mapping[str, Entry]) -> Iterator[Callable[[Event], None]]:
     if not console.is_terminal:
         last = [time.monotonic()]
 
-        def say(event: Event) -> None:
+        def report(event: Event) -> None:
             meter.take(event)
             is_end = event.kind in ("finished", "failed", "retried")
             if not is_end and time.monotonic() < last[0] + _LINE_EVERY:
@@ -38,7 +38,7 @@ def show_events(jobs: Mapping[str, Entry]) -> Iterator[Callable[[Event], None]]:
             last[0] = time.monotonic()
             console.print(printable(_tell(event, meter)), soft_wrap=True)
 
-        yield say
+        yield report
         return
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 

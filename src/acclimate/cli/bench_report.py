@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from acclimate.cli.options import check_file
 from acclimate.cli.terminal import get_console
 from acclimate.errors import BadInput, did_you_mean
 
@@ -62,7 +63,7 @@ def report(
 
     store = Store(folder)
     place = folder / "report.html" if format_ == "html" and out is None else out
-    _check_place(place)
+    check_file(place)
     text = _render(_read(store), format_, folder, place)
     if place is not None:
         write_atomically(place, text.encode())
@@ -138,22 +139,3 @@ def _show(summary: Summary, place: Path | None) -> str:
         console.file, console.width = io.StringIO(), FILE_WIDTH
     show_report(console, summary)
     return console.file.getvalue() if isinstance(console.file, io.StringIO) else ""
-
-
-def _check_place(path: Path | None) -> None:
-    """Refuse a file that cannot be written before the records are read."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise BadInput(
-            "not_a_file",
-            f"Cannot write {path}: it is a folder. Pass the name of a file in it.",
-            path=path,
-        )
-    parent = path.resolve().parent
-    if not parent.is_dir():
-        raise BadInput(
-            "not_found",
-            f"Cannot write {path}: the folder {parent} does not exist. Create it first.",
-            path=parent,
-        )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from acclimate.cli.options import RootOption
 from acclimate.cli.terminal import (
     get_console,
     make_facts,
@@ -24,15 +25,6 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
 
 _SHOWN = 10
-
-RootOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir",
-        metavar="DIR",
-        help="Where all data is kept; default: `ACCLIMATE_DATA`, or the user's cache folder.",
-    ),
-]
 
 
 @app.callback()
@@ -86,7 +78,7 @@ def get(
 ) -> None:
     """Get a set: download it, check it, put it in place.
 
-    Mirrors are tried in turn. A download that was cut goes on where it was. `frost` are the five
+    Mirrors are tried in turn. An interrupted download is resumed. `frost` are the five
     photographs that the corruption of that name needs; they come from PyPI by pip. Of pacs, vlcs
     and office_home give the archive by `--from`: images in it as `<domain>/<class>/<image>`.
 
@@ -198,7 +190,7 @@ def corrupt(
     """Make corrupted copies of a set or of a folder of images.
 
     A set of arrays gets the layout of CIFAR-10-C, a folder that of ImageNet-C; beside images with
-    masks, a copy of each mask is laid. What is there already is kept: a run that was cut goes on
+    masks, a copy of each mask is laid. What is there already is kept: an interrupted run is resumed
     with the same command.
 
     Without `--name` these are the fifteen corruptions of the benchmark. Frost is made of

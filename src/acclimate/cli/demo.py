@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from acclimate.cli.options import split_names
+from acclimate.cli.options import check_file, split_names
 from acclimate.cli.terminal import (
     get_console,
     make_facts,
@@ -16,7 +15,6 @@ from acclimate.cli.terminal import (
     show_progress,
     show_warnings,
 )
-from acclimate.errors import BadInput
 
 
 def demo(
@@ -42,7 +40,7 @@ def demo(
             help="Of these, the first so many for methods that take an image at a time; 0: all."
         ),
     ] = 100,
-    batch_size: Annotated[int, typer.Option(help="Images a batch.")] = 200,
+    batch_size: Annotated[int, typer.Option(help="Batch size.")] = 200,
     severity: Annotated[int, typer.Option(help="Of the shifts, from 1 to 5.")] = 5,
     order: Annotated[
         str, typer.Option(help="Of the images of a shift: shuffled, or sorted by class.")
@@ -70,7 +68,7 @@ def demo(
     Example: `acclimate demo --seeds 3 --json demo.json`
     """
     for path in (out, json):
-        _check_place(path)
+        check_file(path)
     from acclimate.demo import DemoSettings, fetch_data, run_demo
     from acclimate.report import error_table, render_demo
     from acclimate.storage import write_atomically
@@ -110,7 +108,7 @@ def demo(
 
 
 def _choose(data: str, methods: str, reveal_labels: bool) -> tuple[str, ...]:
-    """Return the methods; of all, those that suit a model, having said what is left out."""
+    """Return the methods; of all, those that suit a model, and print what is left out."""
     from acclimate.bench.side_by_side import choose_methods
     from acclimate.demo import assign_models, get_task
 
@@ -120,28 +118,3 @@ def _choose(data: str, methods: str, reveal_labels: bool) -> tuple[str, ...]:
     _, left_out = assign_models(get_task(data), chosen)
     show_left_out(left_out)
     return tuple(name for name in chosen if name not in left_out)
-
-
-def _check_place(path: Path | None) -> None:
-    """Refuse a file that cannot be written before minutes are spent on its content."""
-    if path is None:
-        return
-    folder = path.resolve().parent
-    if not folder.is_dir():
-        raise BadInput(
-            "not_found",
-            f"Cannot write {path}: the folder {folder} does not exist. Create it first.",
-            path=folder,
-        )
-    if path.is_dir():
-        raise BadInput(
-            "not_a_file",
-            f"Cannot write {path}: it is a folder. Pass the name of a file in it.",
-            path=path,
-        )
-    if not os.access(folder, os.W_OK):
-        raise BadInput(
-            "not_writable",
-            f"Cannot write {path}: no permission to write to {folder}. Choose another folder.",
-            path=path,
-        )

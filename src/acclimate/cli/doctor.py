@@ -48,7 +48,7 @@ def doctor(
     artifact: Annotated[
         Path | None, typer.Option(metavar="FILE", help="What acclimate prepare wrote, to check it.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Images a batch, as they will come.")] = 200,
+    batch_size: Annotated[int, typer.Option(help="Batch size in use.")] = 200,
     size: SizeOption = None,
     normalization: NormalizationOption = None,
     mean: MeanOption = None,
@@ -57,10 +57,10 @@ def doctor(
     logits_at: LogitsAtOption = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Look at a model and a batch, and say what would happen; nothing is changed.
+    """Look at a model and a batch, and report what would happen; nothing is changed.
 
     Finds the head, looks at normalisation layers, dropout, frozen parameters, the range of the
-    inputs and the batch size, says what each method would move, whether an artifact fits, and
+    inputs and the batch size, reports what each method would move, whether an artifact fits, and
     whether it allows a guard. Batches that are too small for BatchNorm statistics are a problem.
     The exit code is 1 if there is a problem.
 

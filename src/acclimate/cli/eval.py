@@ -10,7 +10,6 @@ import typer
 
 import acclimate.cli.eval_options as o
 from acclimate.cli.adapt import parse_settings
-from acclimate.cli.data import RootOption
 from acclimate.cli.options import (
     DeviceOption,
     GuardOption,
@@ -22,6 +21,7 @@ from acclimate.cli.options import (
     ModelOption,
     NormalizationOption,
     PresetOption,
+    RootOption,
     SizeOption,
     SpeedOption,
     StdOption,

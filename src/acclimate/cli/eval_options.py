@@ -51,7 +51,7 @@ Stream = Annotated[
         "imbalanced, single_images, one_class, video, alternating, foreign or markov."
     ),
 ]
-BatchSize = Annotated[int, typer.Option(help="Images a batch; single_images has 1.")]
+BatchSize = Annotated[int, typer.Option(help="Batch size; single_images has 1.")]
 Order = Annotated[
     str | None,
     typer.Option(
@@ -63,7 +63,9 @@ Times = Annotated[int | None, typer.Option(help="Rounds of recurring; default: 2
 Delta = Annotated[float | None, typer.Option(help="Concentration of dirichlet; default: 0.1.")]
 Ratio = Annotated[
     float | None,
-    typer.Option(help="Of imbalanced: how much likelier the class of the hour is; default: 100."),
+    typer.Option(
+        help="Imbalance ratio of the dominant class (imbalanced streams only); default: 100."
+    ),
 ]
 NBatches = Annotated[
     int | None,
@@ -86,8 +88,8 @@ Period = Annotated[
 Share = Annotated[
     float | None,
     typer.Option(
-        help="Share of foreign images in a batch, of foreign; they are uniform noise and do not "
-        "count; default: 0.1."
+        help="Share of foreign images in a batch (foreign streams only), which are uniform noise "
+        "and do not count; default: 0.1."
     ),
 ]
 NSamples = Annotated[
@@ -136,8 +138,8 @@ Classes = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Class names in the order of the logits, one a line; default: the artifact's, or the "
-        "folders by name.",
+        help="Class names in the order of the logits, one per line; default: those of the "
+        "artifact, or the folders by name.",
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Of a shuffled order and of all random draws.")]
@@ -149,7 +151,7 @@ Out = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Records and result; default: `eval-` and the data's name."),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted call stopped.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")]
 Force = Annotated[bool, typer.Option("--force", help="Throw away what --out holds.")]
 CheckpointEvery = Annotated[
     int | None, typer.Option(help="Batches between checkpoints; default: about 20 seconds.")

@@ -17,6 +17,7 @@ from acclimate.cli.options import (
     NormalizationOption,
     StdOption,
     WeightsOption,
+    check_free,
     get_logits_at,
     get_normalization,
     refuse_same_file,
@@ -68,9 +69,9 @@ def export(
 ) -> None:
     """Write an adapted model as plain files: safetensors, TorchScript, torch.export and ONNX.
 
-    Each file is read again and its logits are compared with the model's. A card, `PATH.json`, says
-    where the model comes from, which statistics it normalises with, and how far its predictions are
-    from those of the live model.
+    Each file is read again and its logits are compared with the model's. A card, `PATH.json`,
+    records where the model comes from, which statistics it normalises with, and how far its
+    predictions are from those of the live model.
 
     Example: `acclimate export --model my_models:resnet --weights resnet.pt --state resnet.state
     --images photos --out resnet-adapted`
@@ -94,7 +95,8 @@ def export(
         check_format(kind)
     files = {kind: out.with_name(out.name + SUFFIXES[kind]) for kind in kinds}
     card_file = out.with_name(f"{out.name}.json")
-    _check_free([*files.values(), card_file], force)
+    for path in (*files.values(), card_file):
+        check_free(path, force)
     inputs = {"--weights": weights, "--artifact": artifact, "--state": state}
     refuse_same_file({str(path): path for path in (*files.values(), card_file)}, inputs)
     normal = get_normalization(normalization, mean, std)
@@ -114,22 +116,6 @@ def export(
         write_atomically(card_file, (json.dumps(card, indent=1, allow_nan=False) + "\n").encode())
     show_unreadable(unreadable)
     get_console().print(make_facts("Exported", _facts(card, files, card_file)))
-
-
-def _check_free(paths: list[Path], force: bool) -> None:
-    for path in paths:
-        if not path.parent.is_dir():
-            raise BadInput(
-                "not_found",
-                f"Cannot write {path}: the folder {path.parent} does not exist. Create it first.",
-                path=path.parent,
-            )
-        if path.exists() and not force:
-            raise BadInput(
-                "already_exists",
-                f"{path} already exists. Pass another --out, or --force to overwrite it.",
-                path=path,
-            )
 
 
 def _load_adapted(

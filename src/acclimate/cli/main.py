@@ -72,7 +72,7 @@ def acclimate(
 
     With a model of your own:
 
-    1. **acclimate doctor** looks at the model and a batch and says what would happen;
+    1. **acclimate doctor** looks at the model and a batch and reports what would happen;
     2. **acclimate prepare** runs once, where the source data is, and writes one artifact file;
     3. **acclimate adapt** runs anywhere: it predicts a folder of images and learns as it goes;
     4. **acclimate eval** measures on labelled images how much each method helps.

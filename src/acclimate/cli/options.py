@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,6 +39,27 @@ GuardOption = Annotated[
 WeightsOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Weights to load: .safetensors, or a PyTorch state dict."),
+]
+ArtifactOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="What acclimate prepare wrote."),
+]
+MethodOption = Annotated[str, typer.Option(help="See acclimate methods.")]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter; may be repeated."),
+]
+ClassesOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Class names, one per line; default: those of the artifact."),
+]
+RootOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        help="Where all data is kept; default: `ACCLIMATE_DATA`, or the user's cache folder.",
+    ),
 ]
 DeviceOption = Annotated[str, typer.Option(help="Where to compute: auto, cpu, cuda or mps.")]
 EngineOption = Annotated[
@@ -159,6 +181,47 @@ def refuse_same_file(written: Mapping[str, Path], read: Mapping[str, Path | None
                 )
 
 
+def check_free(path: Path, force: bool) -> None:
+    """Refuse an output whose folder does not exist, or that exists, unless `force` is given."""
+    if not path.parent.is_dir():
+        raise BadInput(
+            "not_found",
+            f"Cannot write {path}: the folder {path.parent} does not exist. Create it first.",
+            path=path.parent,
+        )
+    if path.exists() and not force:
+        raise BadInput(
+            "already_exists",
+            f"{path} already exists. Pass another --out, or --force to overwrite it.",
+            path=path,
+        )
+
+
+def check_file(path: Path | None) -> None:
+    """Refuse a file that cannot be written before minutes are spent on its content."""
+    if path is None:
+        return
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise BadInput(
+            "not_found",
+            f"Cannot write {path}: the folder {folder} does not exist. Create it first.",
+            path=folder,
+        )
+    if path.is_dir():
+        raise BadInput(
+            "not_a_file",
+            f"Cannot write {path}: it is a folder. Pass the name of a file in it.",
+            path=path,
+        )
+    if not os.access(folder, os.W_OK):
+        raise BadInput(
+            "not_writable",
+            f"Cannot write {path}: no permission to write to {folder}. Choose another folder.",
+            path=path,
+        )
+
+
 def _is_same_file(first: Path, second: Path) -> bool:
     if first.exists() and second.exists():
         return first.samefile(second)
@@ -210,7 +273,7 @@ def get_normalization(name: str | None, mean: str | None, std: str | None) -> No
 
 
 def parse_size(text: str | None) -> int | tuple[int, int] | None:
-    """Return what `--size` says: one number, or height and width; None for nothing."""
+    """Return what `--size` stands for: one number, or height and width; None for nothing."""
     from acclimate.streams import images
 
     return None if text is None else images.parse_size(text)

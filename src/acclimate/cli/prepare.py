@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acclimate.cli.data import RootOption
 from acclimate.cli.models import load_model
 from acclimate.cli.options import (
     DeviceOption,
@@ -20,9 +19,11 @@ from acclimate.cli.options import (
     MeanOption,
     ModelOption,
     NormalizationOption,
+    RootOption,
     SizeOption,
     StdOption,
     WeightsOption,
+    check_free,
     get_logits_at,
     get_normalization,
     parse_size,
@@ -72,7 +73,8 @@ def prepare(
     contrast_head: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="The head that acclimate train --joint simclr wrote; for ttt_pp."
+            metavar="FILE",
+            help="The head that acclimate train --objective simclr wrote; for ttt_pp.",
         ),
     ] = None,
     size: SizeOption = None,
@@ -84,7 +86,7 @@ def prepare(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Class names in the order of the logits, one a line; default: folders by name.",
+            help="Class names in the order of the logits, one per line; default: folders by name.",
         ),
     ] = None,
     head: HeadOption = None,
@@ -98,7 +100,7 @@ def prepare(
     ] = "auto",
     epochs: Annotated[int, typer.Option(help="Passes over the source to train a projector.")] = 20,
     batch_size: Annotated[
-        int | None, typer.Option(help="Images a batch; default: 128, of images with masks 4.")
+        int | None, typer.Option(help="Batch size; default: 128, of images with masks 4.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,
     speed: Annotated[
@@ -119,7 +121,7 @@ def prepare(
     """
     inputs = {"--weights": weights, "--contrast-head": contrast_head, "--classes": classes}
     refuse_same_file({"--out": out}, inputs)
-    _check_place(out, force)
+    check_free(out, force)
     from acclimate.data.masks import has_masks
     from acclimate.introspect import ModelInfo
     from acclimate.parts import Contrast, Penalty, Prototypes
@@ -220,21 +222,6 @@ def _check_names(
             "pass all names in the order of the logits with --classes FILE.",
             expected=n_logits,
             found=len(names),
-        )
-
-
-def _check_place(out: Path, force: bool) -> None:
-    if not out.parent.is_dir():
-        raise BadInput(
-            "not_found",
-            f"Cannot write {out}: the folder {out.parent} does not exist. Create it first.",
-            path=out.parent,
-        )
-    if out.exists() and not force:
-        raise BadInput(
-            "already_exists",
-            f"{out} already exists. Pass another --out, or --force to overwrite it.",
-            path=out,
         )
 
 

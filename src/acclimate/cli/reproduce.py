@@ -135,11 +135,11 @@ def reproduce(
 ) -> None:
     """Run a table or figure of the paper again, and print ours beside the published numbers.
 
-    Every row is one or more jobs with a record of every batch. Say the same again to go on after
-    an interruption: what is done is not run again. In the end there are published numbers, ours
-    and the difference, and for each claim that the paper draws from them whether it holds in this
-    run, with its confidence. The folder has table.md, table.tex, table.html, result.json with the
-    provenance of every job, and the figure.
+    Every row is one or more jobs with a record of every batch. Run the same command again to resume
+    after an interruption: what is done is not run again. In the end there are published numbers,
+    ours and the difference, and for each claim that the paper draws from them whether it holds in
+    this run, with its confidence. The folder has table.md, table.tex, table.html, result.json with
+    the provenance of every job, and the figure.
 
     The supplement's tables go by two names: table-s1 is its table 7, fig-s1 its figure 7.
 
@@ -205,7 +205,7 @@ def _run(
     seeds: Sequence[int] | None,
     **how: Any,
 ) -> bool:
-    """Run one experiment and print what came out; say whether all of its jobs did."""
+    """Run one experiment and print the result; return whether all of its jobs finished."""
     from acclimate.paper import reproduce as run_again
 
     with show_warnings():

@@ -13,14 +13,17 @@ import typer
 from acclimate.cli.adapt import parse_settings
 from acclimate.cli.models import load_model
 from acclimate.cli.options import (
+    ClassesOption,
     DeviceOption,
     GuardOption,
     HeadOption,
     LogitsAtOption,
     MeanOption,
+    MethodOption,
     ModelOption,
     NormalizationOption,
     PresetOption,
+    SettingsOption,
     SizeOption,
     StdOption,
     WeightsOption,
@@ -51,11 +54,8 @@ def serve(
             metavar="FILE", help="What acclimate prepare wrote; default: that of builtin."
         ),
     ] = None,
-    method: Annotated[str, typer.Option(help="See acclimate methods.")] = "steady",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter; may be repeated."),
-    ] = None,
+    method: MethodOption = "steady",
+    settings: SettingsOption = None,
     preset: PresetOption = None,
     guard: GuardOption = None,
     size: SizeOption = None,
@@ -64,10 +64,7 @@ def serve(
     std: StdOption = None,
     head: HeadOption = None,
     logits_at: LogitsAtOption = None,
-    classes: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Class names, one a line; default: the artifact's."),
-    ] = None,
+    classes: ClassesOption = None,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at.", min=0, max=65535)] = 8000,
     token: Annotated[
@@ -82,8 +79,8 @@ def serve(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where the states of streams are kept, to go on after a restart; default: they "
-            "are deleted at the end.",
+            help="Where the states of streams are kept, so that a restart resumes them; default: "
+            "they are deleted at the end.",
         ),
     ] = None,
     max_batch: Annotated[int, typer.Option(help="Images answered together, at most.")] = 32,

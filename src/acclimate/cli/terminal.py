@@ -55,7 +55,7 @@ def show_warnings() -> Iterator[None]:
     """Print the package's own warnings as notes, each once, without a line of source code."""
     with warnings.catch_warnings():
         usual = warnings.showwarning
-        shown: set[str] = set()  # several methods on one stream have the same to say
+        shown: set[str] = set()  # several methods on one stream give the same warnings
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if not issubclass(category, AcclimateWarning):
@@ -82,12 +82,12 @@ def show_progress() -> Iterator[Callable[[str, int, int | None], None]]:
     stages: dict[str, Any] = {}
     if not console.is_terminal:
 
-        def say(stage: str, done: int, total: int | None) -> None:
+        def report(stage: str, done: int, total: int | None) -> None:
             if stage not in stages:
                 stages[stage] = True
                 console.print(f"{stage} …" if total is None else f"{stage} ({total}) …")
 
-        yield say
+        yield report
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeColumn())
     with Progress(*columns, console=console, transient=True) as bars:
@@ -118,7 +118,7 @@ def make_facts(title: str, facts: Mapping[str, str]) -> Table:
 
 
 def show_left_out(reasons: Mapping[str, str]) -> None:
-    """Say which of all methods are not run, and why."""
+    """Print which of all methods are not run, and why."""
     for name, reason in reasons.items():
         text = printable(f"left out: {name}. {reason}")
         get_console(stderr=True).print(text, style="dim", soft_wrap=True)

@@ -8,21 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from acclimate.cli.options import RootOption
 from acclimate.cli.terminal import get_console, make_facts, show_progress
 
 if TYPE_CHECKING:
     from acclimate.zoo import ModelSpec
 
 app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
-
-_DataOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir",
-        metavar="FOLDER",
-        help="Where all data is kept; else `ACCLIMATE_DATA`, else the user's cache.",
-    ),
-]
 
 
 @app.callback()
@@ -31,7 +23,7 @@ def zoo() -> None:
 
 
 @app.command("list")
-def list_all(data_dir: _DataOption = None) -> None:
+def list_all(data_dir: RootOption = None) -> None:
     """List the models: data, parameters, published clean accuracy, licence, where weights are.
 
     Example: `acclimate zoo list`
@@ -53,7 +45,7 @@ def list_all(data_dir: _DataOption = None) -> None:
     table.add_column("weights from", overflow="fold")
     for name in list_models():
         spec = get_spec(name)
-        where = Text(spec.publisher or "nobody")
+        where = Text(spec.publisher or "not published")
         if weights_path(name, data_dir).is_file():
             where.append(" (here)", style="green")
         accuracy, licence = _percent(spec.accuracy), spec.licence or "–"
@@ -66,7 +58,7 @@ def list_all(data_dir: _DataOption = None) -> None:
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(help="A model, such as resnet20-cifar10.")],
-    data_dir: _DataOption = None,
+    data_dir: RootOption = None,
 ) -> None:
     """Show what is known of one model, with the address of its weights.
 
@@ -87,7 +79,7 @@ def show(
         "parameters": _count_parameters(spec),
         "input": f"[0, 1]; inside: mean {_channels(spec.mean)}, std {_channels(spec.std)}",
         "clean accuracy": _percent(spec.accuracy),
-        "weights from": spec.publisher or "nobody",
+        "weights from": spec.publisher or "not published",
         "address": spec.address,
         "licence": spec.licence,
         "SHA-256": spec.sha256,
@@ -110,7 +102,7 @@ def get(
     check_hash: Annotated[
         bool, typer.Option(help="Refuse a file that is not known to hold these weights.")
     ] = True,
-    data_dir: _DataOption = None,
+    data_dir: RootOption = None,
 ) -> None:
     """Download or import published weights, so that the model can be used by its name.
 

@@ -25,7 +25,7 @@ from acclimate.errors import AcclimateWarning
 #: There is a sixth photograph, which the published program never draws.
 PHOTOGRAPHS = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
 
-#: What is said of frost that was made without photographs.
+#: Note on frost that was made without photographs.
 PROCEDURAL = "frost: procedural"
 
 _SHAPE = (600, 900)

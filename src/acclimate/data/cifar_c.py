@@ -22,7 +22,6 @@ from acclimate.data.archives import guard_reading, iter_files, list_names
 from acclimate.data.arrays import CARD, Labels, Pixels, array_sha256, open_pair, write_card
 from acclimate.data.corruptor import SEVERITIES, check_request
 from acclimate.data.datasets import DataSet, Report, get_set, unknown_split
-from acclimate.data.download import file_digest
 from acclimate.data.generate import (
     find_origin,
     find_stale,
@@ -34,7 +33,7 @@ from acclimate.data.places import Notify, Progress, data_root
 from acclimate.data.request import Data, Request
 from acclimate.data.stores import ArrayStore
 from acclimate.errors import AcclimateWarning, BadInput, CorruptFile, DownloadFailed
-from acclimate.storage import guard_writing
+from acclimate.storage import file_digest, guard_writing
 from acclimate.streams.batch import Domain
 
 
@@ -66,7 +65,7 @@ class CorruptedArraySet(DataSet):
         """Return one corruption at one severity, its images memory-mapped.
 
         Where the published data set is not on disk, it is generated from the clean test split, and
-        the description says so.
+        the description records it.
 
         Raises:
             BadInput: An unknown corruption or severity; neither the data set nor the clean one is
@@ -109,7 +108,7 @@ class CorruptedArraySet(DataSet):
         workers: int,
         progress: Progress | None,
     ) -> dict[str, Any]:
-        """Generate a block unless it is there; return what a result must say about it."""
+        """Generate a block unless it is there; return what a result must record about it."""
         manifest = read_manifest(folder)
         is_made = (
             manifest is not None

@@ -98,7 +98,7 @@ class Shift:
     root: Path | None = None
 
     def describe(self) -> dict[str, Any]:
-        """Return what a result must say about it."""
+        """Return what a result must record about it."""
         with frost_from(self.root):
             made_from = provenance(self.corruption)
         return {

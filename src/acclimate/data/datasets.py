@@ -232,7 +232,7 @@ class DataSet:
     def obtain(
         self, root: Path, source: Path | None, progress: Progress | None, notify: Notify | None
     ) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """Give the published files, and what the card says about their origin."""
+        """Give the published files, and what the card records about their origin."""
         if source is not None:
             yield source, {"source": f"imported from {source.name}"}
             return
@@ -244,7 +244,7 @@ class DataSet:
     def install(
         self, folder: Path, place: Path, progress: Progress | None, notify: Notify | None
     ) -> dict[str, Any]:
-        """Write the data set into an empty folder; return what the card says about the content.
+        """Write the data set into an empty folder; return what the card records about the content.
 
         Args:
             folder: An empty one, which takes the place of the data set in one step.

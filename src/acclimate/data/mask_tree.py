@@ -150,7 +150,7 @@ def _ending(mask: Path, name: str, layout: MaskLayout) -> str:
 
 
 def read_classes(base: Path) -> list[str]:
-    """Return the names in `classes.txt`, one a line, in the order of the class numbers.
+    """Return the names in `classes.txt`, one on each line, in the order of the class numbers.
 
     Raises:
         BadInput: There is no such file, or a name is there twice.

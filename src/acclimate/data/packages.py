@@ -80,11 +80,11 @@ def _run(command: Sequence[str], package: str, registry: str, folder: Path) -> l
 
 
 def _only(
-    folder: Path, suffix: str, package: str, registry: str, errors: list[str], said: list[str]
+    folder: Path, suffix: str, package: str, registry: str, errors: list[str], printed: list[str]
 ) -> Path:
     found = sorted(folder.glob(suffix))
     if errors or len(found) != 1:
-        raise _failed(package, registry, (said or errors[-1:] or ["exit code 0"])[0])
+        raise _failed(package, registry, (printed or errors[-1:] or ["exit code 0"])[0])
     return found[0]
 
 

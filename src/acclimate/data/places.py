@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from acclimate.errors import BadInput
+from acclimate import storage
 from acclimate.storage import guard_writing
 
 #: Takes a stage, the count done and the count to do.
@@ -45,17 +45,9 @@ def _cache_folder() -> Path:
 
 
 def make_folder(folder: Path) -> Path:
-    """Return the folder, made with its parents if it was not there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(
-            "not_writable",
-            f"Cannot create the folder {folder} ({error.strerror}). Choose another location with "
-            f"--data-dir or the environment variable {VARIABLE}.",
-            path=folder,
-        ) from error
-    return folder
+    """Return a folder of the data, created with its parents if it is missing."""
+    where = f"Choose another location with --data-dir or the environment variable {VARIABLE}."
+    return storage.make_folder(folder, where)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ class Data:
         name: As it was asked for.
         groups: The domains by corruption, from mild to severe; else each by its own name.
         classes: Names in the order of the class numbers.
-        descriptions: What a result must say of each domain, by its name.
+        descriptions: What a result must record of each domain, by its name.
         is_folder: Whether its own order is that of file names: class after class, or frame after
             frame.
         source: Name of the set whose training split a model for this data has seen, if known.

@@ -60,7 +60,7 @@ class ImageStore(Protocol):
 
     Attributes:
         classes: Names in the order of the class numbers.
-        description: What a result must say about its data; can be written as JSON.
+        description: What a result must record about its data; can be written as JSON.
         palette: The colour of each class in pictures, if there is a class for every pixel.
         unreadable: The reason by path, of images that could not be read so far.
         dtype: That of the images.
@@ -429,7 +429,7 @@ class Batches:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What a result must say about the images."""
+        """What a result must record about the images."""
         return self.store.description
 
     @property
@@ -485,7 +485,7 @@ def open_folder(
         size: Height and width, or one number for both; None if all images have the same size.
         classes: Class names in the order of the model's logits; the sorted folder names if None.
         resize: Size to which images are resized before a crop of `size`.
-        description: What a result must say about the images.
+        description: What a result must record about the images.
 
     Raises:
         BadInput: There is no such folder, no image in it, or images have several sizes; there are

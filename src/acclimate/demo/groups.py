@@ -46,7 +46,7 @@ def assign_models(
     """Return the model that each method stands on: the first of the task that it does not refuse.
 
     Returns:
-        The model by method, and the reason by method that refuses all: what it says of the first.
+        The model by method, and the reason by method that refuses all: that for the first.
     """
     assigned: dict[str, SourceModel] = {}
     reasons: dict[str, str] = {}
@@ -64,7 +64,7 @@ def assign_models(
 
 
 def is_costly(method: str) -> bool:
-    """Say whether a method declares so many passes that it is measured on fewer images.
+    """Return whether a method declares so many passes that it is measured on fewer images.
 
     >>> is_costly("memo"), is_costly("cotta")
     (True, False)

@@ -23,10 +23,10 @@ from acclimate.bench.store import ARTIFACTS
 from acclimate.bench.suite import Suite
 from acclimate.data.datasets import corrupt_images
 from acclimate.data.request import Data
-from acclimate.demo.extracts import get_layers, get_samples
 from acclimate.demo.groups import Group, make_groups
 from acclimate.demo.notes import UsedModel
 from acclimate.demo.result import DemoResult
+from acclimate.demo.samples import get_layers, get_samples
 from acclimate.demo.settings import DemoSettings
 from acclimate.demo.tasks import SourceModel, Task, get_task
 from acclimate.evaluation import evaluate
@@ -252,7 +252,7 @@ def _count_last(settings: DemoSettings) -> int:
 
 
 def _name_stages(report: Progress, words: Sequence[str]) -> Progress:
-    """Say of every stage what it is done for."""
+    """Add to every stage what it is done for."""
     return lambda stage, done, total: report(", ".join([stage, *words]), done, total)
 
 

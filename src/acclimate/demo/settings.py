@@ -24,7 +24,7 @@ class DemoSettings:
         images: Test images of each shift.
         costly_images: Only so many of them, the first, for methods that take an image at a time;
             0 for all.
-        batch_size: Images a batch.
+        batch_size: Batch size.
         severity: Of the corruptions, from 1 to 5.
         order: Of the images of a shift, one of `ORDERS`: shuffled by the seed, or sorted by class,
             one class after the other.

@@ -21,7 +21,7 @@ class SourceModel:
     """A model trained on the images of a task.
 
     Attributes:
-        name: What tells it apart from others of the task, in one word.
+        name: What distinguishes it from others of the task, in one word.
         text: What it is, in a few words.
         load: Returns it, for images in [0, 1].
         load_head: Returns the projection head that it was trained with jointly, if it was.
@@ -123,8 +123,8 @@ def fetch_data(name: str, progress: Progress | None = None, notify: Notify | Non
 
     Args:
         name: Of the task.
-        progress: Is told of megabytes.
-        notify: Is told what is fetched, and of each mirror that failed.
+        progress: Called with the number of megabytes.
+        notify: Called with what is fetched, and of each mirror that failed.
     """
     task = get_task(name)
     if find_state(task.data):

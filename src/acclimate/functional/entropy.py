@@ -118,7 +118,7 @@ def correlation_loss(
     together = (p * weights.unsqueeze(1)).T @ p
     if not balanced:
         return (together.sum() - together.trace()) / len(p)
-    # A class that nobody predicts has a row of zeros; it adds nothing, whatever it is divided by.
+    # A class that is never predicted has a row of zeros, which adds nothing whatever divides it.
     smallest = torch.finfo(p.dtype).tiny ** 0.5
     together = together / together.sum(dim=1, keepdim=True).clamp_min(smallest)
     return (together.sum() - together.trace()) / p.shape[1]

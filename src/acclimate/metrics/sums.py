@@ -89,7 +89,7 @@ class Sums:
         """Return the sums over both sets of samples."""
         if other.n_classes != self.n_classes or type(other) is not type(self):
             raise BadInput(
-                "incompatible_measures",
+                "incompatible_sums",
                 "Expected sums with the same number of classes, both of images or both of pixels, "
                 f"found {self.n_classes} and {other.n_classes} classes ({type(self).__name__}, "
                 f"{type(other).__name__}). Sum the predictions of each model separately.",

@@ -19,7 +19,7 @@ from acclimate.report.stats import most_confidence, resample
 
 #: Tables drawn to judge one claim; the draws are the same in every run.
 RESAMPLES = 10_000
-#: From which confidence on something is said to hold or not to hold.
+#: From which confidence on something counts as held or not held.
 ENOUGH = 0.95
 _SEED = 0
 
@@ -50,7 +50,7 @@ class Claim:
     sides: tuple[tuple[Cell, ...], ...] = ()
 
     def find_missing(self, there: Collection[Cell]) -> list[Cell]:
-        """Return the cells without which nothing can be said."""
+        """Return the cells without which there is no verdict."""
         if not self.sides:
             return [cell for cell in self.cells if cell not in there]
         empty = [side for side in self.sides if not set(side) & set(there)]
@@ -174,12 +174,12 @@ def judge(claim: Claim, grid: Grid, published: Mapping[Cell, float] | None = Non
         grid: The numbers of one setup.
         published: The paper's own numbers, as far as they are in the text.
     """
-    told = _in_paper(claim, published or {})
+    stated = _in_paper(claim, published or {})
     cells = [cell for cell in claim.cells if grid.cells.get(cell)]
     if missing := claim.find_missing(cells):
         names = "; ".join(" ".join(part for part in cell if part) for cell in missing)
         return Verdict(
-            claim.text, grid.name, "cannot be told", published=told, reason=f"not there: {names}"
+            claim.text, grid.name, "cannot be told", published=stated, reason=f"not there: {names}"
         )
     found = align([grid.cells[cell] for cell in cells])
     n_seeds, n_domains = found[0].shape
@@ -188,7 +188,7 @@ def judge(claim: Claim, grid: Grid, published: Mapping[Cell, float] | None = Non
             claim.text,
             grid.name,
             "cannot be told",
-            published=told,
+            published=stated,
             reason="the cells have no seed and corruption in common",
         )
     point = claim.statistic(
@@ -206,7 +206,7 @@ def judge(claim: Claim, grid: Grid, published: Mapping[Cell, float] | None = Non
         n_seeds,
         n_domains,
         claim.units,
-        told,
+        stated,
         reason,
     )
 

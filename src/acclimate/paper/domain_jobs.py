@@ -21,7 +21,7 @@ Option = tuple[int, Candidate]
 
 
 @dataclass(frozen=True)
-class Arena:
+class TrainedDomains:
     """One set of domains with the models that one algorithm trained on it.
 
     Attributes:
@@ -56,7 +56,7 @@ class Choice:
     """What was chosen for a row, and from what.
 
     Attributes:
-        arena: Where.
+        trained: Where.
         test_domain: For which.
         seed: Of training and adaptation.
         options: Trials and candidates to choose from.
@@ -64,7 +64,7 @@ class Choice:
         chosen: Position of the chosen one.
     """
 
-    arena: Arena
+    trained: TrainedDomains
     test_domain: str
     seed: int
     options: tuple[Option, ...]
@@ -86,33 +86,35 @@ def list_options(setup: DomainSetup, n_trials: int) -> dict[str, tuple[Option, .
     }
 
 
-def make_trial(arena: Arena, seed: int, option: Option, look: Look, rule: DomainRule) -> Entry:
+def make_trial(
+    trained: TrainedDomains, seed: int, option: Option, look: Look, rule: DomainRule
+) -> Entry:
     """Return the job that tries an option where a rule looks; the oracle sees the whole test."""
     trial, candidate = option
-    images = arena.setup.tested if rule.is_oracle else arena.setup.tried
-    spec = _make_spec(arena, seed, trial, candidate, look, images)
+    images = trained.setup.tested if rule.is_oracle else trained.setup.tried
+    spec = _make_spec(trained, seed, trial, candidate, look, images)
     left_out = " and ".join(look.without)
     return Entry(
         spec,
         f"{candidate.row} ({', '.join(p for p in (candidate.label, f'trial {trial}') if p)})",
-        f"{arena.group}: trained without {left_out}, on {look.domain}",
+        f"{trained.group}: trained without {left_out}, on {look.domain}",
     )
 
 
 def make_final(choice: Choice, rule: DomainRule) -> Entry:
     """Return the job of the table: what was chosen, on the test domain."""
-    arena = choice.arena
+    trained = choice.trained
     trial, candidate = choice.options[choice.chosen]
     look = Look((choice.test_domain,), choice.test_domain)
     is_peeking = rule.is_oracle and len(choice.options) > 1
     return Entry(
-        _make_spec(arena, choice.seed, trial, candidate, look, arena.setup.tested),
+        _make_spec(trained, choice.seed, trial, candidate, look, trained.setup.tested),
         f"{candidate.row} on {choice.test_domain}",
-        arena.group,
+        trained.group,
         {
-            "setting": arena.algorithm.upper(),
+            "setting": trained.algorithm.upper(),
             "row": candidate.row,
-            "column": arena.setup.column,
+            "column": trained.setup.column,
             "mark": "oracle" if is_peeking else "",
             "test_domain": choice.test_domain,
             "chosen": candidate.label,
@@ -122,10 +124,15 @@ def make_final(choice: Choice, rule: DomainRule) -> Entry:
 
 
 def _make_spec(
-    arena: Arena, seed: int, trial: int, candidate: Candidate, look: Look, images: int | None
+    trained: TrainedDomains,
+    seed: int,
+    trial: int,
+    candidate: Candidate,
+    look: Look,
+    images: int | None,
 ) -> JobSpec:
-    setup, data = arena.setup, arena.data
-    _, result = arena.models[look.without, trial, seed]
+    setup, data = trained.setup, trained.data
+    _, result = trained.models[look.without, trial, seed]
     common: dict[str, Any] = {"trial_seed": seed, "size": setup.size, "images": setup.images}
     options = dict(candidate.options)
     if options.get("n_supports", 0) is ALL:
@@ -161,8 +168,8 @@ def record_choice(choice: Choice) -> dict[str, Any]:
     """Return what was chosen and from what, as JSON types."""
     trial, candidate = choice.options[choice.chosen]
     return {
-        "data": choice.arena.setup.data,
-        "algorithm": choice.arena.algorithm,
+        "data": choice.trained.setup.data,
+        "algorithm": choice.trained.algorithm,
         "test_domain": choice.test_domain,
         "seed": choice.seed,
         "row": candidate.row,

@@ -8,20 +8,23 @@ from dataclasses import asdict
 from typing import Any
 
 from acclimate.bench.outcome import Entry
-from acclimate.paper.domain_jobs import Arena, Choice
+from acclimate.paper.domain_jobs import Choice, TrainedDomains
 from acclimate.training import DomainResult
 from acclimate.training.domains.search import SearchRun
 
 
 def describe_plan(
-    scale: str, arenas: Sequence[Arena], choices: Sequence[Choice], entries: Sequence[Entry]
+    scale: str,
+    trained_sets: Sequence[TrainedDomains],
+    choices: Sequence[Choice],
+    entries: Sequence[Entry],
 ) -> list[str]:
     """Return the notes of the table."""
     scaled = ["A trial on a toy task: these numbers mean nothing."] if scale == "smoke" else []
-    models = [_describe_training(arena) for arena in arenas]
+    models = [_describe_training(trained) for trained in trained_sets]
     return [
         *scaled,
-        *dict.fromkeys(_describe_setup(arena) for arena in arenas),
+        *dict.fromkeys(_describe_setup(trained) for trained in trained_sets),
         *models,
         *_describe_statistics(entries),
         *_describe_choices(choices),
@@ -47,8 +50,8 @@ def record_model(run: SearchRun, result: DomainResult) -> dict[str, Any]:
     }
 
 
-def _describe_setup(arena: Arena) -> str:
-    setup = arena.setup
+def _describe_setup(trained: TrainedDomains) -> str:
+    setup = trained.setup
     where = setup.name or f"{setup.column}, {setup.model}"
     text = (
         f"{where}: {setup.weights}, BatchNorm with the statistics of these, frozen, in training "
@@ -71,9 +74,9 @@ def _describe_setup(arena: Arena) -> str:
     )
 
 
-def _describe_training(arena: Arena) -> str:
-    runs = [run for run, _ in arena.models.values()]
-    results = [result for _, result in arena.models.values()]
+def _describe_training(trained: TrainedDomains) -> str:
+    runs = [run for run, _ in trained.models.values()]
+    results = [result for _, result in trained.models.values()]
     first = runs[0].settings
     trials = len({run.trial for run in runs})
     hparams = first.hparams
@@ -82,7 +85,8 @@ def _describe_training(arena: Arena) -> str:
     if trials > 1:
         how = f"{trials} trials of hyper-parameters, the first: {how}"
     return (
-        f"{arena.setup.column}, {arena.algorithm.upper()}: {len(runs)} models, {first.steps} steps "
+        f"{trained.setup.column}, {trained.algorithm.upper()}: {len(runs)} models, "
+        f"{first.steps} steps "
         f"(DomainBed: 5000) of {how} (DomainBed: 5e-05, 32); accuracy on what was held out of the "
         f"training domains: {statistics.fmean(means):.1f} % ({min(means):.1f} to {max(means):.1f})."
     )
@@ -94,8 +98,8 @@ def _describe_statistics(entries: Sequence[Entry]) -> list[str]:
     for entry in entries:
         policy = str(entry.spec.get_config().to_dict()["statistics"])
         found.setdefault(str(entry.axes["row"]), {})[policy] = None
-    told = "; ".join(f"{row}: {' or '.join(own)}" for row, own in found.items())
-    return [f"Statistics of BatchNorm, {told}."]
+    described = "; ".join(f"{row}: {' or '.join(own)}" for row, own in found.items())
+    return [f"Statistics of BatchNorm, {described}."]
 
 
 def _describe_choices(choices: Sequence[Choice]) -> list[str]:
@@ -107,7 +111,7 @@ def _describe_choices(choices: Sequence[Choice]) -> list[str]:
         trial, candidate = own.options[own.chosen]
         n_trials = len({number for number, _ in own.options})
         more = f", trial {trial}" if n_trials > 1 else ""
-        place = f"{own.arena.setup.column}, {own.arena.algorithm.upper()}, {own.test_domain}"
-        told = f"{candidate.row} {candidate.label}{more}".replace("  ", " ")
-        lines.setdefault(f"Chosen, {place}, seed {own.seed}", []).append(told)
-    return [f"{place}: {'; '.join(told)}." for place, told in lines.items()]
+        place = f"{own.trained.setup.column}, {own.trained.algorithm.upper()}, {own.test_domain}"
+        described = f"{candidate.row} {candidate.label}{more}".replace("  ", " ")
+        lines.setdefault(f"Chosen, {place}, seed {own.seed}", []).append(described)
+    return [f"{place}: {'; '.join(described)}." for place, described in lines.items()]

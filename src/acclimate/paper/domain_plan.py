@@ -17,8 +17,8 @@ from acclimate.data.domains import load_domains
 from acclimate.data.places import Notify
 from acclimate.errors import BadInput
 from acclimate.paper.domain_jobs import (
-    Arena,
     Choice,
+    TrainedDomains,
     list_options,
     make_final,
     make_trial,
@@ -26,7 +26,7 @@ from acclimate.paper.domain_jobs import (
 )
 from acclimate.paper.domain_notes import describe_plan, record_model
 from acclimate.paper.domain_setups import N_TRIALS, SEEDS, DomainSetup, find_domain_setups
-from acclimate.paper.plan import Plan, Workshop
+from acclimate.paper.plan import Plan, PlanContext
 from acclimate.paper.published import load_published
 from acclimate.paper.scales import Settings
 from acclimate.training import DomainResult, DomainSettings
@@ -42,7 +42,7 @@ MODELS, TRIALS = "models", "trials"
 
 
 def plan_domains(
-    scale: str, seeds: Sequence[int] | None, settings: Settings, workshop: Workshop
+    scale: str, seeds: Sequence[int] | None, settings: Settings, context: PlanContext
 ) -> Plan:
     """Train, try and choose; return the jobs of the table.
 
@@ -53,24 +53,28 @@ def plan_domains(
     setups = find_domain_setups(scale, settings)
     chosen_seeds = SEEDS[scale] if seeds is None else tuple(seeds)
     n_trials = N_TRIALS[scale] if settings.trials is None else settings.trials
-    arenas = [
-        arena for setup in setups for arena in _train(setup, rule, n_trials, chosen_seeds, workshop)
+    trained_sets = [
+        trained
+        for setup in setups
+        for trained in _train(setup, rule, n_trials, chosen_seeds, context)
     ]
     choices = [
         choice
-        for arena in arenas
+        for trained in trained_sets
         for seed in chosen_seeds
-        for choice in _choose_all(arena, seed, rule, n_trials, workshop)
+        for choice in _choose_all(trained, seed, rule, n_trials, context)
     ]
     entries = [make_final(choice, rule) for choice in choices]
-    notes = describe_plan(scale, arenas, choices, entries)
+    notes = describe_plan(scale, trained_sets, choices, entries)
     suite = Suite(
         title=f"table-6, {scale}: {load_published()['table-6'].title}",
         entries=tuple(entries),
         notes="\n".join(notes),
         selection=rule.name,
     )
-    models = [record_model(run, own) for arena in arenas for run, own in arena.models.values()]
+    models = [
+        record_model(run, own) for trained in trained_sets for run, own in trained.models.values()
+    ]
     return Plan(suite, {"models": models, "choices": [record_choice(own) for own in choices]})
 
 
@@ -79,8 +83,8 @@ def _train(
     rule: DomainRule,
     n_trials: int,
     seeds: Sequence[int],
-    workshop: Workshop,
-) -> list[Arena]:
+    context: PlanContext,
+) -> list[TrainedDomains]:
     """Return the set of a setup with the models of each algorithm, trained now or before."""
     data = load_domains(setup.data, size=setup.size, n=setup.images)
     tests = tuple(data.find(name) for name in setup.tests or data.domains)
@@ -104,25 +108,25 @@ def _train(
             **setup.training,
         )
         runs = list_runs(base, held_out, n_trials, seeds, setup.defaults)
-        with workshop.watch() as progress:
+        with context.watch() as progress:
             found = train_all(
                 runs,
-                workshop.folder / MODELS,
+                context.folder / MODELS,
                 data=data,
-                device=workshop.device,
+                device=context.device,
                 progress=progress,
-                tell=_count(workshop.notify, len(runs)),
+                on_result=_count(context.notify, len(runs)),
             )
         models = {(run.without, run.trial, run.seed): (run, own) for run, own in found.items()}
-        made.append(Arena(setup, algorithm, data, models))
+        made.append(TrainedDomains(setup, algorithm, data, models))
     return made
 
 
 def _count(notify: Notify | None, n_all: int) -> Callable[[SearchRun, DomainResult], None]:
-    """Return a function that says which model was trained, and how many there are."""
+    """Return a function that reports which model was trained, and how many there are."""
     numbers = count(1)
 
-    def tell(run: SearchRun, result: DomainResult) -> None:
+    def on_result(run: SearchRun, result: DomainResult) -> None:
         number = next(numbers)
         if notify is not None and not result.was_done:
             notify(
@@ -130,50 +134,54 @@ def _count(notify: Notify | None, n_all: int) -> Callable[[SearchRun, DomainResu
                 f"domains, {result.minutes:.1f} min [{number} of {n_all} models]"
             )
 
-    return tell
+    return on_result
 
 
 def _choose_all(
-    arena: Arena, seed: int, rule: DomainRule, n_trials: int, workshop: Workshop
+    trained: TrainedDomains, seed: int, rule: DomainRule, n_trials: int, context: PlanContext
 ) -> list[Choice]:
     """Return what is chosen for each test domain and row, after what that needs was tried."""
     cases = [
         (test_domain, options)
-        for test_domain in arena.tests
-        for options in list_options(arena.setup, n_trials).values()
+        for test_domain in trained.tests
+        for options in list_options(trained.setup, n_trials).values()
     ]
     tried = [
         [
             {
-                look: make_trial(arena, seed, option, look, rule)
-                for look in rule.list_looks(test_domain, arena.sources(test_domain))
+                look: make_trial(trained, seed, option, look, rule)
+                for look in rule.list_looks(test_domain, trained.sources(test_domain))
             }
             for option in (options if len(options) > 1 else ())
         ]
         for test_domain, options in cases
     ]
     entries = [entry for rows in tried for row in rows for entry in row.values()]
-    accuracies = _run_trials(entries, arena, seed, rule, workshop) if entries else {}
+    accuracies = _run_trials(entries, trained, seed, rule, context) if entries else {}
     choices = []
     for (test_domain, options), rows in zip(cases, tried, strict=True):
         table = tuple(
             {look: accuracies[entry.spec.key] for look, entry in row.items()} for row in rows
         )
-        chosen = choose(rule, test_domain, arena.sources(test_domain), table) if table else 0
-        choices.append(Choice(arena, test_domain, seed, options, table, chosen))
+        chosen = choose(rule, test_domain, trained.sources(test_domain), table) if table else 0
+        choices.append(Choice(trained, test_domain, seed, options, table, chosen))
     return choices
 
 
 def _run_trials(
-    entries: Sequence[Entry], arena: Arena, seed: int, rule: DomainRule, workshop: Workshop
+    entries: Sequence[Entry],
+    trained: TrainedDomains,
+    seed: int,
+    rule: DomainRule,
+    context: PlanContext,
 ) -> dict[str, float]:
     """Return the accuracy of every trial by the name of its job."""
-    name = f"{arena.data.name}-{arena.algorithm}-seed-{seed}"
-    place = workshop.folder / TRIALS / name
+    name = f"{trained.data.name}-{trained.algorithm}-seed-{seed}"
+    place = context.folder / TRIALS / name
     # All of a model together: it is loaded once, and what is prepared for it is at hand.
     ordered = sorted(entries, key=lambda entry: (entry.group, entry.spec.artifact_key or ""))
     suite = Suite(title=f"table-6, trials: {name}", entries=tuple(ordered), selection=rule.name)
-    outcomes = workshop.run(suite, place)
+    outcomes = context.run(suite, place)
     found = {outcome.entry.spec.key: 100 - outcome.error for outcome in outcomes}
     failed = [entry for entry in entries if entry.spec.key not in found]
     if failed:

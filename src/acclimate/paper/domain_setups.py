@@ -20,7 +20,7 @@ class Candidate:
 
     Attributes:
         row: Of the table.
-        label: What is told of it.
+        label: What it is called in notes.
         method: Its name.
         options: Its hyper-parameters; `n_supports` may be `ALL`.
         parts: Options of the artifact's parts.

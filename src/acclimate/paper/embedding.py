@@ -17,7 +17,7 @@ from acclimate.bench.outcome import Outcome
 from acclimate.errors import MissingExtra
 from acclimate.paper.cells import Cell, Errors, Grid, read_grids
 from acclimate.paper.claims import Claim, judge
-from acclimate.paper.experiment import Drawing, Scene
+from acclimate.paper.experiment import Drawing, FigureContext
 from acclimate.paper.published import load_published
 from acclimate.paper.tables import make_table
 from acclimate.report.charts import N_COLOURS, Chart, class_looks, compose
@@ -74,16 +74,16 @@ def embed(values: Floats, seed: int) -> Floats:
     return scaled
 
 
-def draw_embedding(scene: Scene) -> Drawing:
+def draw_embedding(context: FigureContext) -> Drawing:
     """Compute and draw the features of both jobs of every setup, and measure how they separate."""
     panels: list[Chart] = []
     clouds: list[Cloud] = []
     grids = []
-    for grid in read_grids(scene.outcomes, "jobs"):
-        jobs = _find_jobs(scene.outcomes, grid.name)
+    for grid in read_grids(context.outcomes, "jobs"):
+        jobs = _find_jobs(context.outcomes, grid.name)
         extra: dict[Cell, Errors] = {}
         for row, outcome in jobs.items():
-            found = gather_features(outcome, scene)
+            found = gather_features(outcome, context)
             seed = outcome.entry.spec.seed
             places = embed(found.values, seed)
             title = f"{grid.name}, {row.lower()}"
@@ -91,8 +91,8 @@ def draw_embedding(scene: Scene) -> Drawing:
             panels.append(clouds[-1].draw(found.domain.replace("_", " ")))
             extra[row, SEPARATION] = {seed: separation_by_class(found)}
         grids.append(Grid(grid.name, grid.paper, {**grid.cells, **extra}))
-    published = load_published()[scene.table.id]
-    table = make_table(published, grids, "jobs", notes=scene.table.notes)
+    published = load_published()[context.table.id]
+    table = make_table(published, grids, "jobs", notes=context.table.notes)
     table = replace(table, rising=(SEPARATION,), notes=tuple(dict.fromkeys(table.notes)))
     title = "Target features before and after adaptation"
     classes = clouds[0].classes
@@ -105,9 +105,9 @@ def draw_embedding(scene: Scene) -> Drawing:
     return Drawing(files, table, verdicts, _NOTES)
 
 
-def gather_features(outcome: Outcome, scene: Scene) -> Features:
+def gather_features(outcome: Outcome, context: FigureContext) -> Features:
     """Return what a job has kept of its features at the end of the first corruption."""
-    kept = read_kept(scene.store / outcome.folder)
+    kept = read_kept(context.store / outcome.folder)
     return Features(
         kept["features"].numpy(),
         kept["labels"].numpy(),

@@ -43,7 +43,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Scene:
+class FigureContext:
     """What a figure is drawn from.
 
     Attributes:
@@ -104,7 +104,7 @@ class Experiment:
     claims: tuple[Claim, ...] = ()
     whole: bool = False
     notes: tuple[str, ...] = ()
-    figure: Callable[[Scene], Drawing] | None = None
+    figure: Callable[[FigureContext], Drawing] | None = None
     check: Callable[[], None] | None = None
     plan: Planner | None = None
 
@@ -114,7 +114,7 @@ class Experiment:
         return load_published()[self.id]
 
     def default_seeds(self, scale: str) -> tuple[int, ...]:
-        """Return the seeds to run if nobody says: three on the small subset, else one."""
+        """Return the seeds to run by default: three on the small subset, else one."""
         return (0, 1, 2) if scale == "small" and not self.whole else (0,)
 
     def setups(self, scale: str, settings: Settings | None = None) -> tuple[Setup, ...]:
@@ -262,10 +262,12 @@ def make_spec(setup: Setup, variant: Variant, seed: int = 0) -> JobSpec:
 def _entry(experiment: Experiment, setup: Setup, variant: Variant, seed: int) -> Entry:
     spec = make_spec(setup, variant, seed)
     column = MEAN if experiment.kind == "corruptions" else variant.column
-    told = ", ".join(f"{name} {value}" for name, value in variant.axes.items())
+    described = ", ".join(f"{name} {value}" for name, value in variant.axes.items())
     return Entry(
         spec=spec,
-        label=f"{variant.row}, {told}" if column not in ("error", MEAN) and told else variant.row,
+        label=f"{variant.row}, {described}"
+        if column not in ("error", MEAN) and described
+        else variant.row,
         group=setup.name,
         axes={
             **variant.axes,

@@ -13,7 +13,7 @@ from acclimate.artifact import Artifact
 from acclimate.bench.outcome import Outcome
 from acclimate.errors import BadInput
 from acclimate.functional.swr_nsp import penalties, shape_penalties
-from acclimate.paper.experiment import Drawing, Scene
+from acclimate.paper.experiment import Drawing, FigureContext
 from acclimate.report.charts import (
     Axis,
     Chart,
@@ -42,30 +42,30 @@ _VARIANTS = {
 _PENALTY_PANELS = 5
 
 
-def draw_against_lr(scene: Scene) -> Drawing:
+def draw_against_lr(context: FigureContext) -> Drawing:
     """Draw the error of every method against the learning rate."""
-    return _draw_against(scene, "learning rate")
+    return _draw_against(context, "learning rate")
 
 
-def draw_against_samples(scene: Scene) -> Drawing:
+def draw_against_samples(context: FigureContext) -> Drawing:
     """Draw the error against the number of source samples."""
-    return _draw_against(scene, "source samples")
+    return _draw_against(context, "source samples")
 
 
-def draw_penalties(scene: Scene) -> Drawing:
+def draw_penalties(context: FigureContext) -> Drawing:
     """Draw the penalties by layer of every variant, with its error, from the jobs' artifacts."""
     files, notes = {}, []
-    for number, (setup, rows) in enumerate(scene.table.setups.items()):
+    for number, (setup, rows) in enumerate(context.table.setups.items()):
         (row,) = rows
         errors = {
             name: measure.mean
-            for name, measure in zip(scene.table.columns, row.ours, strict=True)
+            for name, measure in zip(context.table.columns, row.ours, strict=True)
             if measure is not None
         }
         panels = []
-        for outcome in _first_seed(scene, setup):
+        for outcome in _first_seed(context, setup):
             name = str(outcome.entry.axes["column"])
-            weights = read_penalties(outcome, scene.artifacts)
+            weights = read_penalties(outcome, context.artifacts)
             panels.append(_penalty_panel(name, weights, errors))
             if name == "a":
                 notes.append(_describe_layers(setup, weights))
@@ -127,17 +127,17 @@ def _describe_layers(setup: str, weights: Mapping[str, float]) -> str:
     )
 
 
-def _first_seed(scene: Scene, setup: str) -> list[Outcome]:
-    own = [outcome for outcome in scene.outcomes if outcome.entry.group == setup]
+def _first_seed(context: FigureContext, setup: str) -> list[Outcome]:
+    own = [outcome for outcome in context.outcomes if outcome.entry.group == setup]
     seed = min((outcome.entry.spec.seed for outcome in own), default=0)
     return [outcome for outcome in own if outcome.entry.spec.seed == seed]
 
 
-def _draw_against(scene: Scene, name: str) -> Drawing:
+def _draw_against(context: FigureContext, name: str) -> Drawing:
     panels = []
-    rows = [row for row in scene.table.rows if row.is_measured]
+    rows = [row for row in context.table.rows if row.is_measured]
     looks = assign_looks(list(dict.fromkeys(row.label for row in rows)))
-    xs = [float(column) for column in scene.table.columns]
+    xs = [float(column) for column in context.table.columns]
     errors = [own.mean for row in rows for own in row.ours if own is not None]
     if not errors:
         return Drawing({}, notes=("Nothing to draw: no job has reached its end.",))
@@ -146,7 +146,7 @@ def _draw_against(scene: Scene, name: str) -> Drawing:
     if y_axis.low > 0:
         y_axis = replace(y_axis, name="error, % (not from 0)")
     axes = (log_axis(f"{name}, log scale", xs), y_axis)
-    for setup, own in scene.table.setups.items():
+    for setup, own in context.table.setups.items():
         curves = []
         for row in own:
             found = [(x, value) for x, value in zip(xs, row.ours, strict=True) if value is not None]
@@ -157,4 +157,4 @@ def _draw_against(scene: Scene, name: str) -> Drawing:
         if curves:
             panels.append(draw_curves(setup, curves, looks, axes))
     legend = looks if len(looks) > 1 else None
-    return Drawing({f"{scene.table.id}.svg": compose(scene.table.title, panels, 2, legend)})
+    return Drawing({f"{context.table.id}.svg": compose(context.table.title, panels, 2, legend)})

@@ -15,15 +15,16 @@ from acclimate.paper.scales import Settings
 
 
 @dataclass(frozen=True)
-class Workshop:
+class PlanContext:
     """What a plan works with.
 
     Attributes:
-        folder: Of all that is made on the way, and of the jobs in the end.
-        run: Runs a suite in a folder, going on where it was cut, and returns what came out.
+        folder: Of all that is made meanwhile, and of the jobs in the end.
+        run: Runs a suite in a folder, resuming it if it was interrupted, and returns what came out.
         device: `auto`, `cpu`, `cuda` or `mps`.
-        watch: Gives a function that is told of stages of training: how much is done of what.
-        notify: Is told what was done.
+        watch: Gives a function that is called with the stages of training: how much is done of
+            what.
+        notify: Called with what was done.
     """
 
     folder: Path
@@ -47,4 +48,4 @@ class Plan:
 
 
 #: Makes the jobs of an experiment from its scale, the seeds if they are given, and the settings.
-Planner = Callable[[str, Sequence[int] | None, Settings, Workshop], Plan]
+Planner = Callable[[str, Sequence[int] | None, Settings, PlanContext], Plan]

@@ -40,7 +40,7 @@ class Published:
         unit: Of its numbers.
         columns: Of every row.
         rows: Values by setting and row; None for what stands only in a picture.
-        spread: What is printed behind ±, of the same shape, where it is; a note says what it is.
+        spread: What is printed behind ±, of the same shape, where it is; a note explains it.
         gains: By setting: by how much the last row is lower than the one before, as printed.
         notes: What a reader must know.
     """

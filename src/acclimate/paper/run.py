@@ -20,16 +20,16 @@ from acclimate.bench.suite import Suite
 from acclimate.data.places import Notify, Progress
 from acclimate.errors import BadInput
 from acclimate.paper.claims import ENOUGH, RESAMPLES, Verdict
-from acclimate.paper.experiment import Drawing, Experiment, Scene
-from acclimate.paper.plan import Workshop
+from acclimate.paper.experiment import Drawing, Experiment, FigureContext
+from acclimate.paper.plan import PlanContext
 from acclimate.paper.render import render_latex, render_markdown, render_page
 from acclimate.paper.scales import Settings
 from acclimate.paper.tables import PaperTable
-from acclimate.storage import versions, write_atomically
+from acclimate.storage import make_folder, versions, write_atomically
 from acclimate.zoo.named import how_to_train
 from acclimate.zoo.segmentation import is_dense_name
 
-#: Gives a function that is told what happens to the jobs of a suite, by the names of their folders.
+#: Gives a function that is called with what happens to the jobs of a suite, by their folders.
 Show = Callable[[Mapping[str, Entry]], AbstractContextManager[OnEvent]]
 
 
@@ -72,7 +72,7 @@ def reproduce(
     command: str = "",
     **how: Any,
 ) -> Reproduction:
-    """Run an experiment, going on where an earlier call stopped, and write table and figures.
+    """Run an experiment or resume an earlier run of it, and write its table and figures.
 
     Args:
         experiment: The experiment.
@@ -83,10 +83,10 @@ def reproduce(
         store: Folder of the jobs; `out` if None. Experiments that are given the same one share
             the jobs they have in common.
         artifacts: Folder of what is prepared; in `store` if None.
-        on_event: Is told what happens to the jobs.
+        on_event: Called with what happens to the jobs.
         show: Gives such a function for the jobs of one suite: an experiment may have several.
-        watch: Gives a function that is told of stages of training.
-        notify: Is told what was done besides the jobs.
+        watch: Gives a function that is called with the stages of training.
+        notify: Called with what was done besides the jobs.
         command: What was typed, for the record.
         **how: Of `acclimate.bench.run_suite`: engine, n_workers, retries, device.
 
@@ -112,8 +112,8 @@ def reproduce(
         check_weights(suite)
     else:
         device = str(how.get("device", "auto"))
-        workshop = Workshop(place, run, device, watch, notify)
-        plan = experiment.plan(scale, seeds, settings or Settings(), workshop)
+        context = PlanContext(place, run, device, watch, notify)
+        plan = experiment.plan(scale, seeds, settings or Settings(), context)
         suite, record = plan.suite, plan.record
     outcomes = run(suite, place)
     done = {outcome.entry.spec.key for outcome in outcomes}
@@ -133,7 +133,7 @@ def reproduce(
     verdicts = experiment.judge(outcomes, suite.entries)
     drawing = Drawing({})
     if experiment.figure is not None:
-        drawing = experiment.figure(Scene(table, outcomes, prepared, place))
+        drawing = experiment.figure(FigureContext(table, outcomes, prepared, place))
         table = drawing.table or table
         table = dataclasses.replace(table, notes=(*drawing.notes, *table.notes))
         verdicts = (*verdicts, *drawing.verdicts)
@@ -233,13 +233,6 @@ def _result(
 
 
 def _write(path: Path, content: str | bytes) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(
-            "not_writable",
-            f"Cannot create {path.parent} ({error.strerror}). Pass another folder with --out.",
-            path=path.parent,
-        ) from error
+    make_folder(path.parent)
     write_atomically(path, content.encode() if isinstance(content, str) else content)
     return path

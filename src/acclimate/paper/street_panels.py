@@ -12,7 +12,7 @@ from acclimate.bench.job import JobSpec
 from acclimate.bench.load import Loader
 from acclimate.bench.outcome import Outcome
 from acclimate.data.request import Data
-from acclimate.paper.experiment import Drawing, Scene
+from acclimate.paper.experiment import Drawing, FigureContext
 from acclimate.report.panels import render_panels
 
 BEFORE, AFTER = "Source", "Main + SWR"
@@ -30,24 +30,24 @@ _NOTE = (
 Panel = npt.NDArray[np.generic]
 
 
-def draw_streets(scene: Scene) -> Drawing:
+def draw_streets(context: FigureContext) -> Drawing:
     """Draw images, masks and the predictions of all jobs of the first seed, side by side."""
-    seed = min(outcome.entry.spec.seed for outcome in scene.outcomes)
-    jobs = [outcome for outcome in scene.outcomes if outcome.entry.spec.seed == seed]
+    seed = min(outcome.entry.spec.seed for outcome in context.outcomes)
+    jobs = [outcome for outcome in context.outcomes if outcome.entry.spec.seed == seed]
     spec = jobs[0].entry.spec
-    data = Loader(scene.artifacts).load_data(spec)
+    data = Loader(context.artifacts).load_data(spec)
     images, masks = _last(spec, data)
-    columns = [images, masks, *(read_predictions(job, scene) for job in jobs)]
+    columns = [images, masks, *(read_predictions(job, context) for job in jobs)]
     titles = ["image", "mask"]
-    titles += [_title(job, len(scene.table.setups) > 1) for job in jobs]
+    titles += [_title(job, len(context.table.setups) > 1) for job in jobs]
     rows = [[_scale(column[index]) for column in columns] for index in range(len(images))]
     picture = render_panels(rows, data.palette, titles, data.classes)
     return Drawing({"fig-s3.png": picture}, notes=(_NOTE,))
 
 
-def read_predictions(outcome: Outcome, scene: Scene) -> list[Panel]:
+def read_predictions(outcome: Outcome, context: FigureContext) -> list[Panel]:
     """Return the classes that a job predicted for its last images."""
-    return list(read_kept(scene.store / outcome.folder)["predictions"].numpy())
+    return list(read_kept(context.store / outcome.folder)["predictions"].numpy())
 
 
 def _last(spec: JobSpec, data: Data) -> tuple[list[Panel], list[Panel]]:

@@ -1,7 +1,7 @@
 """Charts as SVG: curves, points, intervals and layers; one palette, for pages and for files.
 
-Labels are told apart by a colour for the first few, and by dashes and markers for all. In a page,
-colours come from its style sheet; `compose` writes them into the picture.
+Labels are distinguished by a colour for the first few, and by dashes and markers for all. In a
+page, colours come from its style sheet; `compose` writes them into the picture.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def protocol_facts(outcome: Outcome) -> Facts:
 def _form_facts(spec: JobSpec) -> Facts:
     """Return what images and labels are brought to, where a job says something of it."""
     normal, choice = spec.get_wrapping().info.normalization, spec.domains
-    told = {
+    described = {
         "size": None if spec.size is None else str(spec.size),
         "normalization": None if normal is None else json.dumps(normal.to_dict(), sort_keys=True),
         "ignored label": None if spec.ignore_label == IGNORE_LABEL else str(spec.ignore_label),
@@ -145,12 +145,12 @@ def _form_facts(spec: JobSpec) -> Facts:
         "size of domains": None if choice is None or choice.size is None else str(choice.size),
     }
     if isinstance(spec.normalization, str):
-        told["normalization"] = spec.normalization
-    return {name: text for name, text in told.items() if text is not None}
+        described["normalization"] = spec.normalization
+    return {name: text for name, text in described.items() if text is not None}
 
 
 def has_severity(outcome: Outcome) -> bool:
-    """Say whether the data is corrupted so much and no more, rather than as it was found."""
+    """Return whether the data is corrupted so much and no more, rather than as it was found."""
     described = outcome.provenance["data"].values()
     return any("severity" in about for about in described)
 

@@ -27,7 +27,7 @@ from acclimate.report.summary import Group, Ranked, Row, Summary
 
 Looks = Mapping[str, Look]
 
-#: Points of a line over the stream; more cannot be told apart in a small chart.
+#: Points of a line over the stream; more cannot be distinguished in a small chart.
 MOST_POINTS = 60
 _MOST_MARKS = 12  # lines with more points have a marker at their end only
 _ERROR, _MEAN = "error, %", "mean error, %"

@@ -321,7 +321,7 @@ def summarize(
             expected to have all seeds that any row of its protocol has.
 
     Raises:
-        BadInput: There are no outcomes, or different jobs cannot be told apart by their labels.
+        BadInput: There are no outcomes, or different jobs cannot be distinguished by their labels.
     """
     if not outcomes:
         raise BadInput("no_finished_job", "Expected at least one finished job, found none.")
@@ -341,7 +341,7 @@ def summarize(
 def label_outcomes(
     outcomes: Sequence[Outcome], names: _Names | None = None
 ) -> dict[str, list[Outcome]]:
-    """Return the outcomes of each row, seeds ascending; equal labels are told apart if need be."""
+    """Return the outcomes of each row, seeds ascending; equal labels are made different."""
     names = names if names is not None else _Names()
     variants: dict[str, dict[str, dict[int, Outcome]]] = {}
     for outcome in outcomes:

@@ -518,7 +518,7 @@ def _list_several(rows: Iterable[Row]) -> str:
 
 
 def _list_own(rows: Iterable[Row]) -> str:
-    """Return which rows have values that nobody published; empty if none has."""
+    """Return which rows have values that are not published; empty if none has."""
     found: dict[str, str] = {}
     for row in rows:
         own = {} if row.is_one_of_several else list_own_settings(row.spec)

@@ -6,7 +6,7 @@ All of them need one class per sample, and refuse domains of masks when they are
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -31,13 +31,11 @@ def label_sorted(domains: Sequence[Domain], batch_size: int = 200, seed: int = 0
     """Return a continual stream whose domains are sorted by label, and shuffled within a label."""
     check(domains, batch_size)
 
-    def make() -> Iterator[Batch]:
-        for number, domain in enumerate(domains):
-            order = shuffled(len(domain), seed)
-            order = order[torch.argsort(domain.labels[order], stable=True)]
-            yield from cut(domain, order, batch_size, number == 0)
+    def order_of(number: int, labels: Tensor) -> Tensor:
+        order = shuffled(len(labels), seed)
+        return order[torch.argsort(labels[order], stable=True)]
 
-    return Stream(describe("continual, sorted by label, no reset", domains, batch_size, seed), make)
+    return _ordered("continual, sorted by label, no reset", domains, order_of, batch_size, seed)
 
 
 def dirichlet(
@@ -57,13 +55,11 @@ def dirichlet(
             found=delta,
         )
 
-    def make() -> Iterator[Batch]:
-        for number, domain in enumerate(domains):
-            order = _dirichlet_order(domain.labels, delta, seed + number)
-            yield from cut(domain, order, batch_size, number == 0)
+    def order_of(number: int, labels: Tensor) -> Tensor:
+        return _dirichlet_order(labels, delta, seed + number)
 
     name = f"continual, Dirichlet({delta:g}) labels, no reset"
-    return Stream(describe(name, domains, batch_size, seed), make)
+    return _ordered(name, domains, order_of, batch_size, seed)
 
 
 def imbalanced(
@@ -83,12 +79,27 @@ def imbalanced(
             found=ratio,
         )
 
-    def make() -> Iterator[Batch]:
-        for number, domain in enumerate(domains):
-            order = _imbalanced_order(domain.labels, ratio, seed + number)
-            yield from cut(domain, order, batch_size, number == 0)
+    def order_of(number: int, labels: Tensor) -> Tensor:
+        return _imbalanced_order(labels, ratio, seed + number)
 
     name = f"continual, label shift of ratio {ratio:g}, no reset"
+    return _ordered(name, domains, order_of, batch_size, seed)
+
+
+def _ordered(
+    name: str,
+    domains: Sequence[Domain],
+    order_of: Callable[[int, Tensor], Tensor],
+    batch_size: int,
+    seed: int,
+) -> Stream:
+    """Return a stream of the domains one after the other, each in the order of its labels."""
+
+    def make() -> Iterator[Batch]:
+        for number, domain in enumerate(domains):
+            order = order_of(number, domain.labels)
+            yield from cut(domain, order, batch_size, number == 0)
+
     return Stream(describe(name, domains, batch_size, seed), make)
 
 

@@ -4,7 +4,7 @@ settings = TrainSettings(model="resnet20-cifar10", data="cifar10", epochs=100)
 train(settings, "resnet20.safetensors").error                     # on the test split, in percent
 zoo.load("resnet20-cifar10", "resnet20.safetensors")
 
-The settings say which task it is: `TrainSettings` classification, `DomainSettings` several domains
+The settings determine the task: `TrainSettings` classification, `DomainSettings` several domains
 with one held out, `SegmentationSettings` a class for every pixel. Names are imported when they are
 first used: settings need no torch.
 """

@@ -158,7 +158,7 @@ def write_weights(
     device: torch.device,
     architecture: str | None = None,
 ) -> None:
-    """Write weights that `zoo.load` reads, with a card that says how they were made.
+    """Write weights that `zoo.load` reads, with a card that records how they were made.
 
     Args:
         out: Where.

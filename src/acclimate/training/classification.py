@@ -30,7 +30,7 @@ class Classification(Task[TrainResult]):
     Args:
         settings: Of the run.
         root: Of all data.
-        objective: What to minimise, if not what the settings say.
+        objective: What to minimise, if it differs from the settings.
     """
 
     settings: TrainSettings

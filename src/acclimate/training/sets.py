@@ -93,7 +93,7 @@ def load_mask_sets(
     """Return images with masks to train on, and for validation.
 
     Raises:
-        BadInput: A folder does not have both splits; the message says how to make them.
+        BadInput: A folder does not have both splits; the message explains how to make them.
     """
     entry, path = find_set(settings.data)
     if isinstance(entry, MaskSet) and entry.is_own:

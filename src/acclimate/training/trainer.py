@@ -1,7 +1,7 @@
 """The training loop of all tasks, on Lightning Fabric: one or several devices, mixed precision.
 
-A `Task` says what is trained on which batches and what is measured. `train` does the rest: devices,
-order of the steps, checkpoints, log, and the file in the end.
+A `Task` defines what is trained on which batches and what is measured. `train` does the rest:
+devices, order of the steps, checkpoints, log, and the file in the end.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Task(ABC, Generic[Result]):
         """Return the optimizer of `trained`."""
 
     def count_steps(self, epoch: int) -> int:
-        """Return the number of steps of an epoch: each image once, unless a task says otherwise."""
+        """Return the number of steps of an epoch: each image once, unless a task overrides it."""
         return len(self._order(epoch))
 
     def batches(self, epoch: int, start: int, rank: int, n_ranks: int) -> Iterable[tuple[Any, Any]]:
@@ -207,7 +207,7 @@ def train(
             after every measurement on several domains.
         root: Of all data; see `acclimate.data.data_root`.
         progress: Called with the stage, the count done and the count to do.
-        **options: For classification `objective`, what to minimise if not what the settings say.
+        **options: For classification `objective`, what to minimise if it differs from the settings.
             For domains `data`, the set if it is loaded already, and `keep_last`, whether to write
             also the weights after the last step, as `NAME.last.safetensors`.
 
@@ -451,6 +451,23 @@ def share(picks: Sequence[Tensor], fabric: Any) -> Sequence[Tensor]:
 
 
 @torch.no_grad()
+def predict_share(
+    fabric: Any,
+    model: nn.Module,
+    data: Batched,
+    batch_size: int,
+    stage: str,
+    progress: Progress | None,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield logits and labels of the batches that this device measures, in evaluation mode."""
+    model.eval()
+    picks = share(torch.split(torch.arange(len(data)), batch_size), fabric)
+    for number, (x, y) in enumerate(data.batches(picks), start=1):
+        yield model(x.to(fabric.device).float() / 255), y
+        if progress is not None:
+            progress(stage, number, len(picks))
+
+
 def error_percent(
     fabric: Any, model: nn.Module, data: Batched, progress: Progress | None = None
 ) -> float:
@@ -462,15 +479,10 @@ def error_percent(
         data: To measure on.
         progress: Called with the stage, the count done and the count to do.
     """
-    model.eval()
-    picks = share(torch.split(torch.arange(len(data)), _TEST_BATCH), fabric)
     n_wrong, n = 0, 0
-    for number, (x, y) in enumerate(data.batches(picks), start=1):
-        logits = model(x.to(fabric.device).float() / 255)
+    for logits, y in predict_share(fabric, model, data, _TEST_BATCH, "test", progress):
         n_wrong += int((logits.argmax(dim=1).cpu() != y).sum())
         n += len(y)
-        if progress is not None:
-            progress("test", number, len(picks))
     counts = fabric.all_reduce(torch.tensor([n_wrong, n]), reduce_op="sum")
     return 100 * int(counts[0]) / int(counts[1])
 

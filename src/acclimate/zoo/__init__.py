@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from acclimate.data.places import Notify, Progress, data_root, make_folder
 from acclimate.errors import AcclimateWarning, ArtifactMismatch, BadInput, DownloadFailed
-from acclimate.storage import read_file, write_file
+from acclimate.storage import file_digest, read_file, write_file
 from acclimate.zoo.catalog import CATALOG, get_spec
 from acclimate.zoo.external import NormalizedModel, build_external
-from acclimate.zoo.readers import content_digest, fit, read_tensors, sha256_of
+from acclimate.zoo.readers import content_digest, fit, read_tensors
 from acclimate.zoo.spec import ModelSpec
 
 __all__ = [
@@ -165,8 +165,8 @@ def download(
         name: a name in the zoo.
         check_hash: as for `load`.
         root: folder of all data; the default is that of `acclimate.data`.
-        progress: is told of megabytes.
-        notify: is told what went wrong on the way.
+        progress: Called with the number of megabytes.
+        notify: Called with what went wrong.
 
     Raises:
         BadInput: when no weights of that model are published.
@@ -212,7 +212,7 @@ def _find_n_classes(name: str, path: Path) -> int | None:
 def _read(spec: ModelSpec, path: Path) -> tuple[dict[str, Tensor], str, dict[str, Any]]:
     """Return tensors, the SHA-256 of the published file, and the card if it is a file of ours."""
     if not is_ours(path):
-        return read_tensors(path), sha256_of(path), {}
+        return read_tensors(path), file_digest(path), {}
     tensors, card = read_file(path, _KIND)
     if card["name"] != spec.name:
         raise ArtifactMismatch(

@@ -19,7 +19,7 @@ from acclimate.errors import (
     did_you_mean,
 )
 from acclimate.zoo.resnet import ImageModel
-from acclimate.zoo.torchvision_door import import_torchvision
+from acclimate.zoo.torchvision_compat import import_torchvision
 
 
 class NormalizedModel(ImageModel):
@@ -36,7 +36,7 @@ class NormalizedModel(ImageModel):
         self.model = model
 
     def forward(self, x: Tensor) -> Any:
-        """Return what the model says of the normalised images."""
+        """Return the output of the model for the normalised images."""
         return self.model(self.normalize(x))
 
 

@@ -7,7 +7,6 @@ known to carry besides the model is listed by `fit`, everything else must be the
 from __future__ import annotations
 
 import argparse
-import hashlib
 import pickle
 import zipfile
 from collections.abc import Mapping
@@ -41,12 +40,6 @@ _HARMLESS: list[Any] = [
         for core in ("core", "_core")
     ),
 ]
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def content_digest(model: nn.Module) -> str:

@@ -24,7 +24,7 @@ class ModelSpec:
         std: standard deviation of each channel.
         layout: how the published file names its tensors, a key of `acclimate.zoo.layouts.LAYOUTS`.
         description: one sentence about where it is used.
-        publisher: who published the weights; empty if nobody did.
+        publisher: who published the weights; empty if unpublished.
         address: where they are.
         accuracy: accuracy on the clean test set in percent, as published, or as measured with the
             published weights where nothing is said.

@@ -51,11 +51,11 @@ def test_what_is_there_is_not_trained_again(tmp_path: Path) -> None:
     data = make_set()
     told: list[tuple[str, bool]] = []
 
-    def tell(run: SearchRun, result: DomainResult) -> None:
+    def record(run: SearchRun, result: DomainResult) -> None:
         told.append((run.file, result.was_done))
 
-    first = train_all(runs[:1], tmp_path / "models", data=data, device="cpu", tell=tell)
-    both = train_all(runs, tmp_path / "models", data=data, device="cpu", tell=tell)
+    first = train_all(runs[:1], tmp_path / "models", data=data, device="cpu", on_result=record)
+    both = train_all(runs, tmp_path / "models", data=data, device="cpu", on_result=record)
     assert told == [(runs[0].file, False), (runs[0].file, True), (runs[1].file, False)]
     assert first[runs[0]].validation == both[runs[0]].validation
     assert list(both[runs[1]].validation) == ["city"]

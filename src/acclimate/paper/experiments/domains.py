@@ -13,9 +13,9 @@ from acclimate.paper.experiment import Experiment
 _SETS = ("PACS", "OfficeHome", "TerraIncognita")
 
 
-def _claim(rival: str, told: str, column: str) -> Claim:
+def _claim(rival: str, rival_text: str, column: str) -> Claim:
     where = "on average" if column == AVERAGE else f"on {column}"
-    text = f"ours improves over {told}, {where}"
+    text = f"ours improves over {rival_text}, {where}"
     return replace(below(("Ours", column), (rival, column), text), units="domains")
 
 
@@ -25,9 +25,9 @@ EXPERIMENTS = (
         shows="domain generalization: ERM and CORAL, then T3A and ours",
         kind="domains",
         claims=tuple(
-            _claim(rival, told, column)
+            _claim(rival, rival_text, column)
             for column in (*_SETS, AVERAGE)
-            for rival, told in (("Source", "the source"), ("T3A", "T3A"))
+            for rival, rival_text in (("Source", "the source"), ("T3A", "T3A"))
         ),
         plan=plan_domains,
     ),

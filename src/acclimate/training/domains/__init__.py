@@ -13,7 +13,7 @@ Splits, draws of hyper-parameters, sampling, losses and optimizer are DomainBed'
   after the first, the 301st and so on. The weights of the best check are kept, which T3A calls
   "IID best".
 - Random crops are taken from images that were brought to their size; see `objective.VIEWS`.
-- Images are normalised as the model says: by ImageNet's statistics for `resnet50`, by its own for
-  others. Dropout and its like that a model has of its own stay in use.
+- Images are normalised as the model expects: by ImageNet's statistics for `resnet50`, by its own
+  for others. Dropout and its like that a model has of its own stay in use.
 - On several devices, CORAL compares the images of each device among themselves.
 """

@@ -10,7 +10,7 @@ from acclimate.introspect import inspect_model
 from acclimate.training.settings import DomainSettings
 from acclimate.zoo.external import NormalizedModel
 from acclimate.zoo.named import is_own, load_named, replace_head
-from acclimate.zoo.torchvision_door import import_torchvision
+from acclimate.zoo.torchvision_compat import import_torchvision
 
 #: Names that stand for the models of DomainBed: torchvision's, with the first of the weights it
 #: has published, which later ones have taken the place of as its default.

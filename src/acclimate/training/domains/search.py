@@ -98,9 +98,9 @@ def train_all(
     data: DomainSet | None = None,
     device: str = "auto",
     progress: Progress | None = None,
-    tell: Callable[[SearchRun, DomainResult], None] | None = None,
+    on_result: Callable[[SearchRun, DomainResult], None] | None = None,
 ) -> dict[SearchRun, DomainResult]:
-    """Train what is not trained yet, going on where an earlier call was cut.
+    """Train what is not trained yet, resuming what an earlier call left unfinished.
 
     Several processes may share a folder: each run is trained by one of them.
 
@@ -110,7 +110,7 @@ def train_all(
         data: The set, if it is loaded already.
         device: `auto`, `cpu`, `cuda` or `mps`.
         progress: Called with the stage, the count done and the count to do.
-        tell: Called with each run that has ended, and what it gave.
+        on_result: Called with each run that has ended, and what it gave.
     """
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
@@ -121,6 +121,6 @@ def train_all(
             found[run] = train(
                 run.settings, out, resume=True, device=device, data=data, progress=progress
             )
-        if tell is not None:
-            tell(run, found[run])
+        if on_result is not None:
+            on_result(run, found[run])
     return found

@@ -1,8 +1,8 @@
 """Rules that choose between candidates without the test domain.
 
-A rule only says what may be looked at: models by the domains they were not trained on, and the
-domain each is measured on. What is chosen is the candidate with the highest mean accuracy there.
-Accuracy on the test domain is not among what `choose` takes, and a rule that asks for it is
+A rule only determines what may be looked at: models by the domains they were not trained on, and
+the domain each is measured on. What is chosen is the candidate with the highest mean accuracy
+there. Accuracy on the test domain is not among what `choose` takes, and a rule that asks for it is
 refused; the oracle alone may ask, and is marked.
 
 rule = get_domain_rule("leave-one-domain-out")
@@ -100,7 +100,7 @@ def choose(
     """Return the position of the candidate with the highest mean accuracy; of equals, the first.
 
     Args:
-        rule: Says what is looked at.
+        rule: Determines what is looked at.
         test_domain: What the choice is for.
         sources: All other domains.
         accuracies: Of every candidate, by what was looked at: that of the rule, and nothing else.

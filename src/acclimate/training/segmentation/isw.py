@@ -1,4 +1,4 @@
-"""Instance selective whitening: channels may vary together unless that tells the style.
+"""Instance selective whitening: channels may vary together unless that depends on the style.
 
 Choi et al., "RobustNet: Improving Domain Generalization in Urban-Scene Segmentation via Instance
 Selective Whitening", CVPR 2021, https://arxiv.org/abs/2103.15597.
@@ -55,7 +55,7 @@ def find_variances(features: Tensor, jittered: Tensor) -> Tensor:
 
 
 def select_pairs(variances: Tensor, n_clusters: int = 3, n_kept: int = 1) -> Tensor:
-    """Return which covariances tell the style: a mask of pairs above the diagonal.
+    """Return which covariances depend on the style: a mask of pairs above the diagonal.
 
     Args:
         variances: How much each covariance changes, (channels, channels).

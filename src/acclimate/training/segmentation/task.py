@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from acclimate.functional.pixels import count_pixels, find_ious, resize_maps
 from acclimate.functional.rng import generator_at
+from acclimate.storage import file_digest
 from acclimate.training.checkpoint import RunFiles, write_weights
 from acclimate.training.results import SegmentationResult
 from acclimate.training.segmentation.objective import PHOTOMETRIC, PixelObjective
@@ -22,9 +23,9 @@ from acclimate.training.trainer import (
     Trained,
     check_logits,
     first_images,
+    predict_share,
     share,
 )
-from acclimate.zoo.readers import sha256_of
 from acclimate.zoo.segmentation import build_dense
 from acclimate.zoo.segmentation.catalog import TASK
 
@@ -127,7 +128,7 @@ class Segmentation(Task[SegmentationResult]):
     def read_result(self, path: Path, done: dict[str, Any], was_done: bool) -> SegmentationResult:
         return SegmentationResult(
             path=path,
-            sha256=sha256_of(path),
+            sha256=file_digest(path),
             miou=done["miou"],
             ious=done["ious"],
             losses=tuple(done["loss"]),
@@ -146,7 +147,6 @@ def polynomial_rate(settings: SegmentationSettings, step: int, n_steps: int) -> 
     return settings.lr * math.pow(1 - step / n_steps, settings.power)
 
 
-@torch.no_grad()
 def measure(
     fabric: Any, model: nn.Module, data: ImageStore, progress: Progress | None = None
 ) -> Tensor:
@@ -158,13 +158,9 @@ def measure(
         data: To measure on.
         progress: Called with the stage, the count done and the count to do.
     """
-    model.eval()
     n_classes = len(data.classes)
     counts = torch.zeros(n_classes, n_classes, dtype=torch.int64)
-    picks = share(torch.split(torch.arange(len(data)), _CHECK_BATCH), fabric)
-    for number, (x, y) in enumerate(data.batches(picks), start=1):
-        logits = resize_maps(model(x.to(fabric.device).float() / 255).float(), y.shape[1:])
-        counts += count_pixels(logits.argmax(dim=1).cpu(), y, n_classes)
-        if progress is not None:
-            progress("validate", number, len(picks))
+    for logits, y in predict_share(fabric, model, data, _CHECK_BATCH, "validate", progress):
+        predicted = resize_maps(logits.float(), y.shape[1:]).argmax(dim=1)
+        counts += count_pixels(predicted.cpu(), y, n_classes)
     return find_ious(fabric.all_reduce(counts, reduce_op="sum"))

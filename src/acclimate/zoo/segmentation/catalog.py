@@ -20,7 +20,7 @@ from acclimate.zoo.readers import fit
 from acclimate.zoo.segmentation.deeplab import DeepLab
 from acclimate.zoo.segmentation.efficientnet_lite import WIDTHS, load_imagenet
 from acclimate.zoo.segmentation.whitening import InstanceWhitening, whiten_stage, whiten_stem
-from acclimate.zoo.torchvision_door import import_torchvision
+from acclimate.zoo.torchvision_compat import import_torchvision
 
 #: What says that a file of ours holds a dense model.
 TASK = "segmentation"
@@ -240,7 +240,7 @@ def build_dense(
 
 
 def is_dense_name(name: str) -> bool:
-    """Say whether a name is that of a dense model, or of one that whitens instances.
+    """Return whether a name is that of a dense model, or of one that whitens instances.
 
     >>> is_dense_name("deeplabv3plus-resnet50"), is_dense_name("deeplabv3plus-resnet50+isw")
     (True, True)
