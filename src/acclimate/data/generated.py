@@ -119,20 +119,22 @@ class BuiltinScenes(MaskSet):
         split: str | None,
         root: Path,
         *,
+        path: str | Path | None = None,
+        size: int | Size | None = None,
         n: int | None = None,
         corruption: str | None = None,
         severity: int = 5,
         seed: int = 0,
-        **of_files: Any,
+        classes: Sequence[str] | None = None,
+        ignore_label: int = IGNORE,
     ) -> ArrayStore:
-        """Return generated images; the options of image files do not apply."""
-        if of_files.get("ignore_label", IGNORE) != IGNORE:
+        if ignore_label != IGNORE:
             raise BadInput(
                 "not_applicable",
                 f"The ignore label of {self.name} cannot be changed. Remove --ignore-label.",
                 option="ignore_label",
             )
-        if of_files.get("size") is not None:
+        if size is not None:
             raise fixed_size(self.name)
         split, n = split or "test", n or N_SCENES
         if split not in SCENE_SPLITS:
