@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from acclimate.errors import ServerBusy
+from acclimate.errors import BadInput, ServerBusy
 from acclimate.serve.engine import Engine
 from acclimate.sessions import Replica, Sessions
 from acclimate.testing.cases import tiny_artifact
@@ -92,6 +92,41 @@ def test_learning_that_is_behind_refuses_if_asked_to(monkeypatch: pytest.MonkeyP
         engine.submit("a", make_images(8)).result(30)
         with raises("queue_full", stream="a"):
             engine.submit("a", make_images(1))
+    engine.close()
+
+
+def test_images_that_are_being_answered_count_as_well(monkeypatch) -> None:
+    """All of them will be learned from, so the queue must have room for them."""
+    engine = make_engine(learn_batch=8, learn_queue=8, when_behind="refuse")
+    engine.submit("a", make_images(8)).result(30)
+    stream = engine._streams["a"]
+    while stream.status.counts.batches < 1:
+        pass
+    with held(monkeypatch, Replica, "predict"):
+        answer = engine.submit("a", make_images(8))
+        while stream.n_waiting:  # it is being answered
+            pass
+        with raises("queue_full", stream="a"):
+            engine.submit("a", make_images(1))
+    answer.result(30)
+    assert engine.close() is not None
+
+
+def test_a_state_that_cannot_be_saved_does_not_stop_the_answers(monkeypatch, tmp_path) -> None:
+    engine = make_engine(learn_batch=8, save_every=1, folder=tmp_path)
+
+    def fail(self: Sessions, stream: str) -> None:
+        raise BadInput("not_writable", "The disk is full.", path=tmp_path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sessions, "save", fail)
+        engine.submit("a", make_images(8)).result(30)
+        while engine.get_stream("a")["batches"] < 1:
+            pass
+        assert len(engine.submit("a", make_images(8)).result(30).logits) == 8
+        kinds = [event["text"] for event in engine.get_history("a")["events"]]
+        assert "The state was not saved: The disk is full." in kinds
+    assert engine.is_ready
     engine.close()
 
 

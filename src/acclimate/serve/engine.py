@@ -115,6 +115,7 @@ class _Stream:
     history: History = field(default_factory=History)
     requests: deque[_Request] = field(default_factory=deque)
     n_waiting: int = 0
+    n_answering: int = 0
     to_learn: deque[Tensor] = field(default_factory=deque)
     n_to_learn: int = 0
     metrics: BatchMetrics | None = None
@@ -243,7 +244,8 @@ class Engine:
             is_behind = (
                 settings.when_behind == "refuse"
                 and not known.status.is_paused
-                and known.n_to_learn + known.n_waiting + n > settings.learn_queue
+                and known.n_to_learn + known.n_answering + known.n_waiting + n
+                > settings.learn_queue
             )
             if known.n_waiting + n > settings.max_queue or is_behind:
                 raise ServerBusy(
@@ -443,6 +445,8 @@ class Engine:
         """Wait for requests of a stream that are due; None if there will be none any more."""
         settings = self.settings
         with self._changed:
+            for stream in self._streams.values():
+                stream.n_answering = 0  # also of a batch that failed
             while True:
                 waiting = [each for each in self._streams.values() if each.requests]
                 if not waiting:
@@ -470,10 +474,12 @@ class Engine:
             taken.append(stream.requests.popleft())
             n += len(taken[-1].images)
         stream.n_waiting -= n
+        stream.n_answering = n
         return taken
 
     def _queue_learning(self, stream: _Stream, images: Tensor) -> None:
         with self._changed:
+            stream.n_answering = 0
             if stream.status.is_paused:
                 return
             room = max(0, self.settings.learn_queue - stream.n_to_learn)
@@ -567,7 +573,7 @@ class Engine:
         try:
             self._sessions.save(stream.id)
             stream.unsaved = 0
-        except OSError as error:  # a full disk must not stop the answers
+        except (OSError, BadInput) as error:  # a full disk must not stop the answers
             _log.exception("The stream %r cannot be saved", stream.id)
             with self._changed:
                 stream.history.add_event("warning", f"The state was not saved: {error}")
