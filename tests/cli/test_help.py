@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -43,3 +46,21 @@ def test_every_option_has_a_line_of_help() -> None:
     for name in ("prepare", "adapt", "inspect", "doctor", "send", "serve"):
         for parameter in group.commands[name].params:  # type: ignore[attr-defined]
             assert getattr(parameter, "help", None), f"{name} {parameter.name}"
+
+
+def test_the_shell_completes_commands_and_options() -> None:
+    for words, place, expected in (
+        ("acclimate ev", "1", ["eval"]),
+        ("acclimate bench st", "2", ["status"]),
+        ("acclimate eval --strea", "2", ["--stream"]),
+    ):
+        asked = {
+            "_ACCLIMATE_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": place,
+        }
+        command = [Path(sys.executable).with_name("acclimate")]
+        found = subprocess.run(
+            command, env={**os.environ, **asked}, capture_output=True, text=True, check=False
+        )
+        assert found.stdout.split() == expected

@@ -31,7 +31,6 @@ app = typer.Typer(
     name="acclimate",
     rich_markup_mode="markdown",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
