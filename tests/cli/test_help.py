@@ -64,3 +64,16 @@ def test_the_shell_completes_commands_and_options() -> None:
             command, env={**os.environ, **asked}, capture_output=True, text=True, check=False
         )
         assert found.stdout.split() == expected
+
+
+def test_eval_shows_common_options_first_and_the_others_under_headings() -> None:
+    group = typer.main.get_command(app)
+    panels: dict[str | None, list[str]] = {}
+    for parameter in group.commands["eval"].params:  # type: ignore[attr-defined]
+        panels.setdefault(getattr(parameter, "rich_help_panel", None), []).append(parameter.name)
+    assert list(panels) == [None, "Stream", "Methods", "Model and images", "Run"]
+    assert {"model", "data", "method", "guard", "out"} < set(panels[None])
+    assert len(panels[None]) <= 20
+    # Options that several commands share have no heading elsewhere.
+    others = group.commands["adapt"].params  # type: ignore[attr-defined]
+    assert {getattr(parameter, "rich_help_panel", None) for parameter in others} == {None}

@@ -32,6 +32,7 @@ from acclimate.cli.options import (
     get_logits_at,
     get_normalization,
     get_size,
+    in_panels,
     parse_size,
     split_names,
     split_numbers,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from acclimate.data.request import Data
 
 
+@in_panels(o.PANELS)
 def evaluate(
     context: typer.Context,
     model: ModelOption,

@@ -7,6 +7,24 @@ from typing import Annotated
 
 import typer
 
+#: Headings of the help, and the options under each; those that most runs need come before.
+PANELS = {
+    "Stream": (
+        *("order", "times", "delta", "ratio", "n_batches", "n_classes", "frames", "n_scenes"),
+        *("period", "share", "n_samples", "domain_correlation", "class_correlation"),
+        *("domain_ratio", "class_ratio", "episodic", "clean_probe", "epochs", "window"),
+    ),
+    "Methods": ("preset", "speed", "reveal_labels"),
+    "Model and images": (
+        *("size", "normalization", "mean", "std", "head", "logits_at", "classes"),
+        "ignore_label",
+    ),
+    "Run": (
+        *("seed", "one_by_one", "checkpoint_every", "device", "data_dir", "metrics"),
+        "tensorboard",
+    ),
+}
+
 Data = Annotated[
     str,
     typer.Option(

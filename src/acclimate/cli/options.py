@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from acclimate.bench.job import Guarded
     from acclimate.functional.inputs import Normalization
     from acclimate.methods.config import Config
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 ModelOption = Annotated[
     str,
@@ -157,6 +160,26 @@ TermsOption = Annotated[
         "they need.",
     ),
 ]
+
+
+def in_panels(panels: Mapping[str, Sequence[str]]) -> Callable[[Command], Command]:
+    """Show options of a command under headings of its help; the others come first.
+
+    Args:
+        panels: Names of parameters, by heading.
+    """
+
+    def decorate(command: Command) -> Command:
+        hints = get_type_hints(command, include_extras=True)
+        for heading, names in panels.items():
+            for name in names:
+                base, option = get_args(hints[name])
+                option = copy.copy(option)  # other commands show it without the heading
+                option.rich_help_panel = heading
+                command.__annotations__[name] = Annotated[base, option]
+        return command
+
+    return decorate
 
 
 def refuse_same_file(written: Mapping[str, Path], read: Mapping[str, Path | None]) -> None:
