@@ -49,6 +49,7 @@ def test_every_method_file_is_registered():
         "heads",
         "memory",
         "method",
+        "observers",
         "teacher",
     }
     assert {path.stem for path in folder.glob("*.py")} - plumbing == set(METHODS)

@@ -368,7 +368,7 @@ def test_list_and_show_say_what_is_known(small: Path) -> None:
         (line,) = [line for line in lines if line.startswith(f"{name} ")]
         assert spec.data in line
         assert spec.accuracy is None or f"{spec.accuracy:.2f} %" in line
-        assert (spec.publisher or "nobody") in line
+        assert (spec.publisher or "not published") in line
         assert ("(here)" in line) == (name == "small" or bool(spec.packaged))
     assert "36,479,194" in next(line for line in lines if line.startswith("wrn28-10-cifar10"))
     text = run("show", "wrn40-2-cifar100").output
