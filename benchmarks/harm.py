@@ -2,6 +2,7 @@
 
     python benchmarks/harm.py run --out runs/harm                    # run, or resume
     python benchmarks/harm.py run --out runs/harm --models builtin   # one model only
+    python benchmarks/harm.py sample                                 # make the ImageNet folders
     python benchmarks/harm.py report --out runs/harm                 # write the results
 
 The report writes results/harm.json and the table in docs/streams.md. A cell is one method on one
@@ -17,6 +18,10 @@ import argparse
 import json
 import math
 import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +30,7 @@ from typing import Any
 from acclimate import get_method
 from acclimate.bench import Entry, Event, JobSpec, Outcome, Store, Suite, run_suite
 from acclimate.corruptions import BENCHMARK
+from acclimate.parts import Prototypes
 from gather_reproduction import shorten_paths
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -106,9 +112,8 @@ MODELS: dict[str, dict[str, Any]] = {
         "data": "cifar10c",
     },
 }
-# A sample of ImageNet: one image of each class. Half of the classes calibrate, the others are the
-# stream, with noise of severity 3:
-#   acclimate data corrupt imagenet-sample/stream --name gaussian_noise --severity 3 --out .../noisy
+# A sample of ImageNet: one image of each class. Every second class calibrates, the others are the
+# stream, with noise of severity 3; `sample` makes the folders.
 SAMPLE = Path(os.environ.get("ACCLIMATE_DATA", "")) / "imagenet-sample"
 MODELS["efficientnet-lite0"] = {
     "model": "acclimate.paper.efficientnet:efficientnet_lite0",
@@ -120,11 +125,13 @@ MODELS["efficientnet-lite0"] = {
         "parts": {"accuracy": {"n_samples": 128, "severities": [5], "n_runs": 4}},
     },
 }
-#: The streams and methods of a model that is too slow for all.
+#: Source images of methods with prototypes, which need every class: the clean photographs of the
+#: stream are among them, so these rows are better than they can be elsewhere.
+ALL_CLASSES = {"efficientnet-lite0": str(SAMPLE / "all")}
+#: The streams of a model that is too slow for all.
 SOME = {
     "efficientnet-lite0": (
-        ("norm", "tent", "infomax"),
-        ("i.i.d., batches of 4", "i.i.d., batches of 16", "i.i.d., batches of 64", "video"),
+        *("i.i.d., batches of 4", "i.i.d., batches of 16", "i.i.d., batches of 64", "video"),
     )
 }
 CLEAN = {"builtin": "builtin", "cifar10c": "cifar10"}
@@ -152,10 +159,7 @@ def make_suite(
     for model in models:
         for stream, case in ((name, STREAMS[name]) for name in streams):
             for method in ("source", *case.methods):
-                some = SOME.get(model, (METHODS, tuple(STREAMS)))
-                if method not in ("source", *methods) or stream not in some[1]:
-                    continue
-                if method != "source" and method not in some[0]:
+                if method not in ("source", *methods) or stream not in SOME.get(model, STREAMS):
                     continue
                 if model == "resnet26-gn" and method == "norm":
                     continue  # it has no BatchNorm
@@ -163,7 +167,11 @@ def make_suite(
                 if case.rate != 1 and method != "source" and not has_rate:
                     continue
                 for guard in (False,) if method == "source" else guards:
-                    spec = _spec(MODELS[model], case, method, guard)
+                    chosen = MODELS[model]
+                    if model in ALL_CLASSES and Prototypes in get_method(method).needs:
+                        prepare = {**chosen["prepare"], "source": ALL_CLASSES[model]}
+                        chosen = {**chosen, "prepare": prepare}
+                    spec = _spec(chosen, case, method, guard)
                     label = f"{stream} | {method}" + (" | guard" if guard else "")
                     entries.append(Entry(spec, label, model))
     title = "Methods on all kinds of streams, without and with the guard"
@@ -300,6 +308,21 @@ def _markdown(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n\n"
 
 
+def make_sample() -> None:
+    """Unpack the ImageNet sample, divide its classes, and add noise to the half that is served."""
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(SHARED / "data/imagenet-sample-1000-224.tar") as archive:
+            archive.extractall(folder, filter="data")
+        classes = sorted(Path(folder, "imagenet-sample").iterdir())
+        for number, path in enumerate(classes):
+            for kind in ("all", ("source", "stream")[number % 2]):
+                shutil.copytree(path, SAMPLE / kind / path.name, dirs_exist_ok=True)
+    names = "".join(f"{path.name}\n" for path in classes)
+    (SAMPLE / "classes.txt").write_text(names, encoding="utf-8")
+    corrupt = ["acclimate", "data", "corrupt", str(SAMPLE / "stream"), "--name", "gaussian_noise"]
+    subprocess.run([*corrupt, "--severity", "3", "--out", str(SAMPLE / "noisy")], check=True)
+
+
 def _name(row: dict[str, Any]) -> tuple[str, str, str]:
     return row["model"], row["stream"], row["method"]
 
@@ -322,14 +345,17 @@ def _show(event: Event) -> None:
 def main() -> None:
     """Parse the command and run it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=("run", "report"))
-    parser.add_argument("--out", type=Path, required=True, help="folder of the suite")
+    parser.add_argument("command", choices=("run", "report", "sample"))
+    parser.add_argument("--out", type=Path, default=Path("runs/harm"), help="folder of the suite")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--streams", nargs="+", choices=list(STREAMS), default=list(STREAMS))
     parser.add_argument("--guard", choices=("off", "on", "both"), default="both")
     parser.add_argument("--workers", type=int, default=2)
     asked = parser.parse_args()
+    if asked.command == "sample":
+        make_sample()
+        return
     if asked.command == "report":
         write_report(asked.out)
         return
