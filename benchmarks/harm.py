@@ -40,6 +40,8 @@ METHODS = (
     "steady",
 )
 SHIFTS = ("gaussian_noise", "contrast", "pixelate", "jpeg_compression")
+#: Raise this number when the guard decides otherwise than before.
+GUARD = 3
 #: More points than this above the source model's error are harm; and what the guard may cost.
 MOST_HARM, MOST_COST = 2.0, 0.3
 ENOUGH = 2000
@@ -240,6 +242,7 @@ def judge(cell: Cell) -> dict[str, Any]:
         "limit": round(limit, 2),
         "kept": harm <= limit,
         "protocol": on.provenance.get("protocol_line"),
+        "guard": GUARD,
     }
 
 
@@ -253,7 +256,7 @@ def write_section(page: Path, mark: str, text: str) -> None:
 def write_report(out: Path) -> None:
     """Write results/harm.json and the table in docs/streams.md.
 
-    Cells that are not in the folder are kept as they were measured earlier, and marked.
+    Cells that are not in the folder are kept. Those of an earlier guard are marked.
     """
     cells = read_cells(out)
     rows = [judge(cell) for cell in cells]
@@ -265,7 +268,7 @@ def write_report(out: Path) -> None:
         if row["off"] is None and (known := earlier.get(_name(row))) is not None:
             row["off"] = known["off"]
     measured = {_name(row) for row in rows}
-    rows += [{**row, "is_earlier": True} for row in earlier.values() if _name(row) not in measured]
+    rows += [row for row in earlier.values() if _name(row) not in measured]
     places = [list(MODELS), list(STREAMS), list(METHODS)]
     rows.sort(
         key=lambda row: [
@@ -292,7 +295,7 @@ def _markdown(rows: list[dict[str, Any]]) -> str:
         own = [row for row in rows if row["model"] == model]
         methods = [name for name in METHODS if any(row["method"] == name for row in own)]
         kept = sum(row["kept"] for row in own)
-        n_earlier = sum("is_earlier" in row for row in own)
+        n_earlier = sum(row["guard"] < GUARD for row in own)
         earlier = f" {n_earlier} were measured with an earlier version of the guard (*)."
         lines += [
             f"\n**{model}**: {kept} of {len(own)} cells keep the promise. Error in %, without → "
@@ -332,7 +335,7 @@ def _cell(row: dict[str, Any] | None) -> str:
         return "–"
     off = "refused" if row["off"] is None else f"{row['off']:.1f}"
     text = f"{off} → {row['on']:.1f}"
-    text = f"{text} (*)" if "is_earlier" in row else text
+    text = f"{text} (*)" if row["guard"] < GUARD else text
     return text if row["kept"] else f"**{text}**"
 
 
