@@ -20,7 +20,7 @@ def main() -> None:
     """Prepare and write."""
     x, y = load_split("train", N_IMAGES)
     source = list(zip(x.split(BATCH), y.split(BATCH), strict=True))
-    parts = ["penalty", "prototypes", "mirror", "accuracy"]
+    parts = ["penalty", "prototypes", "mirror", "confidence", "accuracy"]
     prepare(load_model(), source, parts=parts, classes=list(CLASSES), progress=True).save(PATH)
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from acclimate.options import hp
     from acclimate.parts import (
         Accuracy,
+        Confidence,
         Contrast,
         Features,
         FisherInformation,
@@ -65,6 +66,7 @@ _HOMES = {
     "options": ["hp"],
     "parts": [
         "Accuracy",
+        "Confidence",
         "Contrast",
         "Features",
         "FisherInformation",
@@ -103,6 +105,7 @@ __all__ = [
     "Accuracy",
     "ActiveTerm",
     "Artifact",
+    "Confidence",
     "Config",
     "Contrast",
     "EntropyConfig",

@@ -28,7 +28,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from acclimate.errors import AcclimateWarning, InvalidConfig, NotAdapted, warn
 from acclimate.forward import get_logits
 from acclimate.functional.norm import Statistics, batch_moments, batch_norm_layers, use_statistics
-from acclimate.functional.stream_norm import Stream, stream_share, trust
+from acclimate.functional.stream_norm import Stream, pool_styles, stream_share
 from acclimate.storage import versions
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _find_moments(
     if plan.moments:
         return dict(plan.moments)
     if plan.statistics == "auto":
-        return _stream_moments(module, adapted.stream)
+        return _stream_moments(module, adapted.stream, adapted.trust)
     if plan.statistics in ("batch", "mixed"):
         if not batches:
             raise InvalidConfig(
@@ -177,16 +177,17 @@ def _find_moments(
     return {}
 
 
-def _stream_moments(module: nn.Module, stream: Stream) -> dict[str, Moments]:
-    """Return the mixture of the source's statistics and the stream's."""
+def _stream_moments(module: nn.Module, stream: Stream, trusted: float) -> dict[str, Moments]:
+    """Return the mixture of the source's statistics and the stream's, over all styles."""
     if stream is None:
         return {}
-    share = stream_share(stream["n"]) * trust(stream)
+    n, moments = pool_styles(stream)
+    share = stream_share(n) * trusted
     found: dict[str, Moments] = {}
     for name, layer in batch_norm_layers(module).items():
         mean, variance = layer.running_mean, layer.running_var
-        if name in stream["moments"] and mean is not None and variance is not None:
-            of_stream = stream["moments"][name].to(mean)
+        if name in moments and mean is not None and variance is not None:
+            of_stream = moments[name].to(mean)
             found[name] = (
                 torch.lerp(mean, of_stream[0], share),
                 torch.lerp(variance, of_stream[1], share),

@@ -34,6 +34,7 @@ from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.method import check_dense
 from acclimate.parts import (
     Accuracy,
+    Confidence,
     Context,
     Contrast,
     Features,
@@ -54,7 +55,10 @@ from acclimate.storage import versions
 from acclimate.terms import TERMS
 
 #: The parts that are prepared by default.
-DEFAULT_PARTS: tuple[type[Part], ...] = (Penalty, Prototypes, Features, Accuracy, Mirror)
+DEFAULT_PARTS: tuple[type[Part], ...] = (
+    *(Penalty, Prototypes, Features, Accuracy),
+    *(Mirror, Confidence),
+)
 
 
 def prepare(

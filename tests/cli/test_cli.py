@@ -129,7 +129,14 @@ def test_prepare_writes_an_artifact_for_the_model_and_says_what_is_next(
 
 def test_prepare_gives_what_the_library_gives(labelled_images: Path, artifact: Path) -> None:
     data = labelled_batches(labelled_images, batch_size=10)
-    parts = [acclimate.Penalty(n_samples=16), "prototypes", "features", "accuracy", "mirror"]
+    parts = [
+        acclimate.Penalty(n_samples=16),
+        "prototypes",
+        "features",
+        "accuracy",
+        "mirror",
+        "confidence",
+    ]
     expected = acclimate.prepare(tiny_cnn(), data, parts=parts)
     found = Artifact.load(artifact)
     assert found.tensors.keys() == expected.tensors.keys()

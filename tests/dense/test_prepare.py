@@ -94,7 +94,7 @@ def test_prepare_gives_the_penalties_of_the_loop(name):
 def test_prototypes_are_left_out_unless_asked_for():
     with warns("few_samples"):
         artifact = acclimate.prepare(tiny_model("dense"), tiny_masks(2))
-    assert list(artifact.parts) == ["penalty", "features", "accuracy", "mirror"]
+    assert list(artifact.parts) == ["penalty", "features", "accuracy", "mirror", "confidence"]
 
 
 def test_an_artifact_survives_its_file(tmp_path):

@@ -52,8 +52,9 @@ def filter_labels(rows, state=None):
         repeated = sum(value for (*_, is_anew), value in joint.items() if not is_anew) / total
         stay = stay + (repeated - stay) / label_filter._STAY_MEMORY
         stay = min(max(stay, label_filter._LOWEST), label_filter._HIGHEST)
-        n = min(n + 1, label_filter._MEAN_MEMORY)
-        mean = [m + (share - m) / n for m, share in zip(mean, p, strict=True)]
+        counts = 1 - label_filter._REPEATS * stay
+        n = min(n + counts, label_filter._MEAN_MEMORY)
+        mean = [m + (share - m) * counts / n for m, share in zip(mean, p, strict=True)]
     found = [[0.0] * n_classes for _ in rows]
     for path in itertools.product(range(n_classes), repeat=len(rows)):
         weight = sum(before[old] * _follow(old, path, steps) for old in range(n_classes))

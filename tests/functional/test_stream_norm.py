@@ -19,11 +19,16 @@ from acclimate.functional.stream_norm import (
     PROBE,
     TOLERANCE,
     _BatchMoments,
+    has_several_styles,
+    pool_styles,
     stream_share,
     trust,
     use_stream,
+    use_styles,
     weigh_batch,
+    weigh_styles,
     with_benefit,
+    with_styles,
 )
 from acclimate.testing.models import tiny_model
 
@@ -146,7 +151,7 @@ class PlainStream:
 
 
 def next_state(stream, n_effective, moved):
-    return {"n": n_effective, "moments": moved, "benefit": None}
+    return {"n": n_effective, "moments": moved, "benefit": None, "styles": None}
 
 
 # Weights -----------------------------------------------------------------------------------------
@@ -160,7 +165,12 @@ def test_effective_number_and_share_are_those_of_the_weights_of_all_batches():
         assert own == pytest.approx(plain.weights()[-1], rel=1e-12)
         assert n_effective == pytest.approx(plain.n_effective(), rel=1e-12)
         assert stream_share(n_effective) == pytest.approx(plain.share(), rel=1e-12)
-        stream = {"n": n_effective, "moments": {"any": torch.zeros(2, 1)}, "benefit": None}
+        stream = {
+            "n": n_effective,
+            "moments": {"any": torch.zeros(2, 1)},
+            "benefit": None,
+            "styles": None,
+        }
     assert sum(plain.weights()) == pytest.approx(1)
 
 
@@ -174,7 +184,7 @@ def test_a_long_stream_of_single_images_counts_as_many_but_not_as_all():
     n, stream = 0.0, None
     for _ in range(3000):
         own, n = weigh_batch(stream, 1)
-        stream = {"n": n, "moments": {"any": torch.zeros(2, 1)}, "benefit": None}
+        stream = {"n": n, "moments": {"any": torch.zeros(2, 1)}, "benefit": None, "styles": None}
     # The limit of 1 / n = (1 - own)² / n + own².
     assert n == pytest.approx((1 - (1 - own) ** 2) / own**2, rel=1e-6)
     assert stream_share(1) < stream_share(n) < LARGEST
@@ -184,7 +194,7 @@ def test_a_long_stream_of_single_images_counts_as_many_but_not_as_all():
 
 
 def with_measured(benefit):
-    return {"n": 1.0, "moments": {}, "benefit": benefit}
+    return {"n": 1.0, "moments": {}, "benefit": benefit, "styles": None}
 
 
 def test_trust_shrinks_with_the_square_of_the_loss_beyond_the_tolerance():
@@ -204,7 +214,7 @@ def test_the_benefit_is_an_average_over_images():
         expected = sum(w * d for w, d in zip(weights, differences, strict=False))
         assert stream["benefit"] == pytest.approx(expected, rel=1e-12)
     assert stream["moments"] == {}
-    kept = {"n": 3.0, "moments": {"a": torch.ones(2, 1)}, "benefit": 0.5}
+    kept = {"n": 3.0, "moments": {"a": torch.ones(2, 1)}, "benefit": 0.5, "styles": None}
     found = with_benefit(kept, 0.1, 8)
     assert found["n"] == 3
     assert found["moments"] is kept["moments"]
@@ -255,7 +265,7 @@ def test_shares(share):
 @pytest.mark.parametrize("affine", [True, False])
 def test_a_plain_layer_and_one_with_an_activation_agree(affine):
     x = batch(6)
-    stream = {"n": 5.0, "moments": {"first": random(2, 4).abs()}, "benefit": None}
+    stream = {"n": 5.0, "moments": {"first": random(2, 4).abs()}, "benefit": None, "styles": None}
     found = []
     for kind in (nn.BatchNorm2d, Active):
         model = net(kind, affine)
@@ -324,6 +334,123 @@ def test_single_images_start_near_the_source():
     assert 0 < (found - source).abs().max() < 0.1 * (maps - model.first(model.conv(x))).abs().max()
 
 
+# Styles ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alternate(monkeypatch):
+    """Let the first pixel of an image decide its style."""
+
+    def assign(styles, x):
+        return x[:, 0, 0, 0].round().long() % len(styles["n"])
+
+    monkeypatch.setattr(stream_norm, "assign_styles", assign)
+
+
+def marked(n, seed, k):
+    """Return a batch, and the number of the style of each image."""
+    numbers = torch.randint(k, (n,), generator=torch.Generator().manual_seed(seed))
+    x = batch(n, seed) + 2.0 * numbers.double().view(-1, 1, 1, 1)
+    x[:, 0, 0, 0] = numbers.double()
+    return x, numbers
+
+
+def of_styles(k, n=None, moments=None):
+    return {"n": torch.zeros(k) if n is None else n, "moments": moments or {}}
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm2d, Active])
+@pytest.mark.parametrize("trusted", [1.0, 0.3])
+def test_each_style_is_a_stream_of_its_own(kind, trusted, alternate):
+    """The model sees each image with those of its style only, in the oracle one after another."""
+    model, k = net(kind), 3
+    plain = [PlainStream() for _ in range(k)]
+    styles = of_styles(k)
+    for number, n in enumerate(SIZES):
+        x, numbers = marked(n, number, k)
+        with use_styles(model, styles, x, trusted) as (moved, n_effective), torch.no_grad():
+            found = model(x)
+        for style in numbers.unique().tolist():
+            own = numbers == style
+            plain[style].sizes.append(int(own.sum()))
+            share = trusted * plain[style].share()
+            plain[style].sizes.pop()
+            expected = plain[style].run(model, x[own], share)
+            assert torch.allclose(found[own], expected, rtol=0, atol=1e-6)
+            assert float(n_effective[style]) == pytest.approx(plain[style].n_effective(), rel=1e-5)
+        styles = of_styles(k, n_effective, moved)
+    for style in range(k):
+        mixtures = [plain[style].mixture("first", channel) for channel in range(4)]
+        assert torch.allclose(
+            styles["moments"]["first"][style].T,
+            torch.tensor(mixtures, dtype=torch.float64),
+            rtol=0,
+            atol=1e-6,
+        )
+
+
+def test_weights_of_styles_are_those_of_streams():
+    before, n = torch.tensor([0.0, 0.0, 7.0, 7.0]), torch.tensor([0.0, 5.0, 0.0, 5.0])
+    own, after = weigh_styles(n, before)
+    known = {"n": 7.0, "moments": {"any": torch.zeros(2, 1)}, "benefit": None, "styles": None}
+    expected = [(0.0, 0.0), weigh_batch(None, 5), (0.0, 7.0), weigh_batch(known, 5)]
+    assert own.tolist() == pytest.approx([each[0] for each in expected], rel=1e-6)
+    assert after.tolist() == pytest.approx([each[1] for each in expected], rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm2d, Active])
+def test_gradients_flow_through_the_moments_of_each_style(kind, alternate):
+    model = net(kind)
+    known = {name: random(2, 2, 4).abs() for name in ("first", "second")}
+    styles = of_styles(2, torch.tensor([6.0, 0.0]), known)
+    x = marked(5, 1, 2)[0]
+    values = [p.detach().clone().requires_grad_(True) for p in model.parameters()]
+    names = [name for name, _ in model.named_parameters()]
+
+    def run(*weights):
+        with use_styles(model, styles, x, 0.9):
+            return torch.func.functional_call(model, dict(zip(names, weights, strict=True)), (x,))
+
+    assert torch.autograd.gradcheck(run, tuple(values))
+
+
+def test_a_second_style_takes_over_what_is_known_of_the_first():
+    x = torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    stream = with_styles(None, x)
+    assert not has_several_styles(stream)
+    moments = {"first": random(2, 4).abs()}
+    stream = {**stream, "n": 8.0, "moments": moments}
+    assert pool_styles(stream) == (8.0, moments)
+    smooth = nn.functional.avg_pool2d(x, 5, stride=1, padding=2)
+    both = with_styles(stream, smooth)
+    assert has_several_styles(both)
+    assert not both["moments"]
+    assert both["styles"]["n"][0] == 8
+    assert both["styles"]["n"][1:].sum() == 0
+    assert torch.equal(both["styles"]["moments"]["first"][0], moments["first"])
+    n, pooled = pool_styles(both)
+    assert n == 8
+    assert torch.allclose(pooled["first"], moments["first"])
+
+
+def test_a_mixed_stream_is_normalised_by_style(monkeypatch):
+    """Sharp and smooth images in turns: each is predicted as in a stream of its own."""
+    monkeypatch.setattr(acclimate.Method, "trust", 1.0)
+    x = torch.rand(64, 3, 16, 16, generator=torch.Generator().manual_seed(0)).double()
+    kinds = [x[:32], nn.functional.avg_pool2d(x[32:], 5, stride=1, padding=2)]
+    mixed = acclimate.adapt(net(), "norm", statistics="auto")
+    found = mixed(torch.cat(kinds))
+    assert has_several_styles(mixed.stream)
+    state = mixed.state_dict()
+    for number, own in enumerate(kinds):
+        alone = acclimate.adapt(net(), "norm", statistics="auto")(own)
+        there = found[32 * number : 32 * (number + 1)]
+        assert torch.allclose(alone, there, rtol=0, atol=1e-4)
+    again = acclimate.adapt(net(), "norm", statistics="auto")
+    again.load_state_dict(state)
+    assert torch.equal(again(x), mixed(x))
+
+
 # Moments and gradients ---------------------------------------------------------------------------
 
 
@@ -376,7 +503,7 @@ def test_moments_of_half_precision_are_not_rounded_to_it(dtype, shape):
 @pytest.mark.parametrize("affine", [True, False])
 def test_gradients_flow_through_the_moments_of_the_batch(kind, affine):
     model = net(kind, affine)
-    stream = {"n": 5.0, "moments": {"second": random(2, 4).abs()}, "benefit": None}
+    stream = {"n": 5.0, "moments": {"second": random(2, 4).abs()}, "benefit": None, "styles": None}
     values = [p.detach().clone().requires_grad_(True) for p in model.parameters()]
     names = [name for name, _ in model.named_parameters()]
 

@@ -35,7 +35,7 @@ LEARNERS = [
 def artifact_of(name):
     model = tiny_model(name).double()
     prototypes = Prototypes(depth=2, width=6, hidden=8, epochs=1)
-    parts = [Penalty(n_samples=16), prototypes, "features", "mirror"]
+    parts = [Penalty(n_samples=16), prototypes, "features", "mirror", "confidence"]
     return acclimate.prepare(
         model,
         tiny_batches(4, dtype=torch.float64),

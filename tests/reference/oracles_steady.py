@@ -18,7 +18,7 @@ class World:
     """The stream as all layers see it: the sizes of the batches that they remember."""
 
     def __init__(self):
-        self.sizes, self.benefit = [], None
+        self.sizes, self.benefit, self.tolerance = [], None, stream_norm.TOLERANCE
         self.mode, self.weights, self.share, self.keeps = "source", [], 0.0, False
 
     def weigh(self, n):
@@ -30,9 +30,9 @@ class World:
         return weights, 1 / sum(w**2 / s for w, s in zip(weights, [*self.sizes, n], strict=True))
 
     def trust(self):
-        if self.benefit is None or self.benefit > -stream_norm.TOLERANCE:
+        if self.benefit is None or self.benefit > -self.tolerance:
             return 1.0
-        return (stream_norm.TOLERANCE / self.benefit) ** 2
+        return (self.tolerance / self.benefit) ** 2
 
     def look(self, model, x, n=None, trusting=False, keeps=False):
         """Return features and logits with the mixture; n images have the weight of the batch."""
@@ -107,17 +107,19 @@ def entropy(p):
     return -(p * p.log()).sum(dim=-1)
 
 
-def steady(model, xs, penalty, prototypes, project, log=None, **options):
+def steady(model, xs, penalty, prototypes, project, log=None, loss=0.0, **options):
     """Yield logits of each batch and the weights after it.
 
     Args:
         penalty: w by parameter name.
         project: From features to the space of the prototypes.
+        loss: Of confidence on source images, by statistics of a stream.
         log: A list that takes the events: ("benefit", …), ("held", …), ("reached", …).
         options: Those of the config; all that are used.
     """
     log = [] if log is None else log
     world, model = World(), copy.deepcopy(model).eval()
+    world.tolerance += max(0.0, loss)
     named = dict(model.named_parameters())
     parameters = list(named.values())
     has_batch_norm = replace_layers(model, world)

@@ -34,7 +34,7 @@ def material(name, sureness):
         parts=[
             Penalty(n_samples=16),
             Prototypes(depth=2, width=6, hidden=8, epochs=1),
-            "mirror",
+            *("mirror", "confidence"),
         ],
     )
     # Whether the mirror image is used does not depend on how well a tiny model does.
@@ -61,8 +61,9 @@ def plainly(name, sureness, sizes, log=None, **options):
     config = acclimate.get_method("steady").config_class(**options)
     prototypes = artifact.part("prototypes")["embedding"].double()
     penalty = artifact.part("penalty")
+    loss = float(artifact.part("confidence")["loss"])
     return oracles.steady(
-        model, stream(sizes), penalty, prototypes, project, log, **config.to_dict()
+        model, stream(sizes), penalty, prototypes, project, log, loss, **config.to_dict()
     )
 
 
@@ -110,7 +111,7 @@ def test_a_class_that_nobody_predicts_does_not_stop_learning():
     model = copy.deepcopy(model).float()
     with torch.no_grad():
         model.head.bias[2] = -1e4
-    parts = [Penalty(n_samples=16), Prototypes(depth=0, epochs=1), "mirror"]
+    parts = [Penalty(n_samples=16), Prototypes(depth=0, epochs=1), "mirror", "confidence"]
     artifact = acclimate.prepare(model, tiny_batches(4), parts=parts)
     adapted = acclimate.adapt(model, "steady", artifact)
     for x in stream(SMALL, torch.float32):
@@ -141,7 +142,7 @@ class Both(torch.nn.Module):
 
 def test_the_output_is_that_of_the_whole_batch():
     model = Both(tiny_model("batch_norm"))
-    parts = [Penalty(n_samples=16), Prototypes(depth=0, epochs=1), "mirror"]
+    parts = [Penalty(n_samples=16), Prototypes(depth=0, epochs=1), "mirror", "confidence"]
     artifact = acclimate.prepare(model, tiny_batches(4), parts=parts)
     adapted = acclimate.adapt(model, "steady", artifact)
     for x in stream((PROBE + 6, PROBE + 6), torch.float32):

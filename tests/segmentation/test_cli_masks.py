@@ -65,7 +65,7 @@ def test_prepare_takes_masks_where_there_are_some(pairs: Path, tmp_path: Path) -
     expected = acclimate.prepare(
         tiny_net(),
         source,
-        parts=[acclimate.Penalty(n_samples=5), "features", "accuracy", "mirror"],
+        parts=[acclimate.Penalty(n_samples=5), "features", "accuracy", "mirror", "confidence"],
         classes=FOUR.split(),
         seed=3,
     )

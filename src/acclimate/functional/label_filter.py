@@ -8,7 +8,7 @@ show later also counts (forward and backward pass of a hidden Markov model).
 `stay` is estimated from the predictions alone, by an online step of expectation maximisation with
 each image. It goes to zero if equal neighbours are not more frequent than by chance; then nothing
 is corrected. The mean prediction is divided out, so that a model that prefers some classes is not
-taken for a correlated stream.
+taken for a correlated stream. Images whose labels are repeated count less in it.
 
 The state is a dictionary: `stay`; `last`, the probabilities of the last label (K); `mean`, the mean
 prediction (K), and `n`, the number of images that it counts as.
@@ -32,6 +32,9 @@ _LOWEST, _HIGHEST = 0.002, 0.99
 _STAY_MEMORY = 100.0
 #: Images over which the mean prediction is averaged; the even one at the start counts as 500.
 _MEAN_MEMORY, _MEAN_START = 2000.0, 500.0
+#: By so much an image counts less in that mean if its label repeats the one before. Otherwise a
+#: thousand images of one class would make the model seem to prefer that class.
+_REPEATS = 0.9
 #: A class has at least this share of its even probability in the mean prediction.
 _FLOOR = 0.1
 _SMALLEST = 1e-6
@@ -68,8 +71,9 @@ def filter_labels(logits: Tensor, state: Mapping[str, Any] | None) -> tuple[Tens
         stays.append(stay)
         means.append(floor / floor.sum())
         stay = min(max(stay + (repeated - stay) / _STAY_MEMORY, _LOWEST), _HIGHEST)
-        n = min(n + 1, _MEAN_MEMORY)
-        mean = mean + (p - mean) / n
+        anew = 1 - _REPEATS * stay
+        n = min(n + anew, _MEAN_MEMORY)
+        mean = mean + (p - mean) * anew / n
     smooth = [found[-1]]
     for place in range(len(found) - 2, -1, -1):
         ratio = smooth[-1] / np.maximum(priors[place + 1], _SMALLEST**2)

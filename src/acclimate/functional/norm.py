@@ -130,13 +130,13 @@ def renormalise(layer: _BatchNorm, x: Tensor, mean: Tensor, variance: Tensor) ->
     Args:
         layer: A BatchNorm layer with running statistics, in evaluation mode.
         x: Its input.
-        mean: The mean to normalise with, by channel.
-        variance: The variance to normalise with.
+        mean: The mean to normalise with, by channel (C) or by image and channel (N, C).
+        variance: The variance to normalise with, likewise.
     """
     own_mean, own_variance = layer.running_mean, layer.running_var
     if own_mean is None or own_variance is None:
         return x
-    shape = [1, -1, *[1] * (x.dim() - 2)]
+    shape = [-1, x.shape[1], *[1] * (x.dim() - 2)]
     # A copy, because the buffers may move before the backward pass.
     factor = ((own_variance.detach().clone() + layer.eps) / (variance + layer.eps)).sqrt()
     shifted = (x - mean.to(x.dtype).view(shape)) * factor.to(x.dtype).view(shape)

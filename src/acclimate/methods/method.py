@@ -57,12 +57,17 @@ from acclimate.functional.precision import fast_autocast
 from acclimate.functional.signals import Estimate, is_correlated
 from acclimate.functional.stream_norm import (
     PROBE,
+    TOLERANCE,
+    has_several_styles,
     stream_share,
     trust,
     use_stream,
+    use_styles,
     weigh_batch,
     with_benefit,
+    with_styles,
 )
+from acclimate.functional.styles import MOST, N_NUMBERS, has_style
 from acclimate.functional.views import spread
 from acclimate.guard import Guard, GuardReport
 from acclimate.introspect import ModelInfo, check_logits, suits_channels_last, takes, try_forward
@@ -864,32 +869,57 @@ class Method(nn.Module):
             x = x.contiguous(memory_format=torch.channels_last)
         with use_statistics(model, chosen, share, moves), ExitStack() as stack:
             if chosen == "auto":
-                stack.enter_context(self._use_stream(model, batch_size(x), moves))
+                stack.enter_context(self._use_stream(model, x, moves))
             if self.speed.checkpoint:
                 # Recomputation must not change running statistics a second time.
                 again = partial(use_statistics, model, chosen, share, moves=False)
                 stack.enter_context(forget_activations(model, again))
             return run(model, x, head, self.logits_at, self._call)
 
+    @property
+    def trust(self) -> float:
+        """How much the statistics of the stream count with `statistics="auto"`, from 0 to 1."""
+        tolerance = TOLERANCE
+        if self.artifact is not None and "confidence" in self.artifact.parts:
+            tolerance += max(0.0, float(self.artifact.part("confidence")["loss"]))
+        return trust(self.stream, tolerance)
+
     @contextmanager
-    def _use_stream(self, model: nn.Module, n: int, moves: bool) -> Iterator[None]:
-        """Normalise a pass over n samples with the statistics of the stream; remember them."""
-        own, n_effective = weigh_batch(self.stream, n)
-        share = stream_share(n_effective) * trust(self.stream)
-        with use_stream(model, self.stream, own, share) as moved:
+    def _use_stream(self, model: nn.Module, x: Tensor, moves: bool) -> Iterator[None]:
+        """Normalise a pass over a batch with the statistics of the stream; remember them."""
+        with self._mixed_by_stream(model, x, batch_size(x), self.trust) as (moved, n):
             yield
         is_finite = all(bool(moments.isfinite().all()) for moments in moved.values())
-        if moves and self.is_learning and moved and is_finite:
-            benefit = None if self.stream is None else self.stream["benefit"]
-            self.stream = {"n": n_effective, "moments": moved, "benefit": benefit}
+        if not (moves and self.is_learning and moved and is_finite):
+            return
+        if isinstance(n, Tensor):
+            known = dict(self.stream or {})
+            self.stream = {**known, "styles": {**known["styles"], "n": n.cpu(), "moments": moved}}
+        else:
+            known = dict(self.stream or {"benefit": None, "styles": None})
+            self.stream = {**known, "n": n, "moments": moved}
+
+    @contextmanager
+    def _mixed_by_stream(
+        self, model: nn.Module, x: Tensor, n: int, trusted: float
+    ) -> Iterator[tuple[dict[str, Tensor], float | Tensor]]:
+        """Normalise by the statistics of a stream in which this batch counts as n samples."""
+        if self.stream is not None and has_several_styles(self.stream):
+            with use_styles(model, self.stream["styles"], x, trusted) as (moved, numbers):
+                yield moved, numbers
+        else:
+            own, n_effective = weigh_batch(self.stream, n)
+            with use_stream(model, self.stream, own, stream_share(n_effective) * trusted) as moved:
+                yield moved, n_effective
 
     def _probe_stream(self, x: Tensor) -> None:
         """Compare the confidence with the source's statistics and with those of the stream."""
+        if has_style(x) and self.processes is None:
+            self.stream = with_styles(self.stream, x)
         images = x[spread(x, PROBE)]
-        own, n_effective = weigh_batch(self.stream, batch_size(x))
         with use_statistics(self.model, "source"):
             source = run(self.model, images, None, self.logits_at, self._call).logits
-            with use_stream(self.model, self.stream, own, stream_share(n_effective)):
+            with self._mixed_by_stream(self.model, images, batch_size(x), 1.0):
                 here = run(self.model, images, None, self.logits_at, self._call).logits
         self.counts.forwards += 2
         values = [log_probs(logits).exp().amax(dim=1) for logits in (here, source)]
@@ -1398,6 +1428,13 @@ def _is_generator_state(state: Tensor) -> bool:
     return torch.equal(generator.get_state(), state.cpu())
 
 
+def _are_styles(styles: Tree) -> bool:
+    """Return whether there is one of everything for each style."""
+    sizes = {len(styles[name]) for name in ("centres", "counts", "n")}
+    sizes |= {len(each) for each in styles["moments"].values()}
+    return len(sizes) == 1 and 0 < max(sizes) <= MOST
+
+
 def _stream_schema(model: nn.Module) -> Schema:
     """Return what the state of `statistics="auto"` must look like."""
     layers = {
@@ -1411,10 +1448,25 @@ def _stream_schema(model: nn.Module) -> Schema:
         )
         for name, mean in layers.items()
     }
+    of_styles: dict[str, Schema] = {
+        name: Where(
+            TensorOf((None, 2, len(mean))),
+            lambda t: bool((t[:, 1] >= 0).all()),
+            "negative variances",
+        )
+        for name, mean in layers.items()
+    }
+    styles: dict[str, Schema] = {
+        "centres": TensorOf((None, N_NUMBERS)),
+        "counts": TensorOf((None,), low=0),
+        "n": TensorOf((None,), low=0),
+        "moments": Fields(of_styles, partial=True),
+    }
     fields = {
         "n": Number(float, low=0),
         "moments": Fields(moments, partial=True),
         "benefit": Maybe(Number(float, low=-1, high=1)),
+        "styles": Maybe(Where(Fields(styles), _are_styles, "styles that do not fit each other")),
     }
     is_counted = "moments of no samples"
     return Maybe(Where(Fields(fields), lambda s: s["n"] > 0 or not s["moments"], is_counted))

@@ -13,7 +13,7 @@ from acclimate.forward import Forward
 from acclimate.functional.across import batch_size
 from acclimate.functional.entropy import cross_entropy_between, entropy, log_probs
 from acclimate.functional.label_filter import filter_labels
-from acclimate.functional.stream_norm import PROBE, trust
+from acclimate.functional.stream_norm import PROBE
 from acclimate.functional.views import spread
 from acclimate.methods.config import (
     GradientConfig,
@@ -25,6 +25,7 @@ from acclimate.methods.config import (
     uniform,
 )
 from acclimate.methods.gradient import GradientMethod, build_optimizer, copy_values
+from acclimate.parts.confidence import Confidence
 from acclimate.parts.mirror import Mirror, keeps_class
 from acclimate.parts.penalty import Penalty
 from acclimate.parts.prototypes import Prototypes
@@ -114,7 +115,7 @@ class Steady(GradientMethod):
     config_class = SteadyConfig
     config: SteadyConfig
     card = GradientMethod.card.variant(forwards=2, backwards=1)
-    needs = (Penalty, Prototypes, Mirror)
+    needs = (Penalty, Prototypes, Mirror, Confidence)
 
     labels_before: dict[str, Any] | None
     means: dict[str, Tensor]
@@ -206,7 +207,7 @@ class Steady(GradientMethod):
                 return False
             rate *= (1 - self.labels_before["stay"] / _CORRELATED) ** 2
         if self.statistics == "auto":
-            rate *= trust(self.stream)
+            rate *= self.trust
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["scale"]
         return super().update(loss, gradients)

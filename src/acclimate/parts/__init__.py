@@ -1,6 +1,7 @@
 """The parts of an artifact: statistics computed once on source data, for later adaptation."""
 
 from acclimate.parts.accuracy import Accuracy
+from acclimate.parts.confidence import Confidence
 from acclimate.parts.contrast import Contrast
 from acclimate.parts.features import Features
 from acclimate.parts.fisher import FisherInformation
@@ -12,6 +13,7 @@ from acclimate.parts.prototypes import Prototypes
 __all__ = [
     "PARTS",
     "Accuracy",
+    "Confidence",
     "Context",
     "Contrast",
     "Features",

@@ -153,6 +153,7 @@ _NUMBERS = {
     "contrast": 4,
     "accuracy": 5,
     "mirror": 6,
+    "confidence": 7,
 }
 
 

@@ -109,7 +109,13 @@ def tiny_artifact(model: str, depth: int = 0, guarded: bool = False) -> Artifact
     prototypes = Prototypes(depth=depth, width=8, hidden=8, epochs=1)
     if model in DENSE_MODELS and depth:
         prototypes = dataclasses.replace(prototypes, views="test")
-    parts: list[str | Part] = [Penalty(n_samples=16), prototypes, "features", "mirror"]
+    parts: list[str | Part] = [
+        Penalty(n_samples=16),
+        prototypes,
+        "features",
+        "mirror",
+        "confidence",
+    ]
     if model in DENSE_MODELS:
         return prepare(net, tiny_masks(4), parts=parts)
     info = inspect_model(net, tiny_batches(1)[0][0], MODEL_INFO.get(model))
