@@ -16,13 +16,24 @@ import torch
 import acclimate
 from acclimate.builtin import load_artifact, load_model, load_split
 from tests.paths import ROOT
+from tests.surface import MODULES, RECORD, read_commands, read_modules
+
+SURFACE = json.loads(RECORD.read_text())
 
 
 def test_public_names():
-    """Removing or adding a public name is a decision: it must be made in api_surface.json too."""
-    recorded = json.loads((ROOT / "tests" / "api_surface.json").read_text())
-    assert sorted(acclimate.__all__) == recorded
-    assert all(hasattr(acclimate, name) for name in recorded)
+    """Adding or removing a public name is a decision: `python -m tests.surface` records it."""
+    assert read_modules() == SURFACE["modules"]
+    for module, names in SURFACE["modules"].items():
+        loaded = importlib.import_module(module)
+        assert [name for name in names if not hasattr(loaded, name)] == []
+    for module in set(MODULES) - {"acclimate"}:
+        assert getattr(acclimate, module.removeprefix("acclimate.")).__name__ == module
+
+
+def test_commands_and_options():
+    """As above: a script that runs today must run with the next release."""
+    assert read_commands() == SURFACE["commands"]
 
 
 @pytest.mark.slow
@@ -104,7 +115,7 @@ def test_python_blocks_of_documents_run(name, tmp_path, monkeypatch, names_of_pa
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", *find_pages()])
 def test_names_in_python_blocks_of_documents_exist(name):
-    """What is imported from the package, or is used as `acclimate.name`, is there."""
+    """What is imported from the package, or is used as `acclimate.name`, is there and is public."""
     n_names = 0
     for node in (node for block in blocks(name) for node in ast.walk(ast.parse(block))):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("acclimate"):
@@ -115,6 +126,8 @@ def test_names_in_python_blocks_of_documents_exist(name):
             continue
         for module, attribute in used:
             assert hasattr(module, attribute), f"{name}: {module.__name__}.{attribute}"
+            is_module = f"{module.__name__}.{attribute}" in MODULES
+            assert is_module or attribute in SURFACE["modules"][module.__name__]
             n_names += 1
     assert n_names or name.startswith("docs/")
 

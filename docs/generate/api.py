@@ -11,8 +11,8 @@ GROUPS = {
     "Guard": "Guard GuardReport Estimate",
     "Methods": "get_method list_methods register_method Method GradientMethod MethodCard Config "
     "GradientConfig EntropyConfig hp",
-    "Parts": "Part Accuracy Confidence Contrast Features FisherInformation Mirror Penalty Prototypes "
-    "register_part",
+    "Parts": "Part Accuracy Confidence Contrast Features FisherInformation Mirror Penalty "
+    "Prototypes register_part",
     "Terms": "Term ActiveTerm Swr Nsp FisherPenalty register_term",
     "Errors": "AcclimateError AcclimateWarning",
 }

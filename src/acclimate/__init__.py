@@ -82,8 +82,8 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = (
+    "bench",
     "builtin",
-    "comparison",
     "corruptions",
     "data",
     "distributed",
