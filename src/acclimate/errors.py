@@ -39,7 +39,7 @@ from __future__ import annotations
 import difflib
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any, ClassVar
 
@@ -435,6 +435,35 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1)
     hint = f'Did you mean "{near[0]}"? ' if near else ""
     return f"{hint}Known: {', '.join(names) or 'none'}."
+
+
+def check_name(
+    name: Any, known: Collection[str], kind: str, error: type[AcclimateError] = BadInput
+) -> None:
+    """Refuse a name of some kind that is not known, with the nearest one that is."""
+    if name not in known:
+        text = f'Unknown {kind} "{name}". {did_you_mean(str(name), known)}'
+        raise error("unknown_name", text, kind=kind, name=name, known=tuple(known))
+
+
+def check_options(
+    names: Iterable[str],
+    known: Collection[str],
+    where: str,
+    error: type[AcclimateError] = InvalidConfig,
+) -> None:
+    """Refuse options that do not exist; `where` is what has none of that name."""
+    for name in names:
+        if name not in known:
+            text = f'{where} has no option "{name}". {did_you_mean(name, known)}'
+            raise error("unknown_option", text, option=name, known=tuple(known))
+
+
+def check_at_least(option: str, found: float, low: float) -> None:
+    """Refuse a number that is too small."""
+    if found < low:
+        text = f"Expected {option} to be at least {low}, found {found}."
+        raise BadInput("out_of_range", text, option=option, found=found)
 
 
 def name_some(names: Sequence[str]) -> str:

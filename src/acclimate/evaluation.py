@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,8 +19,8 @@ from acclimate.introspect import try_forward
 from acclimate.methods.method import Counts, Method
 from acclimate.metrics import Collector, Metric, Record, Result, Sums, check_labels
 from acclimate.metrics.batch import count_effective_classes, find_skipped, measure_drift
-from acclimate.metrics.collector import check_metric, find_rows, to_probs
 from acclimate.metrics.cost import Cost, measure_call
+from acclimate.metrics.result import check_metric, find_rows, to_probs
 from acclimate.streams.batch import Batch
 
 __all__ = ["Collector", "Metric", "Record", "Result", "Sums", "evaluate", "iter_evaluate"]
@@ -52,19 +52,17 @@ def iter_evaluate(
         reveal_labels: Whether an oracle, which learns from labels, receives them. No other method
             ever does.
         ignore_label: Value of pixels without a label in masks.
-
-    Raises:
-        BadInput: Labels that do not fit the inputs or the logits.
     """
     if metrics is not None:
         check_metric(metrics)
-    known = _OutputKind.of(adapted)
+    info = None if adapted.artifact is None else adapted.artifact.info
+    known: _Output | None = None if info is None else (info.known_classes, info.is_dense)
     n_rests = 0 if adapted.guard is None else adapted.report().n_rests
     for index, batch in enumerate(stream):
         # Streams are on the CPU, whichever device the model is on.
         x = batch.x.to(next(adapted.model.parameters(), batch.x).device)
         if known is None:
-            known = _OutputKind.tried(adapted, x, batch.y)
+            known = _try_output(adapted, x, batch.y)
         rows = _check(batch, index, known, ignore_label)
         if batch.reset:
             adapted.reset()
@@ -75,26 +73,24 @@ def iter_evaluate(
         with nullcontext() if batch.learns else adapted.paused(), measure_call(x.device) as cost:
             output = adapted(x)
         logits = get_logits(output, None if isinstance(output, Tensor) else adapted.logits_at)
-        found = _OutputKind(logits.shape[1], logits.dim() == 4)
+        found = (logits.shape[1], logits.dim() == 4)
         if found != known:  # the shape of the logits was not known before
             _check(batch, index, found, ignore_label)
             known = found
         judged = _judge(batch, rows, logits.detach(), ignore_label)
-        record = _record(batch, index, judged, cost, (before, adapted.counts))
-        record = dataclasses.replace(record, losses=adapted.losses, drift=measure_drift(adapted))
+        guarded: dict[str, Any] = {}
         if adapted.guard is not None:
             reported = adapted.report()
-            record = dataclasses.replace(
-                record,
-                estimate=reported.estimate,
-                by_source=reported.answers == "source",
-                rested=reported.n_rests > n_rests,
-            )
+            guarded = {
+                "estimate": reported.estimate,
+                "by_source": reported.answers == "source",
+                "rested": reported.n_rests > n_rests,
+            }
             n_rests = reported.n_rests
+        record = _record(batch, index, judged, cost, before, adapted, guarded)
         if collector is not None:
-            collector.update(
-                *judged.rows, record.epoch, record.is_probe, judged.n_images is not None
-            )
+            are_pixels = judged.n_images is not None
+            collector.update(*judged[:3], record.epoch, record.is_probe, are_pixels)
         if metrics is not None and not record.is_probe and len(judged.y):
             metrics.update(to_probs(judged.logits), judged.y.cpu())
         yield record
@@ -134,12 +130,8 @@ def evaluate(
         metrics: An additional torchmetrics metric or collection, computed over all samples that
             count and by domain. It is copied. Some metrics store every sample.
         keep_predictions: Whether the records contain the predicted classes.
-        reveal_labels: Whether an oracle, which learns from labels, receives them. No other method
-            ever does.
-        ignore_label: Value of pixels without a label in masks; see `iter_evaluate`.
-
-    Raises:
-        BadInput: No batch, or labels that do not fit the inputs or the logits.
+        reveal_labels: As in `iter_evaluate`.
+        ignore_label: As in `iter_evaluate`.
     """
     collector = Collector(metrics)
     found = iter_evaluate(
@@ -168,47 +160,25 @@ def evaluate(
     return collector.result(records)
 
 
-@dataclass(frozen=True)
-class _OutputKind:
-    """What a model predicts.
-
-    Attributes:
-        n_classes: Number of logits.
-        is_dense: Whether the model predicts every pixel.
-    """
-
-    n_classes: int
-    is_dense: bool
-
-    @classmethod
-    def of(cls, adapted: Method) -> _OutputKind | None:
-        """Return what the artifact states; None if there is none."""
-        if adapted.artifact is None:
-            return None
-        return cls(adapted.artifact.info.known_classes, adapted.artifact.info.is_dense)
-
-    @classmethod
-    def tried(cls, adapted: Method, x: Tensor, y: object) -> _OutputKind | None:
-        """Return what a forward pass shows if labels are masks; None if the model rejects them."""
-        if not isinstance(y, Tensor) or y.dim() != 3 or x.dim() != 4 or len(x) == 0:
-            return None
-        try:
-            logits = get_logits(try_forward(adapted.model, x[:2]), adapted.logits_at)
-        except (BadInput, UnsuitableModel):
-            return None  # the method itself reports what is wrong with the batch
-        return cls(logits.shape[1], logits.dim() == 4)
-
-
-# The samples of a batch that count: the last ones, or their numbers.
+#: What a model predicts: the number of logits, and whether that is of every pixel.
+_Output = tuple[int, bool]
+#: The samples of a batch that count: the last ones, or their numbers.
 _Rows = slice | Tensor
 
 
-def _check(batch: Batch, index: int, known: _OutputKind | None, ignore_label: int) -> _Rows:
-    """Validate the labels of a batch and return which of its samples count.
+def _try_output(adapted: Method, x: Tensor, y: object) -> _Output | None:
+    """Return what a forward pass shows if labels are masks; None if the model rejects them."""
+    if not isinstance(y, Tensor) or y.dim() != 3 or x.dim() != 4 or len(x) == 0:
+        return None
+    try:
+        logits = get_logits(try_forward(adapted.model, x[:2]), adapted.logits_at)
+    except (BadInput, UnsuitableModel):
+        return None  # the method itself reports what is wrong with the batch
+    return logits.shape[1], logits.dim() == 4
 
-    Raises:
-        BadInput: The labels do not fit; the message names batch and domain.
-    """
+
+def _check(batch: Batch, index: int, known: _Output | None, ignore_label: int) -> _Rows:
+    """Validate the labels of a batch and return which of its samples count."""
     n_all = len(batch.x)
     n = n_all if batch.n_new is None else batch.n_new
     where = f"Batch {index} ({batch.domain})"
@@ -226,7 +196,16 @@ def _check(batch: Batch, index: int, known: _OutputKind | None, ignore_label: in
         )
     try:
         rows = _find_rows(batch, n)
-        _check_labels(batch, n_all, rows, known, ignore_label)
+        are_masks = isinstance(batch.y, Tensor) and batch.y.dim() > 2 and batch.x.dim() == 4
+        if are_masks if known is None else known[1]:
+            size = batch.x.shape[2:]
+            check_masks(batch.y, (n_all, *size))
+            if known is not None:  # labels of samples that do not count may be unknown
+                check_masks(batch.y[rows], (len(batch.y[rows]), *size), known[0], ignore_label)
+        else:
+            check_labels(batch.y, n_all)
+            if known is not None:
+                check_labels(batch.y[rows], len(batch.y[rows]), known[0])
     except BadInput as error:
         raise BadInput(error.code, f"{where}: {error}", **error.data) from error
     return rows
@@ -256,32 +235,11 @@ def _find_rows(batch: Batch, n: int) -> _Rows:
     return rows[rows >= n_all - n]
 
 
-def _check_labels(
-    batch: Batch, n_all: int, rows: _Rows, known: _OutputKind | None, ignored: int
-) -> None:
-    are_masks = isinstance(batch.y, Tensor) and batch.y.dim() > 2 and batch.x.dim() == 4
-    if are_masks if known is None else known.is_dense:
-        check_masks(batch.y, (n_all, *batch.x.shape[2:]))
-        if known is not None:
-            # Labels of samples that do not count may be unknown.
-            own = batch.y[rows]
-            check_masks(own, (len(own), *batch.x.shape[2:]), known.n_classes, ignored)
-        return
-    check_labels(batch.y, n_all)
-    if known is not None:
-        check_labels(batch.y[rows], len(batch.y[rows]), known.n_classes)
+class _Judged(NamedTuple):
+    """The predictions of a batch that count (of samples, or of labelled pixels), and their labels.
 
-
-@dataclass(frozen=True)
-class _Judged:
-    """The predictions of a batch that count, and their labels.
-
-    Attributes:
-        logits: Logits (rows, K) of samples or of labelled pixels, one per row.
-        y: Labels of the rows.
-        names: Domains of the rows; a single name applies to all of them.
-        predictions: The predicted classes of these samples, or of all their pixels as masks.
-        n_images: Number of images that count, if every pixel was predicted; otherwise None.
+    A single name applies to all rows. `predictions` are those of whole samples, as masks if every
+    pixel was predicted; then `n_images` is their number.
     """
 
     logits: Tensor
@@ -289,11 +247,6 @@ class _Judged:
     names: Sequence[str]
     predictions: Tensor
     n_images: int | None = None
-
-    @property
-    def rows(self) -> tuple[Tensor, Tensor, Sequence[str]]:
-        """Logits, labels and domains."""
-        return self.logits, self.y, self.names
 
 
 def _judge(batch: Batch, rows: _Rows, logits: Tensor, ignore_label: int) -> _Judged:
@@ -318,11 +271,16 @@ def _judge(batch: Batch, rows: _Rows, logits: Tensor, ignore_label: int) -> _Jud
 
 
 def _record(
-    batch: Batch, index: int, judged: _Judged, cost: Cost, counts: tuple[Counts, Counts]
+    batch: Batch,
+    index: int,
+    judged: _Judged,
+    cost: Cost,
+    before: Counts,
+    adapted: Method,
+    guarded: Mapping[str, Any],
 ) -> Record:
     """Compare predictions with labels, and the method's counts before and after the call."""
-    before, after = counts
-    logits, y, names = judged.rows
+    after, (logits, y, names) = adapted.counts, judged[:3]
     log_p = log_probs(logits)
     wrong = logits.argmax(dim=1).cpu() != y.cpu()
     return Record(
@@ -350,8 +308,11 @@ def _record(
         skipped=find_skipped(before, after),
         restored=after.restored > before.restored,
         peak_memory=cost.peak_memory,
+        losses=adapted.losses,
         n_pixel_images=judged.n_images,
         effective_classes=count_effective_classes(log_p.exp()) if len(y) else None,
+        drift=measure_drift(adapted),
+        **guarded,
     )
 
 

@@ -14,8 +14,7 @@ from acclimate.bench.store import read_outcome
 from acclimate.cli.main import app
 from acclimate.errors import BadInput, CorruptFile
 from acclimate.evaluation import Record
-from acclimate.metrics import Sums, pack_sums
-from acclimate.metrics.groups import Group
+from acclimate.metrics import Group, Sums, pack_sums
 from tests.bench.jobs import make_spec, read_lines, run_once
 from tests.codes import check_coded, raises, warns
 

@@ -31,7 +31,7 @@ from acclimate.errors import AcclimateWarning, ArtifactError, CorruptFile
 from acclimate.evaluation import Collector, Record, Result, iter_evaluate
 from acclimate.introspect import inspect_model
 from acclimate.metrics import pack_sums, unpack_sums
-from acclimate.metrics.groups import merge
+from acclimate.metrics.result import merge
 from acclimate.streams import Batch
 
 #: Called with the batches done and those of the whole job; what it raises ends the work.

@@ -40,7 +40,7 @@ from typing import Any, BinaryIO, Literal, Protocol, Self
 from filelock import FileLock, Timeout
 
 from acclimate.errors import AcclimateError, ArtifactMismatch, BadInput, CorruptFile
-from acclimate.metrics.plain import to_plain
+from acclimate.metrics.sums import to_plain
 from acclimate.storage import file_digest, make_folder, write_atomically
 
 SPEC, BEGUN, RECORDS, SUMS = "spec.json", "begun.json", "records.jsonl", "measures.jsonl"

@@ -32,7 +32,7 @@ from acclimate.errors import (
 )
 from acclimate.evaluation import Result
 from acclimate.metrics import unpack_sums
-from acclimate.metrics.groups import merge
+from acclimate.metrics.result import merge
 from acclimate.storage import make_folder, write_atomically
 
 SUITE, SUITES, JOBS = "suite.json", "suites", "jobs"

@@ -1,12 +1,17 @@
 """Records of batches, sums of bounded size, and the summary of both."""
 
-from acclimate.metrics.batch import METRICS, BatchMetrics, MetricInfo
-from acclimate.metrics.collector import Collector, Metric, pack_sums, unpack_sums
-from acclimate.metrics.groups import Group, Probe
-from acclimate.metrics.pixels import PixelSums
-from acclimate.metrics.record import Record
-from acclimate.metrics.result import Result, pool
-from acclimate.metrics.sums import Sums, check_labels
+from acclimate.metrics.batch import METRICS, BatchMetrics, MetricInfo, Record
+from acclimate.metrics.result import (
+    Collector,
+    Group,
+    Metric,
+    Probe,
+    Result,
+    pack_sums,
+    pool,
+    unpack_sums,
+)
+from acclimate.metrics.sums import PixelSums, Sums, check_labels
 from acclimate.metrics.writer import MetricsWriter
 
 __all__ = [

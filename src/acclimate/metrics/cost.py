@@ -14,12 +14,7 @@ import torch
 
 @dataclass
 class Cost:
-    """Time and memory of one call.
-
-    Attributes:
-        ms: Wall time in milliseconds until the device has finished.
-        peak_memory: Peak memory in bytes; see `find_peak_memory`.
-    """
+    """Wall time of a call until the device has finished, and peak memory in bytes."""
 
     ms: float = 0.0
     peak_memory: int | None = None
@@ -44,8 +39,7 @@ def find_peak_memory(device: torch.device) -> int | None:
 
     On CUDA, this is the peak of tensors since `torch.cuda.reset_peak_memory_stats`. On MPS, which
     reports no peak, it is the current memory of tensors. Elsewhere, it is the largest resident set
-    of the whole process so far, which does not decrease when memory is freed. On Windows, where the
-    standard library does not report it, the result is None.
+    of the whole process so far, which does not decrease when memory is freed.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)

@@ -1,28 +1,65 @@
-"""The summary of a stream from the records of its batches and the sums over its samples."""
+"""The summary of a stream, from the records of its batches and the sums over its samples."""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import groupby
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from torch import Tensor
 
 from acclimate.errors import BadInput
-from acclimate.metrics.calibration import Array
-from acclimate.metrics.groups import (
-    Group,
-    Probe,
-    estimate_errors,
-    find_errors,
-    find_probes,
-    merge,
+from acclimate.functional.entropy import log_probs
+from acclimate.metrics.batch import Record
+from acclimate.metrics.sums import Array, PixelSums, Sums, to_plain
+
+Name = TypeVar("Name", bound=Hashable)
+Default = TypeVar("Default", float, None)
+
+_SUMMARY = (
+    *("n", "error", "error_by_domain", "nll", "entropy", "confidence"),
+    *("ms_per_batch", "images_per_second", "forwards_per_batch", "backwards_per_batch"),
+    *("peak_memory", "n_skipped", "skipped", "n_restored"),
+    *("estimated_error", "estimated_error_by_domain", "estimated_source_error"),
+    *("by_source", "n_rests"),
 )
-from acclimate.metrics.pixels import PixelSums
-from acclimate.metrics.plain import to_plain
-from acclimate.metrics.record import Record
-from acclimate.metrics.sums import Sums
+_OF_SUMS = ("ece", "adaptive_ece", "error_by_class", "histogram")
+_OF_PIXELS = ("miou", "miou_by_domain", "pixel_accuracy", "iou_by_class", "confusion")
+
+
+class Group(NamedTuple):
+    """Samples that are summed together: those of one domain in one pass, or of its probes."""
+
+    epoch: int
+    domain: str
+    is_probe: bool = False
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A measurement of what the model still knows: batches that are predicted without learning.
+
+    Attributes:
+        domain: Name of the domain in the stream.
+        index: Number of its first batch in the stream.
+        n: Number of samples.
+        n_errors: Number of wrong predictions among them.
+    """
+
+    domain: str
+    index: int
+    n: int
+    n_errors: int
+
+    @property
+    def error(self) -> float:
+        """Share of wrong predictions."""
+        return self.n_errors / self.n
 
 
 @dataclass(frozen=True)
@@ -137,10 +174,7 @@ class Result:
 
     @property
     def miou(self) -> float:
-        """Mean intersection over union of the classes, over all pixels that count.
-
-        Classes that occur neither in truth nor in predictions are excluded.
-        """
+        """Mean intersection over union of the classes that occur, over all pixels that count."""
         return self.pixels.miou
 
     @property
@@ -192,7 +226,13 @@ class Result:
     @property
     def probes(self) -> tuple[Probe, ...]:
         """The probes in order; see `streams.with_clean_probe`."""
-        return find_probes(self.records)
+        found = []
+        for (is_probe, domain), batches in groupby(self.records, lambda r: (r.is_probe, r.domain)):
+            if is_probe:
+                own = list(batches)
+                n, n_errors = sum(r.n for r in own), sum(r.n_errors for r in own)
+                found.append(Probe(domain, own[0].index, n, n_errors))
+        return tuple(found)
 
     @property
     def forgetting(self) -> float:
@@ -227,12 +267,12 @@ class Result:
     @property
     def forwards_per_batch(self) -> float:
         """Mean number of forward passes per batch that was learned from."""
-        return _mean_of([record.n_forwards for record in self.records if record.learned])
+        return _mean_of([record.n_forwards for record in self.records if record.learned], math.nan)
 
     @property
     def backwards_per_batch(self) -> float:
         """Mean number of backward passes per batch that was learned from."""
-        return _mean_of([record.n_backwards for record in self.records if record.learned])
+        return _mean_of([record.n_backwards for record in self.records if record.learned], math.nan)
 
     @property
     def peak_memory(self) -> int | None:
@@ -268,7 +308,7 @@ class Result:
         source model where that answered and of the adapted model elsewhere. Batches of several
         domains count for each of them by its samples.
         """
-        return estimate_errors(self.records, lambda record: record.estimated_accuracy)
+        return _estimate_errors(self.records, lambda record: record.estimated_accuracy)
 
     @property
     def estimated_error(self) -> float | None:
@@ -276,19 +316,17 @@ class Result:
 
         It estimates `error`, except for the first batches, which have no estimate.
         """
-        return _mean_over(
-            estimate_errors(self.counted, lambda record: record.estimated_accuracy).values()
-        )
+        errors = _estimate_errors(self.counted, lambda record: record.estimated_accuracy)
+        return _mean_of(errors.values(), None)
 
     @property
     def estimated_source_error(self) -> float | None:
         """The same of the source model, whichever model answered."""
-        return _mean_over(
-            estimate_errors(
-                self.counted,
-                lambda record: None if record.estimate is None else record.estimate.source.value,
-            ).values()
+        errors = _estimate_errors(
+            self.counted,
+            lambda record: None if record.estimate is None else record.estimate.source.value,
         )
+        return _mean_of(errors.values(), None)
 
     @property
     def by_source(self) -> float | None:
@@ -313,17 +351,10 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as JSON types; missing and non-finite values are None."""
-        names = ["n", "error", "error_by_domain", "nll", "entropy", "confidence"]
-        names += ["ms_per_batch", "images_per_second", "forwards_per_batch", "backwards_per_batch"]
-        names += ["peak_memory", "n_skipped", "skipped", "n_restored"]
-        names += ["estimated_error", "estimated_error_by_domain", "estimated_source_error"]
-        names += ["by_source", "n_rests"]
-        measured = ["ece", "adaptive_ece", "error_by_class", "histogram"]
-        if any(record.n_pixel_images is not None for record in self.records):
-            names.append("n_images")
-            measured += ["miou", "miou_by_domain", "pixel_accuracy", "iou_by_class", "confusion"]
-        domains = self.sums_by_domain.items()
-        probes = self.probes
+        are_pixels = any(record.n_pixel_images is not None for record in self.records)
+        names = (*_SUMMARY, "n_images") if are_pixels else _SUMMARY
+        measured = (*_OF_SUMS, *_OF_PIXELS) if are_pixels else _OF_SUMS
+        domains, probes = self.sums_by_domain.items(), self.probes
         summary: dict[str, Any] = to_plain(
             {
                 **{name: getattr(self, name) for name in names},
@@ -354,9 +385,183 @@ def pool(results: Iterable[Result]) -> Result:
     return Result(records, merge(named) if complete else {})
 
 
-def _mean_over(shares: Collection[float]) -> float | None:
-    return sum(shares) / len(shares) if shares else None
+def find_errors(records: Iterable[Record]) -> dict[str, float]:
+    """Return the share of wrong predictions in each domain, in order of occurrence."""
+    return _divide(
+        (name, n_errors, n) for r in records for name, (n, n_errors) in r.by_domain.items()
+    )
 
 
-def _mean_of(counts: list[int]) -> float:
-    return sum(counts) / len(counts) if counts else math.nan
+def _estimate_errors(
+    records: Iterable[Record], get: Callable[[Record], float | None]
+) -> dict[str, float]:
+    known = ((record, get(record)) for record in records)
+    return _divide(
+        (name, (1 - accuracy) * n, n)
+        for record, accuracy in known
+        if accuracy is not None
+        for name, (n, _) in record.by_domain.items()
+    )
+
+
+def _divide(counts: Iterable[tuple[str, float, int]]) -> dict[str, float]:
+    """Return by name the sum of the first numbers divided by the sum of the second ones."""
+    wrong: dict[str, float] = {}
+    seen: dict[str, int] = {}
+    for name, n_errors, n in counts:
+        wrong[name] = wrong.get(name, 0) + n_errors
+        seen[name] = seen.get(name, 0) + n
+    # If every pixel is predicted, a domain may have no labelled pixel.
+    return {name: wrong[name] / seen[name] for name in seen if seen[name]}
+
+
+def _mean_of(values: Collection[float], otherwise: Default) -> float | Default:
+    return sum(values) / len(values) if values else otherwise
+
+
+# Sums of a stream ---------------------------------------------------------------------------------
+
+
+def merge(named: Iterable[tuple[Name, Sums]]) -> dict[Name, Sums]:
+    """Return sums by name, with those of the same name added."""
+    found: dict[Name, Sums] = {}
+    for name, own in named:
+        found[name] = found[name] + own if name in found else own
+    return found
+
+
+def pack_sums(sums: Mapping[Group, Sums]) -> list[dict[str, Any]]:
+    """Return sums as JSON types, one item per group."""
+    return [{**group._asdict(), **own.to_dict()} for group, own in sums.items()]
+
+
+def unpack_sums(items: Iterable[Mapping[str, Any]]) -> dict[Group, Sums]:
+    """Build sums from the result of `pack_sums`; repeated groups are added."""
+    found: list[tuple[Group, Sums]] = []
+    for item in items:
+        if missing := [name for name in Group._fields if name not in item]:
+            raise BadInput(
+                "wrong_fields",
+                f"Expected packed sums with {', '.join(Group._fields)}, found no "
+                f"{', '.join(missing)}. Pass the result of pack_sums().",
+                missing=tuple(missing),
+                unknown=(),
+            )
+        own = {name: value for name, value in item.items() if name not in Group._fields}
+        group = Group(*(item[name] for name in Group._fields))
+        found.append((group, (PixelSums if "confusion" in own else Sums).from_dict(own)))
+    return merge(found)
+
+
+class Metric(Protocol):
+    """A metric or collection of torchmetrics, or any object with these three methods.
+
+    It receives probabilities (batch, classes) and labels on the CPU.
+    """
+
+    def update(self, probs: Tensor, y: Tensor, /) -> Any:
+        """Add a batch."""
+
+    def compute(self) -> Any:
+        """Return the value over all batches, or several values by name."""
+
+    def reset(self) -> Any:
+        """Discard all batches."""
+
+
+class Collector:
+    """Sums over every group of samples, in memory that does not grow with the stream.
+
+    Args:
+        metrics: An additional metric, computed over all samples that count and by domain. It is
+            copied and not changed. It may store every sample.
+
+    Attributes:
+        sums: Sums by pass, domain, and whether the samples are probes.
+    """
+
+    def __init__(self, metrics: Metric | None = None) -> None:
+        self.sums: dict[Group, Sums] = {}
+        self._blank: Metric | None = None
+        self._whole: dict[bool, Metric] = {}
+        self._by_domain: dict[str, Metric] = {}
+        if metrics is not None:
+            check_metric(metrics)
+            self._blank = copy.deepcopy(metrics)
+            self._blank.reset()
+
+    def update(
+        self,
+        logits: Tensor,
+        y: Tensor,
+        names: Sequence[str],
+        epoch: int = 1,
+        is_probe: bool = False,
+        are_pixels: bool = False,
+    ) -> None:
+        """Add predictions (rows, K), their labels, and the domain of each row.
+
+        A single name applies to all rows. For pixels, the confusion matrix is summed as well.
+        """
+        kind = PixelSums if are_pixels else Sums
+        rows = find_rows(names)
+        for name, own in rows.items():
+            group = Group(epoch, name, is_probe)
+            if group not in self.sums:
+                self.sums[group] = kind(logits.shape[1])
+            self.sums[group].update(logits[own], y[own])
+        if self._blank is None or not len(y):
+            return
+        probs, y = to_probs(logits), y.cpu()
+        for name, own in rows.items():
+            if name not in self._by_domain:
+                self._by_domain[name] = copy.deepcopy(self._blank)
+            self._by_domain[name].update(probs[own], y[own])
+        if is_probe not in self._whole:
+            self._whole[is_probe] = copy.deepcopy(self._blank)
+        self._whole[is_probe].update(probs, y)
+
+    def result(self, records: Iterable[Record]) -> Result:
+        """Return the summary of the collected sums, with the records of the same batches."""
+        # Probes count only if there is nothing else.
+        whole = self._whole.get(False, self._whole.get(True))
+        return Result(
+            records=tuple(records),
+            sums=copy.deepcopy(self.sums),  # copied, because they may continue to grow
+            extra={} if whole is None else _compute(whole),
+            extra_by_domain={name: _compute(metric) for name, metric in self._by_domain.items()},
+        )
+
+
+def to_probs(logits: Tensor) -> Tensor:
+    """Return probabilities on the CPU for metrics."""
+    return log_probs(logits.detach()).exp().cpu()
+
+
+def check_metric(metric: Any) -> None:
+    """Refuse an object without update, compute and reset."""
+    needed = ("update", "compute", "reset")
+    if isinstance(metric, type) or not all(callable(getattr(metric, n, None)) for n in needed):
+        raise BadInput(
+            "wrong_type",
+            "Expected a metric with update, compute and reset, such as those of torchmetrics, "
+            f"found {metric.__name__ if isinstance(metric, type) else type(metric).__name__}. "
+            "Combine several metrics in one torchmetrics.MetricCollection([...]).",
+            option="metrics",
+            found=type(metric).__name__,
+        )
+
+
+def find_rows(names: Sequence[str]) -> dict[str, slice | list[int]]:
+    """Return the rows of each name; a slice without a copy if there is only one name."""
+    if len(set(names)) == 1:
+        return {names[0]: slice(None)}
+    rows: dict[str, slice | list[int]] = {name: [] for name in names}
+    for row, name in enumerate(names):
+        rows[name].append(row)  # type: ignore[union-attr]
+    return rows
+
+
+def _compute(metric: Metric) -> dict[str, Any]:
+    value = metric.compute()
+    return dict(value) if isinstance(value, Mapping) else {type(metric).__name__: value}

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from acclimate.errors import BadInput
 from acclimate.functional.entropy import entropy, log_probs
-from acclimate.metrics.calibration import (
-    N_FINE,
-    Array,
-    equal_mass_error,
-    equal_width_error,
-    find_bins,
-)
-from acclimate.metrics.plain import to_float, to_plain
+from acclimate.functional.pixels import count_pixels, find_ious
+
+#: Number of bins of both calibration errors.
+N_BINS = 15
+#: Number of bins of the histogram: fifteen times a power of two, so that `confidence * 3840` is
+#: rounded exactly like `confidence * 15`, and 256 adjacent bins are exactly one of the 15 bins.
+N_FINE = N_BINS * 256
+
+Array = NDArray[Any]
+
+_COUNTS = ("n_by_class", "n_errors_by_class", "n_predicted")
 
 
 class Sums:
@@ -31,9 +36,6 @@ class Sums:
     >>> sums.update(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
     >>> sums.n, sums.error, sums.error_by_class
     (2, 0.5, {0: 0.5})
-
-    Args:
-        n_classes: Number of logits.
 
     Attributes:
         n_by_class: Number of samples of each true class.
@@ -75,7 +77,7 @@ class Sums:
         confidence = _numbers(log_p.amax(dim=1).exp())
         predicted, labels = logits.argmax(dim=1).cpu().numpy(), y.cpu().numpy()
         wrong = predicted != labels
-        bins = find_bins(confidence)
+        bins = _find_bins(confidence)
         self.n_by_class += np.bincount(labels, minlength=self.n_classes)
         self.n_errors_by_class += np.bincount(labels[wrong], minlength=self.n_classes)
         self.n_predicted += np.bincount(predicted, minlength=self.n_classes)
@@ -147,15 +149,29 @@ class Sums:
 
     @property
     def ece(self) -> float:
-        """Expected calibration error over 15 bins of equal width, from 0 to 1."""
-        self._mean(0)
-        return equal_width_error(self.n_by_bin, self.n_correct_by_bin, self.confidence_by_bin)
+        """Expected calibration error over 15 bins of equal width, from 0 to 1.
+
+        It is the gap between the mean confidence and the share of correct predictions, averaged
+        over bins weighted by their numbers of samples.
+        """
+        gaps = (self.n_correct_by_bin - self.confidence_by_bin).reshape(N_BINS, -1).sum(axis=1)
+        return self._mean(float(np.abs(gaps).sum()))
 
     @property
     def adaptive_ece(self) -> float:
-        """Calibration error over 15 bins with equally many samples; see `equal_mass_error`."""
-        self._mean(0)
-        return equal_mass_error(self.n_by_bin, self.n_correct_by_bin, self.confidence_by_bin)
+        """Calibration error over 15 bins with equally many samples.
+
+        In order of confidence, bin k ends after sample ⌊k·n/15⌋. Samples within 1/3840 of each
+        other share a bin of the histogram and cannot be distinguished; if an edge falls inside such
+        a bin, its sums are divided in proportion. The error of each of the 14 edges is therefore at
+        most half the share of samples in the bin that it divides.
+        """
+        filled = self.n_by_bin > 0
+        seen = np.append(0, self.n_by_bin[filled].cumsum())
+        gaps = (self.n_correct_by_bin - self.confidence_by_bin)[filled]
+        edges = np.arange(N_BINS + 1) * self.n // N_BINS
+        between = np.diff(np.interp(edges, seen, np.append(0.0, gaps.cumsum())))
+        return self._mean(float(np.abs(between).sum()))
 
     def summary(self) -> dict[str, Any]:
         """Return the means as JSON types; errors are shares from 0 to 1."""
@@ -166,20 +182,15 @@ class Sums:
     def to_dict(self) -> dict[str, Any]:
         """Return the sums as JSON types, with the non-empty bins of the histogram."""
         filled = self.n_by_bin.nonzero()[0]
-        columns = (filled, self.n_by_bin, self.n_correct_by_bin, self.confidence_by_bin)
-        rows = zip(columns[0], *(column[filled] for column in columns[1:]), strict=True)
-        packed: dict[str, Any] = to_plain(
-            {
-                "n_by_class": self.n_by_class,
-                "n_errors_by_class": self.n_errors_by_class,
-                "n_predicted": self.n_predicted,
-                "nll_sum": self.nll_sum,
-                "entropy_sum": self.entropy_sum,
-                "n_bins": N_FINE,
-                "bins": [[int(k), int(n), int(c), float(s)] for k, n, c, s in rows],
-            }
-        )
-        return packed
+        bins = (self.n_by_bin, self.n_correct_by_bin, self.confidence_by_bin)
+        columns = (filled.tolist(), *(to_plain(column[filled]) for column in bins))
+        return {
+            **{name: getattr(self, name).tolist() for name in _COUNTS},
+            "nll_sum": to_plain(self.nll_sum),
+            "entropy_sum": to_plain(self.entropy_sum),
+            "n_bins": N_FINE,
+            "bins": [list(row) for row in zip(*columns, strict=True)],
+        }
 
     @classmethod
     def from_dict(cls, packed: Mapping[str, Any]) -> Self:
@@ -203,7 +214,7 @@ class Sums:
         if packed["n_bins"] != N_FINE:
             raise BadInput("count_mismatch", message, expected=N_FINE, found=packed["n_bins"])
         made = cls(len(packed["n_by_class"]))
-        for name in ("n_by_class", "n_errors_by_class", "n_predicted"):
+        for name in _COUNTS:
             setattr(made, name, np.array(packed[name], np.int64))
         made.nll_sum, made.entropy_sum = (to_float(packed[k]) for k in ("nll_sum", "entropy_sum"))
         for number, n, n_correct, confidence in packed["bins"]:
@@ -221,13 +232,66 @@ class Sums:
         return total / self.n
 
 
-def check_labels(y: Tensor, n: int, n_classes: int | None = None) -> None:
-    """Refuse labels that are not one class number per sample.
+class PixelSums(Sums):
+    """Sums over the predictions of some pixels; a pixel is a sample.
 
-    Raises:
-        BadInput: The labels have another length, are not integers, or are out of range (if
-            `n_classes` is given).
+    >>> import torch
+    >>> sums = PixelSums(n_classes=3)
+    >>> sums.update(torch.eye(3)[[0, 0, 1]], torch.tensor([0, 1, 1]))
+    >>> sums.iou_by_class, sums.miou
+    ({0: 0.5, 1: 0.5}, 0.5)
+
+    Attributes:
+        confusion: Number of pixels of each true class (row) and predicted class (column).
     """
+
+    def __init__(self, n_classes: int) -> None:
+        super().__init__(n_classes)
+        self.confusion: Array = np.zeros((n_classes, n_classes), np.int64)
+
+    def update(self, logits: Tensor, y: Tensor) -> None:
+        """Add the predictions of pixels (rows, K) and their labels (rows,)."""
+        super().update(logits, y)
+        given = logits.argmax(1).cpu()
+        self.confusion += count_pixels(given, y.cpu().long(), self.n_classes).numpy()
+
+    @property
+    def iou_by_class(self) -> dict[int, float]:
+        """Intersection over union of each class that occurs in truth or predictions."""
+        shares = find_ious(torch.from_numpy(self.confusion)).tolist()
+        return {k: share for k, share in enumerate(shares) if not math.isnan(share)}
+
+    @property
+    def miou(self) -> float:
+        """Mean intersection over union of the classes that occur in truth or predictions."""
+        self._mean(0)  # refuses sums over no pixels
+        shares = self.iou_by_class.values()
+        return sum(shares) / len(shares)
+
+    @property
+    def pixel_accuracy(self) -> float:
+        """Share of pixels that were predicted correctly."""
+        return 1.0 - self.error
+
+    def summary(self) -> dict[str, Any]:
+        """Return the means as JSON types; errors are shares from 0 to 1."""
+        own = {name: getattr(self, name) for name in ("miou", "pixel_accuracy", "iou_by_class")}
+        return {**super().summary(), **to_plain(own)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the sums as JSON types."""
+        return {**super().to_dict(), "confusion": self.confusion.tolist()}
+
+    @classmethod
+    def from_dict(cls, packed: Mapping[str, Any]) -> Self:
+        """Build sums from the result of `to_dict`."""
+        made = super().from_dict(packed)
+        made.confusion = np.array(packed["confusion"], np.int64)
+        return made
+
+
+def check_labels(y: Tensor, n: int, n_classes: int | None = None) -> None:
+    """Refuse labels that are not one class number per sample, below `n_classes` if given."""
     found = f"{tuple(y.shape)} of {y.dtype}" if isinstance(y, Tensor) else type(y).__name__
     message = (
         f"Expected one class number per sample, as a tensor of integers of shape ({n},), found "
@@ -250,6 +314,34 @@ def check_labels(y: Tensor, n: int, n_classes: int | None = None) -> None:
             found=tuple(sorted(set(y[(y < 0) | (y >= n_classes)].tolist()))),
             n_classes=n_classes,
         )
+
+
+def to_plain(value: Any) -> Any:
+    """Convert a value to JSON types, with any nesting: keys become strings, and numbers that are
+    not finite become null.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        return to_plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def to_float(value: float | None) -> float:
+    """Return the number for a result of `to_plain`; null becomes NaN."""
+    return math.nan if value is None else float(value)
+
+
+def _find_bins(confidence: Array) -> Array:
+    """Return the bin of each confidence in the histogram.
+
+    A bin includes its lower edge but not its upper one, except for the last bin, which includes
+    confidence 1. NaN is assigned to the first bin and makes its sum NaN.
+    """
+    finite = np.where(np.isfinite(confidence), confidence, 0.0)
+    return np.clip((finite * N_FINE).astype(np.int64), 0, N_FINE - 1)
 
 
 def _numbers(values: Tensor) -> Array:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 from acclimate.errors import BadInput, MissingExtra
@@ -18,10 +17,6 @@ class MetricsWriter:
     Args:
         file: JSON lines, one per batch: the fields of `BatchMetrics`, and labels.
         tensorboard: Folder of the event files for TensorBoard.
-
-    Raises:
-        MissingExtra: tensorboard is not installed.
-        BadInput: The folder of the file does not exist.
     """
 
     def __init__(self, file: Path | None = None, tensorboard: Path | None = None) -> None:
@@ -61,10 +56,8 @@ class MetricsWriter:
     def write(self, metrics: BatchMetrics, **labels: str | int) -> None:
         """Write the metrics of one batch.
 
-        Args:
-            metrics: Of the batch.
-            **labels: What the batch belongs to, such as the method. They are fields of the line
-                and, in this order, the beginning of the names in TensorBoard.
+        The labels are what it belongs to, such as the method: fields of the line and, in this
+        order, the beginning of the names in TensorBoard.
         """
         if self._file is not None:
             line = json.dumps({**labels, **metrics.to_dict()}, allow_nan=False)
@@ -86,12 +79,7 @@ class MetricsWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

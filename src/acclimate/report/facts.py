@@ -16,7 +16,7 @@ from acclimate.bench.provenance import describe_order, describe_resets
 from acclimate.corruptions import BENCHMARK
 from acclimate.functional.pixels import IGNORE_LABEL
 from acclimate.methods import get_method
-from acclimate.metrics.groups import find_errors
+from acclimate.metrics.result import find_errors
 
 #: The method that never adapts, with which all others are compared.
 BASELINE = "source"

@@ -33,7 +33,7 @@ from acclimate.functional.inputs import Normalization, check_images
 from acclimate.functional.norm import use_statistics
 from acclimate.methods.method import Counts
 from acclimate.metrics.batch import BatchMetrics
-from acclimate.metrics.plain import to_plain
+from acclimate.metrics.sums import to_plain
 from acclimate.options import Values, hp
 from acclimate.serve.history import History
 from acclimate.sessions import Replica, Sessions, SessionStatus, check_id

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from acclimate.metrics.batch import BatchMetrics
-from acclimate.metrics.plain import to_plain
+from acclimate.metrics.sums import to_plain
 
 #: Numbers of points, events and images that are kept.
 POINTS, EVENTS, RECENT = 600, 200, 8
