@@ -37,6 +37,7 @@ backticks are the names of its data. docs/errors.md is generated from these decl
 from __future__ import annotations
 
 import difflib
+import importlib
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -438,11 +439,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def check_name(
-    name: Any, known: Collection[str], kind: str, error: type[AcclimateError] = BadInput
+    name: Any,
+    known: Collection[str],
+    kind: str,
+    error: type[AcclimateError] = BadInput,
+    advice: str = "",
 ) -> None:
     """Refuse a name of some kind that is not known, with the nearest one that is."""
     if name not in known:
-        text = f'Unknown {kind} "{name}". {did_you_mean(str(name), known)}'
+        text = f'Unknown {kind} "{name}". {did_you_mean(str(name), known)}{advice}'
         raise error("unknown_name", text, kind=kind, name=name, known=tuple(known))
 
 
@@ -464,6 +469,31 @@ def check_at_least(option: str, found: float, low: float) -> None:
     if found < low:
         text = f"Expected {option} to be at least {low}, found {found}."
         raise BadInput("out_of_range", text, option=option, found=found)
+
+
+def import_extra(module: str, user: str, install: str, package: str = "") -> Any:
+    """Import an optional dependency.
+
+    Args:
+        module: Its name.
+        user: What requires it: the beginning of a sentence.
+        install: What pip installs, such as `acclimate[timm]`.
+        package: Its name on PyPI, if it is not that of the module.
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        package = package or module
+        raise MissingExtra(
+            "missing_extra",
+            f"{user} requires {package}, which is not installed. Run: pip install '{install}'",
+            package=package,
+        ) from error
 
 
 def name_some(names: Sequence[str]) -> str:

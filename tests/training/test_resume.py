@@ -20,9 +20,9 @@ from acclimate.storage import read_file
 from acclimate.training import TrainResult, train
 from acclimate.training.checkpoint import (
     Position,
-    checkpoint_path,
     load_checkpoint,
     log_path,
+    run_folder,
     save_checkpoint,
 )
 from tests.codes import raises
@@ -102,7 +102,7 @@ def test_a_run_that_was_cut_ends_as_one_that_was_not(
     assert_same(whole.path, out)
     assert parts.losses == whole.losses
     assert parts.error == whole.error
-    assert not checkpoint_path(out).exists()
+    assert not run_folder(out).path.exists()
     epochs = [json.loads(line).get("epoch") for line in log_path(out).read_text().splitlines()]
     assert epochs == [1, 2, 3, None]
 
@@ -132,8 +132,11 @@ def test_the_loss_scaling_of_16_bits_is_kept(tmp_path: Path) -> None:
     scaler.step(optimizer)
     scaler.update()  # infinite gradients: the scale is halved
     position = Position(epoch=1, step=2, loss_sum=0.5, seconds=3.0, scaler=scaler.state_dict())
-    save_checkpoint(tmp_path / "a.safetensors", model, optimizer, position, {"seed": 0})
-    _, found = load_checkpoint(tmp_path / "a.safetensors", {"seed": 0})
+    run = run_folder(tmp_path / "a.safetensors")
+    with run.lock():
+        run.begin({"seed": 0})
+        save_checkpoint(run, model, optimizer, position)
+        found, _ = load_checkpoint(run.begin({"seed": 0}), model, optimizer)
     assert found == position
     restored = torch.amp.GradScaler("cpu")
     restored.load_state_dict(found.scaler)
@@ -160,7 +163,7 @@ def test_a_process_that_was_killed_is_gone_on_with(
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL
-    assert checkpoint_path(out).exists()
+    assert run_folder(out).path.exists()
     assert not out.exists()
     train(run, out, **CPU, resume=True)
     assert_same(train_whole(model="tests.cli_models:mortal_cnn").path, out)
@@ -170,7 +173,7 @@ def test_nothing_is_overwritten_unasked(photos: Path, tmp_path: Path) -> None:
     run, out = make_settings(photos, epochs=1), tmp_path / "out.safetensors"
     with pytest.raises(Cut):
         train(run, out, **CPU, save_every=2, progress=cut_after(4))
-    with raises("unfinished_run", path=checkpoint_path(out)):
+    with raises("unfinished_run", path=run_folder(out).path):
         train(run, out, **CPU)
     with raises("conflicting_options", options=("resume", "force")):
         train(run, out, **CPU, resume=True, force=True)
@@ -198,7 +201,8 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         train(run, out, **CPU, save_every=2, progress=cut_after(3))
     with raises("other_settings", differences={"settings.lr": (0.1, 0.2)}):
         train(make_settings(photos, lr=0.2), out, **CPU, resume=True)
-    (photos / "train" / "cat" / "000.png").unlink()
+    photo = photos / "train" / "cat" / "000.png"
+    photo.rename(tmp_path / "away.png")
     with raises("other_settings") as caught:
         train(run, out, **CPU, resume=True)
     assert caught.value.differences.keys() == {"data.n", "data.listing_sha256"}
@@ -206,8 +210,16 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     with raises("other_settings") as caught:
         train(run, out, **CPU, resume=True, objective=WithHead())
     assert caught.value.differences["objective"] == ("CrossEntropy", "WithHead")
-    content = bytearray(checkpoint_path(out).read_bytes())
+    (tmp_path / "away.png").rename(photo)
+    (state,) = run_folder(out).path.glob("*.state")
+    content = bytearray(state.read_bytes())
     content[-3] ^= 1
-    checkpoint_path(out).write_bytes(content)
-    with raises("altered_file", path=checkpoint_path(out)):
+    state.write_bytes(content)
+    with raises("altered_file", path=state):
         train(run, out, **CPU, resume=True)
+
+
+def test_two_processes_do_not_write_to_one_run(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.safetensors"
+    with run_folder(out).lock(), raises("in_use", path=run_folder(out).path):
+        train(make_settings(photos), out, **CPU)

@@ -12,9 +12,15 @@ import typer
 
 from acclimate.cli.options import DeviceOption, parse_size, refuse_same_file
 from acclimate.cli.terminal import get_console, make_facts, show_progress, show_warnings
-from acclimate.errors import BadInput, did_you_mean
-from acclimate.training.results import DomainResult, SegmentationResult
-from acclimate.training.settings import ALGORITHMS, TASKS, DomainSettings, Settings
+from acclimate.errors import BadInput, unknown_name
+from acclimate.training.settings import (
+    ALGORITHMS,
+    TASKS,
+    DomainResult,
+    DomainSettings,
+    SegmentationResult,
+    Settings,
+)
 
 _PANELS = {
     "classification": "Classification (the default task)",
@@ -114,13 +120,7 @@ def _make_settings(task: str | None, values: dict[str, Any]) -> Settings[Any]:
         is_domains = values.get("objective") in ALGORITHMS
         task = "domains" if is_domains else "classification"
     if task not in TASKS:
-        raise BadInput(
-            "unknown_name",
-            f'Unknown task "{task}". {did_you_mean(task, TASKS)}',
-            kind="task",
-            name=task,
-            known=tuple(TASKS),
-        )
+        raise unknown_name("task", task, TASKS)
     kind = TASKS[task]
     fields = {spec.name: spec for spec in dataclasses.fields(kind)}
     for name in values:
@@ -155,12 +155,12 @@ def _make_settings(task: str | None, values: dict[str, Any]) -> Settings[Any]:
 
 def _keep_first_weights(settings: DomainSettings, out: Path) -> None:
     """Refuse to overwrite the weights that the run begins with."""
-    from acclimate.training.checkpoint import checkpoint_path, last_path, log_path
+    from acclimate.training.checkpoint import last_path
 
-    beside = (checkpoint_path(out), last_path(out), log_path(out))
-    written = {f"The file {path.name}, which is written next to --out,": path for path in beside}
+    last = last_path(out)
+    written = {"--out": out, f"The file {last.name}, which is written next to --out,": last}
     weights = None if settings.weights is None else Path(settings.weights)
-    refuse_same_file({"--out": out, **written}, {"--weights": weights})
+    refuse_same_file(written, {"--weights": weights})
 
 
 def _list_facts(result: Any, settings: Any) -> dict[str, str]:

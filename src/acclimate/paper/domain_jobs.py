@@ -12,9 +12,9 @@ from acclimate.data.domain_choice import DomainChoice
 from acclimate.data.domains import DomainSet
 from acclimate.paper.domain_setups import ALL, Candidate, DomainSetup
 from acclimate.training import DomainResult
-from acclimate.training.domains.model import full_name
 from acclimate.training.domains.search import SearchRun
 from acclimate.training.domains.selection import DomainRule, Look
+from acclimate.training.domains.task import full_name
 
 #: A trial of training and a candidate of adaptation.
 Option = tuple[int, Candidate]

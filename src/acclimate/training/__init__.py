@@ -16,19 +16,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from acclimate.training.objectives import AugMixJsd, CrossEntropy, Objective, SimclrJoint
-    from acclimate.training.results import DomainResult, SegmentationResult, TrainResult
     from acclimate.training.settings import (
+        DomainResult,
         DomainSettings,
+        SegmentationResult,
         SegmentationSettings,
         Settings,
+        TrainResult,
         TrainSettings,
     )
     from acclimate.training.trainer import train
 
 _HOMES = {
     "objectives": ["AugMixJsd", "CrossEntropy", "Objective", "SimclrJoint"],
-    "results": ["DomainResult", "SegmentationResult", "TrainResult"],
-    "settings": ["DomainSettings", "SegmentationSettings", "Settings", "TrainSettings"],
+    "settings": [
+        *("DomainResult", "DomainSettings", "SegmentationResult", "SegmentationSettings"),
+        *("Settings", "TrainResult", "TrainSettings"),
+    ],
     "trainer": ["train"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -1,13 +1,7 @@
-"""The files of a run: a checkpoint and a log while it is under way, its weights in the end.
-
-`RunFiles` is all that training knows of them. Every task uses it in the same way.
-"""
+"""The files of a run: a `RunFolder` beside the output while it is under way, weights in the end."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
@@ -18,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from acclimate import zoo
+from acclimate.bench.provenance import describe_machine
+from acclimate.bench.run_folder import CHECKPOINT, Checkpoint, Resume, RunFolder
 from acclimate.errors import ArtifactMismatch, BadInput
-from acclimate.storage import read_file, versions, write_atomically, write_file
+from acclimate.storage import read_file, versions, write_file
 
 _KIND = "training"
 _RESULT = "zoo"  # so that zoo.load(name, weights=FILE) reads it
@@ -47,13 +43,8 @@ class Position:
     scaler: dict[str, Any] = field(default_factory=dict)
 
 
-def checkpoint_path(out: Path) -> Path:
-    """Return where the checkpoint of a run lies that writes to this file."""
-    return out.with_name(f"{out.stem}.checkpoint.safetensors")
-
-
 def log_path(out: Path) -> Path:
-    """Return where the figures of each epoch are written, one JSON object per line."""
+    """Return where the figures of each epoch are written in the end, one JSON object per line."""
     return out.with_name(f"{out.stem}.log.jsonl")
 
 
@@ -62,92 +53,54 @@ def last_path(out: Path) -> Path:
     return out.with_name(f"{out.stem}.last.safetensors")
 
 
-class RunFiles:
-    """The output of a run with its checkpoint and its log.
+def run_folder(out: Path) -> RunFolder:
+    """Return the folder of the run that writes to this file; it exists until the run has ended."""
+    return RunFolder(out.with_name(f"{out.stem}.run"), "Start again with --force.")
 
-    Args:
-        out: Where the weights are written in the end.
+
+def has_checkpoint(run: RunFolder) -> bool:
+    """Return whether an interrupted run can be resumed."""
+    return (run.path / CHECKPOINT).is_file()
+
+
+def check_output(out: Path, *, resume: bool, force: bool) -> None:
+    """Refuse to overwrite, before anything is loaded.
 
     Raises:
-        BadInput: The path cannot be an output.
+        BadInput: The path cannot be an output, or something is there.
     """
-
-    def __init__(self, out: Path) -> None:
-        if out.suffix != ".safetensors":
-            raise BadInput(
-                "wrong_suffix", f"Expected --out to end in .safetensors, found {out}.", path=out
-            )
-        if not out.parent.is_dir():
-            raise BadInput(
-                "not_found",
-                f"The folder {out.parent} of --out does not exist. Create it first.",
-                path=out.parent,
-            )
-        self.out, self.checkpoint, self.log = out, checkpoint_path(out), log_path(out)
-
-    def check(self, *, resume: bool, force: bool) -> None:
-        """Refuse to overwrite, before anything is loaded."""
-        if resume and force:
-            raise BadInput(
-                "conflicting_options",
-                "Expected either --resume (continue) or --force (start again), found both. Remove "
-                "one of them.",
-                options=("resume", "force"),
-            )
-        if resume or force:
-            return
-        if self.checkpoint.exists():
-            raise BadInput(
-                "unfinished_run",
-                f"{self.checkpoint} is the checkpoint of an interrupted run. Pass --resume to "
-                "continue it, or --force to start again.",
-                path=self.checkpoint,
-            )
-        if self.out.exists():
-            raise BadInput(
-                "already_exists",
-                f"{self.out} already exists. Pass another --out, or --force to overwrite it.",
-                path=self.out,
-            )
-
-    @property
-    def is_done(self) -> bool:
-        """Whether a run has ended here."""
-        return self.out.exists() and not self.checkpoint.exists()
-
-    def remove(self) -> None:
-        """Remove all but the weights, so that a later call cannot resume from them."""
-        for path in (self.checkpoint, self.log, last_path(self.out)):
-            path.unlink(missing_ok=True)
-
-    def read_log(self, n: int) -> list[dict[str, Any]]:
-        """Return the figures of the first epochs."""
-        if not self.log.is_file():
-            return []
-        lines = self.log.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines[:n]]
-
-    def write_log(self, log: list[dict[str, Any]]) -> None:
-        """Write one JSON object per line."""
-        write_atomically(self.log, "".join(json.dumps(line) + "\n" for line in log).encode())
-
-    def read_result(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the file of this very run, which has ended, records of the training.
-
-        Raises:
-            BadInput: The file is the result of another run.
-        """
-        _, card = read_file(self.out, _RESULT)
-        done: dict[str, Any] = card.get("training", {})
-        if any(done.get(name) != value for name, value in run.items()):
-            raise BadInput(
-                "other_run",
-                f"{self.out} is the result of a different run "
-                f"({done.get('command', 'not of training')}). Pass another --out, or --force to "
-                "overwrite it.",
-                path=self.out,
-            )
-        return done
+    if out.suffix != ".safetensors":
+        raise BadInput(
+            "wrong_suffix", f"Expected --out to end in .safetensors, found {out}.", path=out
+        )
+    if not out.parent.is_dir():
+        raise BadInput(
+            "not_found",
+            f"The folder {out.parent} of --out does not exist. Create it first.",
+            path=out.parent,
+        )
+    if resume and force:
+        raise BadInput(
+            "conflicting_options",
+            "Expected either --resume (continue) or --force (start again), found both. Remove one "
+            "of them.",
+            options=("resume", "force"),
+        )
+    if resume or force:
+        return
+    if has_checkpoint(run := run_folder(out)):
+        raise BadInput(
+            "unfinished_run",
+            f"{run.path} is the checkpoint of an interrupted run. Pass --resume to continue it, or "
+            "--force to start again.",
+            path=run.path,
+        )
+    if out.exists():
+        raise BadInput(
+            "already_exists",
+            f"{out} already exists. Pass another --out, or --force to overwrite it.",
+            path=out,
+        )
 
 
 def write_weights(
@@ -172,46 +125,55 @@ def write_weights(
     if architecture is None and ":" not in name and name != "builtin":
         spec = zoo.get_spec(name, n_classes)
         name, architecture = spec.name, spec.architecture
-    card = {
-        "name": name,
-        "architecture": architecture or name,
-        "n_classes": n_classes,
-        "source_sha256": "",  # of a published file: there is none
-        "address": "",
-        "licence": "",
-        "left_out": [],
-        "training": {
-            "versions": {**versions(), "lightning-fabric": version("lightning-fabric")},
-            "machine": _describe_machine(device),
-            **training,
-        },
+    made = {
+        "versions": {**versions(), "lightning-fabric": version("lightning-fabric")},
+        "machine": {**describe_machine(device), "n_threads": torch.get_num_threads()},
+        **training,
     }
-    write_file(out, _RESULT, tensors, card)
+    card = {"name": name, "architecture": architecture or name, "n_classes": n_classes}
+    # Of a published file, of which there is none.
+    card |= {"source_sha256": "", "address": "", "licence": "", "left_out": []}
+    write_file(out, _RESULT, tensors, {**card, "training": made})
 
 
-def _describe_machine(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    kind = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
-    return f"{kind}, {torch.get_num_threads()} of {os.cpu_count()} cores"
+def read_done(out: Path, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the file of this very run, which has ended, records of the training.
+
+    Raises:
+        BadInput: The file is the result of another run.
+    """
+    done: dict[str, Any] = read_file(out, _RESULT)[1].get("training", {})
+    if any(done.get(name) != value for name, value in run.items()):
+        raise BadInput(
+            "other_run",
+            f"{out} is the result of a different run ({done.get('command', 'not of training')}). "
+            "Pass another --out, or --force to overwrite it.",
+            path=out,
+        )
+    return done
+
+
+def check_same(run: RunFolder, identity: Mapping[str, Any]) -> None:
+    """Refuse to continue a run with other settings, data or versions."""
+    if has_checkpoint(run):
+        remedy = "Use the same settings to resume, or start again with --force instead of --resume."
+        run.check_same(identity, f"The run in {run.path}", remedy)
 
 
 def save_checkpoint(
-    path: Path,
+    run: RunFolder,
     trained: nn.Module,
     optimizer: torch.optim.Optimizer,
     position: Position,
-    run: Mapping[str, Any],
     extra: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write where a run stands, in one step.
+    """Write where a run stands.
 
     Args:
-        path: Of the checkpoint.
+        run: Its folder, locked and begun.
         trained: All that is trained.
         optimizer: Its state is tensors for each parameter, as of SGD and Adam.
         position: How far the run has come.
-        run: What run it is; `load_checkpoint` compares it.
         extra: What else is to be kept; `load_checkpoint` returns it under these names.
     """
     tensors = {f"{_WEIGHT}{name}": tensor for name, tensor in trained.state_dict().items()}
@@ -219,51 +181,23 @@ def save_checkpoint(
         for kind, value in optimizer.state[parameter].items():
             if value is not None:
                 tensors[f"{_STATE}{kind}.{name}"] = value
-    write_file(
-        path, _KIND, {**tensors, **(extra or {})}, {"position": asdict(position), "run": dict(run)}
-    )
+    tensors |= extra or {}
+    place = Checkpoint(f"epoch {position.epoch + 1}", position.step, [asdict(position)])
+    run.checkpoint(place, lambda path: write_file(path, _KIND, tensors, {}))
 
 
-def load_checkpoint(path: Path, run: Mapping[str, Any]) -> tuple[dict[str, Tensor], Position]:
-    """Return the tensors of a checkpoint of this very run, and how far it had come.
+def load_checkpoint(
+    resume: Resume, trained: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[Position, dict[str, Tensor]]:
+    """Put a run back to where it stood; return its place, and all tensors of the checkpoint.
 
     Raises:
-        ArtifactMismatch: It is of a run with other settings, data or versions.
-        CorruptFile: It is damaged.
+        ArtifactMismatch: The model has other tensors now.
+        CorruptFile: The checkpoint is damaged.
     """
-    tensors, card = read_file(path, _KIND)
-    then, now = _flatten(card["run"]), _flatten(run)
-    differences = {
-        name: (then.get(name), now.get(name))
-        for name in sorted({*then, *now})
-        if then.get(name) != now.get(name)
-    }
-    if differences:
-        lines = "".join(
-            f"\n  {name}: {before!r} in the checkpoint, {after!r} now"
-            for name, (before, after) in differences.items()
-        )
-        raise ArtifactMismatch(
-            "other_settings",
-            f"{path} was written by a different run:{lines}\nUse the same settings to resume, or "
-            "start again with --force instead of --resume.",
-            differences=differences,
-        )
-    return tensors, Position(**card["position"])
-
-
-def _flatten(values: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        inner = value if isinstance(value, Mapping) else None
-        flat |= {name: value} if inner is None else {f"{name}.{key}": inner[key] for key in inner}
-    return flat
-
-
-def restore(
-    tensors: Mapping[str, Tensor], trained: nn.Module, optimizer: torch.optim.Optimizer
-) -> None:
-    """Put the tensors of a checkpoint back where they were."""
+    if resume.checkpoint is None or resume.state is None:
+        return Position(), {}
+    tensors, _ = read_file(resume.state, _KIND)
     own = trained.state_dict()
     state = {
         name.removeprefix(_WEIGHT): tensor
@@ -280,11 +214,11 @@ def restore(
     trained.load_state_dict(state)
     parameters = dict(trained.named_parameters())
     for full, tensor in tensors.items():
-        if not full.startswith(_STATE):
-            continue
-        kind, _, name = full.removeprefix(_STATE).partition(".")
-        parameter = parameters[name]
-        if tensor.shape == parameter.shape and kind != "step":
-            # In the memory layout of the parameter, as the optimizer itself would have made it.
-            tensor = torch.empty_like(parameter, requires_grad=False).copy_(tensor)
-        optimizer.state[parameter][kind] = tensor
+        if full.startswith(_STATE):
+            kind, _, name = full.removeprefix(_STATE).partition(".")
+            parameter = parameters[name]
+            if tensor.shape == parameter.shape and kind != "step":
+                # In the memory layout of the parameter, as the optimizer would have made it.
+                tensor = torch.empty_like(parameter, requires_grad=False).copy_(tensor)
+            optimizer.state[parameter][kind] = tensor
+    return Position(**resume.checkpoint.sums[0]), tensors

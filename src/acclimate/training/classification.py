@@ -8,19 +8,16 @@ from typing import Any
 import torch
 
 from acclimate import zoo
-from acclimate.training.checkpoint import RunFiles, write_weights
+from acclimate.progress import Progress
 from acclimate.training.objectives import Objective, make_objective
-from acclimate.training.results import TrainResult
 from acclimate.training.sets import load_sets
-from acclimate.training.settings import TrainSettings, learning_rate
+from acclimate.training.settings import TrainResult, TrainSettings, learning_rate
 from acclimate.training.trainer import (
-    Progress,
     Task,
     Trained,
     check_logits,
     error_percent,
     first_images,
-    inner_weights,
 )
 
 
@@ -88,10 +85,9 @@ class Classification(Task[TrainResult]):
             log.append({"test_error_percent": round(error, 4)})
         return {"test_error_percent": error, "loss": losses}
 
-    def write(self, files: RunFiles, card: dict[str, Any], device: torch.device) -> None:
-        model = self.trained.model
-        self.objective.write(files.out, model, self.identify())
-        write_weights(files.out, inner_weights(model), self.settings.model, card, device)
+    def write(self, out: Path, card: dict[str, Any], device: torch.device) -> None:
+        self.objective.write(out, self.trained.model, self.identify())
+        super().write(out, card, device)
 
     def read_result(self, path: Path, done: dict[str, Any], was_done: bool) -> TrainResult:
         error, losses = done["test_error_percent"], tuple(done["loss"])

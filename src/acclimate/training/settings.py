@@ -1,7 +1,7 @@
 """What a training run is: everything its weights depend on, besides data files and machine.
 
-There is one class of settings for each task. They import no torch, so that the command line can
-make its options of them.
+Each task has a class of settings and one of results. They import no torch, so that the command line
+can make its options of them.
 """
 
 from __future__ import annotations
@@ -11,20 +11,88 @@ import math
 import shlex
 from abc import abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from acclimate.errors import BadInput, InvalidConfig, did_you_mean
+from acclimate.errors import BadInput, InvalidConfig, unknown_name
 from acclimate.options import Values, hp, options
-from acclimate.training.results import DomainResult, SegmentationResult, TrainResult
-
-if TYPE_CHECKING:
-    from acclimate.training.domains.hparams import Hyperparameters
 
 Result = TypeVar("Result")
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 ALGORITHMS = ("erm", "coral")
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What the training of a classifier gave.
+
+    Attributes:
+        path: Of the weights.
+        error: On the test split in percent; None if there is none.
+        minutes: Time spent, over all calls.
+        losses: On the training images, the mean of each epoch.
+        was_done: Whether the run had ended before, and nothing was done.
+    """
+
+    path: Path
+    error: float | None
+    minutes: float
+    losses: tuple[float, ...]
+    was_done: bool = False
+
+
+@dataclass(frozen=True)
+class DomainResult:
+    """What a run on several domains gave.
+
+    Attributes:
+        path: Of the weights that were best on the validation splits of the training domains.
+        step: After which these were had.
+        validation: Their accuracy by training domain, on 20 % of each, in percent.
+        checks: The figures of every check: `step`, `loss`, `penalty`, `validation` and its `mean`.
+        minutes: Time spent, over all calls.
+        unreadable: The reason by path, of images that were left out.
+        was_done: Whether the run had ended before, and nothing was done.
+    """
+
+    path: Path
+    step: int
+    validation: dict[str, float]
+    checks: tuple[dict[str, Any], ...]
+    minutes: float
+    unreadable: dict[str, str] = field(default_factory=dict)
+    was_done: bool = False
+
+    @property
+    def mean(self) -> float:
+        """Mean accuracy over the training domains, which the checkpoint was chosen by."""
+        return sum(self.validation.values()) / len(self.validation)
+
+
+@dataclass(frozen=True)
+class SegmentationResult:
+    """What a training run for segmentation gave.
+
+    Attributes:
+        path: Of the weights.
+        sha256: Of that file.
+        miou: Mean intersection over union on the validation images, in percent.
+        ious: By class, in percent; None for a class that is in no validation image.
+        losses: On the training images, the mean of each epoch.
+        minutes: Time spent, over all calls.
+        was_done: Whether the run had ended before, and nothing was done.
+    """
+
+    path: Path
+    sha256: str
+    miou: float
+    ious: dict[str, float | None]
+    losses: tuple[float, ...]
+    minutes: float
+    was_done: bool = False
+
 
 _BATCH = "images per step, on all devices together"
 
@@ -48,10 +116,6 @@ class Settings(Values, Generic[Result]):
     images: int | None = hp(None, low=1, help="number of training images; default: all")
     devices: int = hp(1, low=1, help="number of devices that train together")
     seed: int = hp(0, help="seed of the first weights, the order of images and all other draws")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all settings as plain values."""
-        return dataclasses.asdict(self)
 
     @property
     @abstractmethod
@@ -80,17 +144,10 @@ class Settings(Values, Generic[Result]):
                 words += [flag, "x".join(map(str, value)) if is_pair else str(value)]
         return shlex.join(words)
 
-    def _check_data(self, known: Iterable[str], kind: str, layout: str) -> None:
+    def _check_data(self, known: Iterable[str], layout: str) -> None:
         known = tuple(known)
         if self.data not in known and not Path(self.data).is_dir():
-            raise BadInput(
-                "unknown_name",
-                f'"{self.data}" is neither a data set{kind} nor a folder. '
-                f"{did_you_mean(self.data, known)} A folder has {layout}.",
-                kind="data set",
-                name=self.data,
-                known=known,
-            )
+            raise unknown_name("data set", self.data, known, f" Or pass a folder; it has {layout}.")
 
     def _check_batch_size(self, least: int = 1) -> None:
         found = self.n_images_per_step
@@ -146,7 +203,7 @@ class TrainSettings(Settings[TrainResult]):
 
         if ":" not in self.model:
             get_spec(self.model)
-        self._check_data(SETS, "", "one subfolder of images per class")
+        self._check_data(SETS, "one subfolder of images per class")
         super().__post_init__()
         self._check_batch_size()
         self._check_warmup("warmup_epochs", self.epochs)
@@ -175,6 +232,58 @@ def learning_rate(settings: TrainSettings, step: int, steps_per_epoch: int) -> f
         return settings.lr * (step + 1) / n_warmup
     n_rest = settings.epochs * steps_per_epoch - n_warmup
     return settings.lr * 0.5 * (1 + math.cos(math.pi * (step - n_warmup) / n_rest))
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """What a random search of DomainBed varies; `gamma` is the weight of CORAL's penalty."""
+
+    lr: float = 5e-5
+    batch_size: int = 32
+    weight_decay: float = 0.0
+    dropout: float = 0.0
+    gamma: float = 1.0
+
+
+def get_hparams(hparams_seed: int, trial_seed: int) -> Hyperparameters:
+    """Return DomainBed's hyper-parameters of a trial: the defaults for seed 0, else a random draw.
+
+    Each has a generator of its own, so that ERM and CORAL share what they have in common.
+
+    >>> get_hparams(0, 0).lr, get_hparams(1, 0) == get_hparams(1, 0) != get_hparams(1, 1)
+    (5e-05, True)
+    """
+    if hparams_seed < 0 or trial_seed < 0:
+        raise InvalidConfig(
+            "out_of_range",
+            f"Expected seeds of at least 0, found hparams_seed={hparams_seed} and "
+            f"trial_seed={trial_seed}.",
+            option="hparams_seed" if hparams_seed < 0 else "trial_seed",
+            found=min(hparams_seed, trial_seed),
+        )
+    if hparams_seed == 0:
+        return Hyperparameters()
+    from acclimate.data.domain_choice import seed_hash
+
+    return draw_hparams(seed_hash(hparams_seed, trial_seed))
+
+
+def draw_hparams(seed: int) -> Hyperparameters:
+    """Return the draw for what DomainBed calls `seed_hash(hparams_seed, trial_seed)`."""
+    import numpy as np
+
+    from acclimate.data.domain_choice import seed_hash
+
+    def draws(name: str) -> np.random.RandomState:
+        return np.random.RandomState(seed_hash(seed, name))
+
+    return Hyperparameters(
+        lr=10 ** draws("lr").uniform(-5, -3.5),
+        batch_size=int(2 ** draws("batch_size").uniform(3, 5.5)),
+        weight_decay=10 ** draws("weight_decay").uniform(-6, -2),
+        dropout=float(draws("resnet_dropout").choice([0.0, 0.1, 0.5])),
+        gamma=10 ** draws("mmd_gamma").uniform(-1, 1),
+    )
 
 
 @options
@@ -211,7 +320,7 @@ class DomainSettings(Settings[DomainResult]):
         object.__setattr__(self, "test_domain", names)
         layout = "one subfolder per domain, which has one subfolder of images per class"
         known = (name for name, entry in SETS.items() if entry.has_domains)
-        self._check_data(known, " with domains", layout)
+        self._check_data(known, layout)
         super().__post_init__()
         text = (
             f"Expected one or more different test domains, found {', '.join(names) or 'none'}. "
@@ -248,8 +357,6 @@ class DomainSettings(Settings[DomainResult]):
     @property
     def hparams(self) -> Hyperparameters:
         """The hyper-parameters of the run: those that are given, the rest those of the trial."""
-        from acclimate.training.domains.hparams import get_hparams
-
         trial = get_hparams(self.hparams_seed, self.trial_seed)
         names = [spec.name for spec in dataclasses.fields(trial)]
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
@@ -306,7 +413,7 @@ class SegmentationSettings(Settings[SegmentationResult]):
             get_dense(self.model)
         layout = "train/images, train/masks, val/images, val/masks and classes.txt"
         known = (name for name, entry in SETS.items() if entry.has_masks)
-        self._check_data(known, " with masks", layout)
+        self._check_data(known, layout)
         super().__post_init__()
         if self.size is not None:
             as_size(self.size)

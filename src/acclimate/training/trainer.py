@@ -7,52 +7,50 @@ devices, order of the steps, checkpoints, log, and the file in the end.
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Generic, Protocol
+from typing import Any, Generic
 
 import torch
 from torch import Tensor, nn
 
-from acclimate.errors import BadInput, InvalidConfig, MissingExtra, UnsuitableModel, did_you_mean
+from acclimate.bench.run_folder import Resume
+from acclimate.data import ImageStore
+from acclimate.errors import BadInput, InvalidConfig, UnsuitableModel, import_extra, unknown_name
 from acclimate.functional.norm import batch_norm_layers
 from acclimate.functional.rng import generator_at, seed_of
 from acclimate.introspect import try_forward
+from acclimate.progress import Progress
+from acclimate.storage import write_atomically
 from acclimate.training.checkpoint import (
     Position,
-    RunFiles,
+    check_output,
+    check_same,
+    has_checkpoint,
+    last_path,
     load_checkpoint,
-    restore,
+    log_path,
+    read_done,
+    run_folder,
     save_checkpoint,
+    write_weights,
 )
 from acclimate.training.objectives import Objective
 from acclimate.training.settings import Result, Settings
 from acclimate.zoo.external import NormalizedModel
 
-#: Called with the stage, the count done and the count to do.
-Progress = Callable[[str, int, int | None], None]
-
 _TEST_BATCH = 500
 _TASKS = {
     "classification": ("classification", "Classification"),
     "domains": ("domains.task", "DomainTask"),
-    "segmentation": ("segmentation.task", "Segmentation"),
+    "segmentation": ("segmentation", "Segmentation"),
 }
-
-
-class Batched(Protocol):
-    """Labelled images, of which any may be asked for."""
-
-    def __len__(self) -> int:
-        """How many there are."""
-
-    def batches(self, picks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Return the images of each list of numbers, with their labels."""
 
 
 class Trained(nn.Module):
@@ -92,20 +90,13 @@ class Task(ABC, Generic[Result]):
     """What is trained, on which batches, and what is measured.
 
     Time is divided into epochs; at the end of each there are a line in the log and a checkpoint.
-
-    Attributes:
-        settings: Of the run.
-        data: To train on.
-        n_epochs: How many there are.
-        trained: What `build` returned.
-        remedy: What to do if the loss is no longer finite.
     """
 
     settings: Settings[Result]
     data: Any
     n_epochs: int
-    trained: Trained
-    remedy = "Use a smaller --lr."
+    trained: Trained  #: What `build` returned.
+    remedy = "Use a smaller --lr."  #: If the loss is no longer finite.
 
     @abstractmethod
     def identify(self) -> dict[str, Any]:
@@ -168,9 +159,15 @@ class Task(ABC, Generic[Result]):
     ) -> dict[str, Any]:
         """Return what the card of the weights records, after the last epoch."""
 
-    @abstractmethod
-    def write(self, files: RunFiles, card: dict[str, Any], device: torch.device) -> None:
+    def weights(self) -> dict[str, Tensor]:
+        """Return a copy of the model's weights, without what wraps models of libraries."""
+        model = self.trained.model
+        inner = model.model if isinstance(model, NormalizedModel) else model
+        return {name: tensor.detach().cpu().clone() for name, tensor in inner.state_dict().items()}
+
+    def write(self, out: Path, card: dict[str, Any], device: torch.device) -> None:
         """Write the weights."""
+        write_weights(out, self.weights(), self.settings.model, card, device)
 
     @abstractmethod
     def read_result(self, path: Path, done: dict[str, Any], was_done: bool) -> Result:
@@ -219,8 +216,8 @@ def train(
         ArtifactMismatch: What is to be resumed is of another run.
         MissingExtra: lightning-fabric, or the library of the model, is not installed.
     """
-    files = RunFiles(Path(out))
-    files.check(resume=resume, force=force)
+    out, run = Path(out), run_folder(Path(out))
+    check_output(out, resume=resume, force=force)
     if save_every < 1:
         raise BadInput(
             "out_of_range",
@@ -231,51 +228,55 @@ def train(
     module, name = _TASKS[settings.task]
     kind = getattr(importlib.import_module(f"acclimate.training.{module}"), name)
     task: Task[Result] = kind(settings, root, **options)
-    run = task.identify()
-    if resume and files.is_done:
-        return task.read_result(files.out, files.read_result(run), True)
+    identity = task.identify()
+    if resume and out.exists() and not has_checkpoint(run):
+        return task.read_result(out, read_done(out, identity), True)
+    if resume:
+        check_same(run, identity)
     task.verify(progress)
     fabric = make_fabric(settings, device)
+    is_writer = fabric.is_global_zero
     with repeatable(settings.seed):
         task.trained = task.build()
         task.trained.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         optimizer = task.make_optimizer()
         wrapped = fabric.setup(task.trained, optimizer)
-        position, log = Position(), []
-        if force and fabric.is_global_zero:
-            files.remove()
-        if resume and files.checkpoint.exists():
-            tensors, position = load_checkpoint(files.checkpoint, run)
-            restore(tensors, task.trained, optimizer)
+        with run.lock() if is_writer else nullcontext():
+            if force and is_writer:
+                run.clear()
+                for path in (log_path(out), last_path(out)):
+                    path.unlink(missing_ok=True)
+            begun: Resume = fabric.broadcast(run.begin(identity) if is_writer else None)
+            position, tensors = load_checkpoint(begun, task.trained, optimizer)
             fabric.strategy.precision.load_state_dict(position.scaler)
-            log = files.read_log(position.epoch)
-            task.restore(tensors, log)
+            log = [{name: line[name] for name in line if name != "unit"} for line in begun.records]
+            if tensors:
+                task.restore(tensors, log)
 
-        def keep() -> None:
-            position.scaler = fabric.strategy.precision.state_dict()
-            if fabric.is_global_zero:
-                # The log comes first: it must have what the checkpoint says was measured.
-                files.write_log(log)
-                extra = task.extra
-                save_checkpoint(files.checkpoint, task.trained, optimizer, position, run, extra)
+            def keep() -> None:
+                position.scaler = fabric.strategy.precision.state_dict()
+                if is_writer:
+                    if position.step == 0:  # an epoch has ended
+                        run.append(f"epoch {position.epoch}", log[-1])
+                    save_checkpoint(run, task.trained, optimizer, position, task.extra)
 
-        run_epochs(fabric, task, wrapped, settings.seed, position, log, keep, save_every, progress)
-        figures = task.finish(fabric, log, progress)
-    if fabric.is_global_zero:
-        files.write_log(log)
-        minutes = round(position.seconds / 60, 2)
-        card = {**run, "command": settings.command, **figures, "minutes": minutes}
-        task.write(files, card, fabric.device)
-        files.checkpoint.unlink(missing_ok=True)
+            run_epochs(fabric, task, wrapped, position, log, keep, save_every, progress)
+            figures = task.finish(fabric, log, progress)
+            if is_writer:
+                lines = "".join(json.dumps(line) + "\n" for line in log)
+                write_atomically(log_path(out), lines.encode())
+                minutes = round(position.seconds / 60, 2)
+                card = {**identity, "command": settings.command, **figures, "minutes": minutes}
+                task.write(out, card, fabric.device)
+                run.remove()
     fabric.barrier()
-    return task.read_result(files.out, files.read_result(run), False)
+    return task.read_result(out, read_done(out, identity), False)
 
 
 def run_epochs(
     fabric: Any,
     task: Task[Any],
     wrapped: tuple[Any, Any],
-    seed: int,
     position: Position,
     log: list[dict[str, Any]],
     keep: Callable[[], None],
@@ -284,18 +285,11 @@ def run_epochs(
 ) -> None:
     """Train from a position, which is kept up to date, to the end.
 
-    Args:
-        fabric: What `make_fabric` gave.
-        task: What is trained.
-        wrapped: Its module and its optimizer, set up by Fabric.
-        seed: Of the run.
-        position: Where to begin.
-        log: Gets a line at the end of each epoch.
-        keep: Writes a checkpoint.
-        save_every: Steps between two checkpoints within an epoch.
-        progress: Called with the stage, the count done and the count to do.
+    `wrapped` are the module and its optimizer, set up by Fabric. The log gets a line at the end of
+    each epoch; `keep` writes a checkpoint there, and every `save_every` steps within an epoch.
     """
     trained, optimizer = wrapped
+    seed = task.settings.seed
     counts = [task.count_steps(epoch) for epoch in range(task.n_epochs)]
     before, began = position.seconds, time.perf_counter()
     rank, n_ranks = fabric.global_rank, fabric.world_size
@@ -353,32 +347,14 @@ def _check_loss(loss: float, step: int, optimizer: Any, remedy: str) -> None:
 
 
 def make_fabric(settings: Settings[Any], device: str) -> Any:
-    """Return Fabric for these devices and this precision, launched.
-
-    Args:
-        settings: Of the run.
-        device: `auto`, `cpu`, `cuda` or `mps`.
-
-    Raises:
-        BadInput: There is no such device, or there are not as many.
-        InvalidConfig: The device cannot compute in that precision.
-        MissingExtra: lightning-fabric is not installed.
-    """
+    """Return Fabric for these devices and this precision, launched."""
     device = _choose_device(device, settings)
-    try:
-        fabric = importlib.import_module("lightning_fabric")
-    except ModuleNotFoundError as error:
-        if error.name != "lightning_fabric":
-            raise
-        raise MissingExtra(
-            "missing_extra",
-            "Training requires lightning-fabric, which is not installed. Run: pip install "
-            "'acclimate[train]'",
-            package="lightning-fabric",
-        ) from error
-    made = fabric.Fabric(accelerator=device, devices=settings.devices, precision=settings.precision)
-    made.launch()
-    return made
+    library = import_extra("lightning_fabric", "Training", "acclimate[train]", "lightning-fabric")
+    fabric = library.Fabric(
+        accelerator=device, devices=settings.devices, precision=settings.precision
+    )
+    fabric.launch()
+    return fabric
 
 
 def _choose_device(name: str, settings: Settings[Any]) -> str:
@@ -391,13 +367,7 @@ def _choose_device(name: str, settings: Settings[Any]) -> str:
     if name == "auto":
         name = next(kind for kind, count in counts.items() if count)
     if name not in counts:
-        raise BadInput(
-            "unknown_name",
-            f'Unknown device "{name}". {did_you_mean(name, [*counts, "auto"])}',
-            kind="device",
-            name=name,
-            known=(*counts, "auto"),
-        )
+        raise unknown_name("device", name, (*counts, "auto"))
     if counts[name] < settings.devices:
         raise BadInput(
             "device_unavailable",
@@ -454,7 +424,7 @@ def share(picks: Sequence[Tensor], fabric: Any) -> Sequence[Tensor]:
 def predict_share(
     fabric: Any,
     model: nn.Module,
-    data: Batched,
+    data: ImageStore,
     batch_size: int,
     stage: str,
     progress: Progress | None,
@@ -469,16 +439,9 @@ def predict_share(
 
 
 def error_percent(
-    fabric: Any, model: nn.Module, data: Batched, progress: Progress | None = None
+    fabric: Any, model: nn.Module, data: ImageStore, progress: Progress | None = None
 ) -> float:
-    """Return the part of images that are classified wrongly, in percent, in full precision.
-
-    Args:
-        fabric: What `make_fabric` gave.
-        model: On the device; it is in evaluation mode afterwards.
-        data: To measure on.
-        progress: Called with the stage, the count done and the count to do.
-    """
+    """Return the part of images that are classified wrongly, in percent, in full precision."""
     n_wrong, n = 0, 0
     for logits, y in predict_share(fabric, model, data, _TEST_BATCH, "test", progress):
         n_wrong += int((logits.argmax(dim=1).cpu() != y).sum())
@@ -487,7 +450,7 @@ def error_percent(
     return 100 * int(counts[0]) / int(counts[1])
 
 
-def first_images(data: Batched, n: int = 2) -> Tensor:
+def first_images(data: ImageStore, n: int = 2) -> Tensor:
     """Return the first images as stored, fewer if there are not as many."""
     x, _ = next(data.batches([torch.arange(min(n, len(data)))]))
     return x
@@ -511,9 +474,3 @@ def check_logits(model: nn.Module, name: str, x: Tensor, n_classes: int, per_pix
             f"classes, found {shape}. Pass a model with one logit per {what}.",
             found=shape,
         )
-
-
-def inner_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return a copy of a model's weights, without what wraps models of libraries."""
-    inner = model.model if isinstance(model, NormalizedModel) else model
-    return {name: tensor.detach().cpu().clone() for name, tensor in inner.state_dict().items()}

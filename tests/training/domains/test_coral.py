@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.training.domains.hparams import Hyperparameters, draw_hparams, get_hparams
-from acclimate.training.domains.objective import coral_penalty
+from acclimate.training.domains.task import coral_penalty
+from acclimate.training.settings import Hyperparameters, draw_hparams, get_hparams
 from tests.codes import raises
 
 

@@ -15,8 +15,8 @@ from torch import nn
 from acclimate import zoo
 from acclimate.storage import read_file
 from acclimate.training import train
-from acclimate.training.domains import model as model_module
-from acclimate.training.domains.model import build_model, full_name
+from acclimate.training.domains import task as model_module
+from acclimate.training.domains.task import build_model, full_name
 from acclimate.zoo.external import NormalizedModel
 from acclimate.zoo.named import load_trained
 from tests.cli_models import CLASSES

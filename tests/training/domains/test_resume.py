@@ -16,7 +16,7 @@ import torch
 
 from acclimate.storage import read_file
 from acclimate.training import DomainResult, train
-from acclimate.training.checkpoint import checkpoint_path, last_path, log_path
+from acclimate.training.checkpoint import last_path, log_path, run_folder
 from tests.codes import raises
 from tests.paths import ROOT
 from tests.training.domains.samples import make_set, make_settings
@@ -100,7 +100,7 @@ def test_a_run_that_was_cut_ends_as_one_that_was_not(
     assert_same(last_path(whole.path), last_path(out))
     assert without_time(parts) == without_time(whole)
     assert parts.step == whole.step
-    assert not checkpoint_path(out).exists()
+    assert not run_folder(out).path.exists()
     assert len(log_path(out).read_text().splitlines()) == 3
     again = run(out, changes, resume=True)
     assert again.was_done
@@ -124,7 +124,7 @@ def test_a_process_that_was_killed_is_gone_on_with(run_whole: Whole, tmp_path: P
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL
-    assert checkpoint_path(out).exists()
+    assert run_folder(out).path.exists()
     assert not out.exists()
     changes = {"model": "tests.training.domains.samples:mortal_cnn"}
     run(out, changes, resume=True)
@@ -135,7 +135,7 @@ def test_nothing_is_overwritten_or_mixed_up(tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     with pytest.raises(Cut):
         run(out, save_every=1, progress=cut_after(3))
-    with raises("unfinished_run", path=checkpoint_path(out)):
+    with raises("unfinished_run", path=run_folder(out).path):
         run(out)
     with raises("other_settings", differences={"settings.lr": (0.01, 0.02)}):
         run(out, {"lr": 0.02}, resume=True)

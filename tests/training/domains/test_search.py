@@ -8,8 +8,8 @@ import torch
 
 from acclimate.storage import read_file
 from acclimate.training import DomainResult
-from acclimate.training.domains.hparams import get_hparams
 from acclimate.training.domains.search import SearchRun, list_runs, train_all
+from acclimate.training.settings import get_hparams
 from tests.codes import raises
 from tests.training.domains.samples import make_set, make_settings
 

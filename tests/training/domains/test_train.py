@@ -23,8 +23,13 @@ from acclimate.training import DomainSettings
 from acclimate.training import train as train_model
 from acclimate.training.checkpoint import last_path, log_path
 from acclimate.training.domains import task as task_module
-from acclimate.training.domains.objective import VIEWS, DomainObjective
-from acclimate.training.domains.task import minibatches, pick_images, split_domains
+from acclimate.training.domains.task import (
+    VIEWS,
+    DomainObjective,
+    minibatches,
+    pick_images,
+    split_domains,
+)
 from acclimate.training.trainer import Trained
 from acclimate.zoo.catalog import CATALOG
 from acclimate.zoo.named import load_trained

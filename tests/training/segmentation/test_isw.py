@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from acclimate.training.segmentation.clustering import cluster_line
-from acclimate.training.segmentation.isw import (
+from acclimate.training.isw import (
     SelectiveWhitening,
+    cluster_line,
     find_variances,
     select_pairs,
     whitening_loss,

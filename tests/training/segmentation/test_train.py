@@ -19,8 +19,8 @@ from acclimate.errors import BadInput, InvalidConfig
 from acclimate.functional.pixels import count_pixels, find_ious
 from acclimate.storage import read_file
 from acclimate.training import SegmentationSettings, train
-from acclimate.training.checkpoint import checkpoint_path, log_path
-from acclimate.training.segmentation.objective import crop_and_flip, pixel_cross_entropy
+from acclimate.training.checkpoint import log_path, run_folder
+from acclimate.training.segmentation import crop_and_flip, pixel_cross_entropy
 from acclimate.zoo.named import load_named
 from acclimate.zoo.segmentation import load_dense, whitening_layers
 from tests.codes import check_coded, raises
@@ -172,9 +172,9 @@ def test_a_run_that_was_cut_ends_at_the_same_bytes(
     out = tmp_path / "cut.safetensors"
     with pytest.raises(Cut):
         train(WHITENED, out, save_every=1, progress=cut_after(n_steps), **CPU)
-    assert checkpoint_path(out).exists()
+    assert run_folder(out).path.exists()
     train(WHITENED, out, resume=True, **CPU)
-    assert not checkpoint_path(out).exists()
+    assert not run_folder(out).path.exists()
     found, _ = read_file(out, "zoo")
     assert uncut.keys() == found.keys()
     assert all(torch.equal(uncut[name], found[name]) for name in uncut)

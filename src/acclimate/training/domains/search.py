@@ -13,11 +13,11 @@ from typing import Any
 
 from filelock import FileLock
 
+from acclimate.data.domains import DomainSet
 from acclimate.errors import BadInput
-from acclimate.training.results import DomainResult
-from acclimate.training.sets import DomainSet
-from acclimate.training.settings import DomainSettings
-from acclimate.training.trainer import Progress, train
+from acclimate.progress import Progress
+from acclimate.training.settings import DomainResult, DomainSettings
+from acclimate.training.trainer import train
 
 
 @dataclass(frozen=True)

@@ -3,31 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from acclimate.errors import BadInput
+from acclimate import zoo
+from acclimate.data import ImageStore
+from acclimate.data.domains import DomainSet, load_domains
+from acclimate.errors import BadInput, UnsuitableModel
+from acclimate.forward import get_logits
 from acclimate.functional.rng import generator_at
-from acclimate.training.checkpoint import RunFiles, last_path, write_weights
-from acclimate.training.domains.model import build_model, full_name
-from acclimate.training.domains.objective import VIEWS, DomainObjective
-from acclimate.training.results import DomainResult
-from acclimate.training.sets import DomainSet, ImageStore, load_domains
-from acclimate.training.settings import DomainSettings
-from acclimate.training.trainer import (
-    Progress,
-    Task,
-    Trained,
-    error_percent,
-    first_images,
-    inner_weights,
-)
+from acclimate.functional.views import ColorJitter, Crop, Flip, Grayscale, Views
+from acclimate.introspect import get_head, inspect_model
+from acclimate.progress import Progress
+from acclimate.training.checkpoint import last_path, write_weights
+from acclimate.training.objectives import Objective
+from acclimate.training.settings import DomainResult, DomainSettings
+from acclimate.training.trainer import Task, Trained, error_percent, first_images
+from acclimate.zoo.external import NormalizedModel
+from acclimate.zoo.named import is_own, load_named, replace_head
+from acclimate.zoo.torchvision_compat import import_torchvision
 
 _BEST = "best."
 _CHUNK = 50  # steps whose files are listed at a time; what is cut is listed again
+
+#: The augmentation of DomainBed. It crops the file as it is; here crops are taken from the image
+#: after it was brought to its size, which is the same for square images.
+VIEWS = Views(
+    (Crop(scale=(0.7, 1.0)), Flip(0.5), ColorJitter(0.3, 0.3, 0.3, 0.3), Grayscale(0.1)),
+)
+
+#: Names that stand for the models of DomainBed: torchvision's, with the first of the weights it
+#: has published, which later ones have taken the place of as its default.
+DOMAINBED_MODELS = ("resnet18", "resnet50")
+_DOMAINBED_WEIGHTS = "IMAGENET1K_V1"
 
 
 class DomainTask(Task[DomainResult]):
@@ -114,7 +127,7 @@ class DomainTask(Task[DomainResult]):
         validation = measure(fabric, model, self._held, progress)
         mean = sum(validation.values()) / len(validation)
         if mean > self._highest:  # of equals, the first
-            self._highest, self._best = mean, inner_weights(model)
+            self._highest, self._best = mean, self.weights()
         means = {name: round(figures[name], 6) for name in ("loss", "penalty")}
         line = {"step": figures["step"], **means, "minutes": figures["minutes"]}
         return {**line, "validation": validation, "mean": mean}
@@ -145,13 +158,12 @@ class DomainTask(Task[DomainResult]):
             },
         }
 
-    def write(self, files: RunFiles, card: dict[str, Any], device: torch.device) -> None:
+    def write(self, out: Path, card: dict[str, Any], device: torch.device) -> None:
         name = full_name(self.settings.model)
         if self.keep_last:
             last = {**card, **_state(card["checks"][-1])}
-            weights = inner_weights(self.trained.model)
-            write_weights(last_path(files.out), weights, name, last, device)
-        write_weights(files.out, self._best, name, card, device)
+            write_weights(last_path(out), self.weights(), name, last, device)
+        write_weights(out, self._best, name, card, device)
 
     def read_result(self, path: Path, done: dict[str, Any], was_done: bool) -> DomainResult:
         return DomainResult(
@@ -283,3 +295,160 @@ def split_domains(
                 paths=tuple(domain.unreadable),
             )
     return train, held
+
+
+def coral_penalty(features: Sequence[Tensor]) -> Tensor:
+    """Return how much the features of several domains differ, averaged over all pairs of domains.
+
+    Sun & Saenko, "Deep CORAL", ECCV 2016 workshops, https://arxiv.org/abs/1607.01719, in the form
+    of DomainBed: of a pair it is the squared difference of the means, averaged over the features,
+    plus the squared difference of the covariances, averaged over all pairs of features. The
+    covariances are divided by the number of samples less one.
+
+    Args:
+        features: Of each domain, (batch, width); at least two samples each, any number.
+
+    Raises:
+        BadInput: There are fewer than two domains, or a domain has fewer than two samples.
+    """
+    counts = [len(own) for own in features]
+    text = (
+        "Expected at least two domains with at least two samples each for CORAL, found "
+        f"{', '.join(map(str, counts)) or 'none'} samples. Train on more domains, or with larger "
+        "batches, or use erm."
+    )
+    if len(counts) < 2:
+        raise BadInput("too_few_domains", text, expected=2, found=len(counts))
+    if min(counts) < 2:
+        raise BadInput("too_few_samples", text, expected=2, found=min(counts))
+    # Sums over squares lose too many digits in 16 bits.
+    moments = [_moments(own.float() if own.dtype.itemsize < 4 else own) for own in features]
+    pairs = [
+        (mean - other_mean).square().mean() + (covariance - other_covariance).square().mean()
+        for (mean, covariance), (other_mean, other_covariance) in combinations(moments, 2)
+    ]
+    return torch.stack(pairs).mean()
+
+
+def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    mean = x.mean(dim=0)
+    centred = x - mean
+    return mean, centred.T @ centred / (len(x) - 1)
+
+
+class DomainObjective(Objective):
+    """Cross entropy on minibatches of several domains, each counting the same, and CORAL's penalty.
+
+    Args:
+        head: Name of the model's head, whose input are the features.
+        gamma: Weight of CORAL's penalty; 0 leaves it out, which is ERM.
+        dropout: Probability of dropping a feature before the head.
+    """
+
+    def __init__(self, head: str, gamma: float, dropout: float) -> None:
+        super().__init__()
+        self.head, self._gamma, self._dropout = head, gamma, dropout
+
+    def forward(
+        self,
+        model: nn.Module,
+        images: Sequence[Tensor],
+        labels: Sequence[Tensor],
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss, and the penalty in it before it is weighted."""
+        sizes = [len(own) for own in images]
+        x = VIEWS(torch.cat(list(images)).float() / 255, generator)
+        features, logits = self._run(model, x.contiguous(memory_format=torch.channels_last))
+        losses = [
+            F.cross_entropy(own, y)
+            for own, y in zip(logits.float().split_with_sizes(sizes), labels, strict=True)
+        ]
+        loss = torch.stack(losses).mean()
+        if self._gamma == 0:
+            return loss, loss.new_zeros(())
+        penalty = coral_penalty(features.split_with_sizes(sizes))
+        return loss + self._gamma * penalty, penalty.detach()
+
+    def _run(self, model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        taken: list[Tensor] = []
+
+        def drop(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            taken.append(F.dropout(inputs[0].flatten(1), self._dropout, self.training))
+            return (taken[-1].reshape(inputs[0].shape), *inputs[1:])
+
+        hook = get_head(model, self.head).register_forward_pre_hook(drop)
+        try:
+            logits = get_logits(model(x))
+        finally:
+            hook.remove()
+        return taken[0], logits
+
+
+def full_name(model: str) -> str:
+    """Return the name that `acclimate.zoo` knows a model by.
+
+    >>> full_name("resnet50"), full_name("timm:efficientnet_lite0")
+    ('torchvision:resnet50', 'timm:efficientnet_lite0')
+    """
+    return f"torchvision:{model}" if model in DOMAINBED_MODELS else model
+
+
+def build_model(settings: DomainSettings, x: Tensor, n_classes: int) -> tuple[nn.Module, str]:
+    """Return the model with its first weights and one logit a class, and the name of its head.
+
+    A head with another number of classes is replaced by a fresh one.
+
+    Args:
+        settings: Of the run.
+        x: A few images in [0, 1].
+        n_classes: Of the data.
+
+    Raises:
+        BadInput: There is no such model, or its weights cannot be had.
+        UnsuitableModel: It has no linear head that could be replaced.
+    """
+    model = _begin(settings, n_classes)
+    # Functions may return what was used before, in evaluation mode or partly frozen.
+    model.requires_grad_(True).train()
+    info = inspect_model(model, x)
+    if info.logits_at is not None:
+        raise UnsuitableModel(
+            "unsupported_model",
+            f"Expected {settings.model} to return only logits, found them at {info.logits_at!r}. "
+            "Pass a function that returns such a model.",
+            model=settings.model,
+        )
+    if info.n_classes != n_classes:
+        replace_head(model, info.known_head, n_classes)
+    return model, info.known_head
+
+
+def _begin(settings: DomainSettings, n_classes: int) -> nn.Module:
+    name = full_name(settings.model)
+    if settings.weights is not None:
+        return load_named(name, settings.weights)
+    if is_own(name):
+        return load_named(name)
+    if not settings.pretrained:
+        return zoo.build(name, n_classes)
+    if settings.model in DOMAINBED_MODELS:
+        return _load_domainbed(settings.model)
+    return load_named(name)
+
+
+def _load_domainbed(name: str) -> nn.Module:
+    models = import_torchvision().models
+    weights = models.get_model_weights(name)[_DOMAINBED_WEIGHTS]
+    try:
+        model = models.get_model(name, weights=weights)
+    except OSError as error:
+        raise BadInput(
+            "weights_unavailable",
+            f"The ImageNet weights of {name} cannot be downloaded ({error}). Download "
+            f"{weights.url} on another machine and pass the file: --weights FILE instead of "
+            "--pretrained.",
+            name=name,
+        ) from error
+    transforms = weights.transforms()
+    return NormalizedModel(model, transforms.mean, transforms.std)

@@ -2,7 +2,7 @@
 
 The layers RobustNet puts into the first stages of a network (Choi et al., CVPR 2021,
 https://arxiv.org/abs/2103.15597). What is left to be whitened is how channels vary together; the
-loss that does it is in `acclimate.training.segmentation.isw`.
+loss that does it is in `acclimate.training.isw`.
 """
 
 from __future__ import annotations

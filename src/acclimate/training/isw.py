@@ -15,24 +15,27 @@ the lowest of the three are whitened.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from acclimate.errors import BadInput, UnsuitableModel
-from acclimate.training.segmentation.clustering import cluster_line
 from acclimate.zoo.segmentation.whitening import whitening_layers
+
+Values = npt.NDArray[np.float64]
+_Indices = npt.NDArray[np.int64]
+_Cost = Callable[[_Indices, _Indices], Values]
 
 
 def find_covariances(features: Tensor) -> Tensor:
     """Return how the channels of each image vary together over its pixels, (n, channels, channels).
 
-    Args:
-        features: Standardised image by image, (n, channels, height, width).
+    Features are standardised image by image, (n, channels, height, width).
     """
     # In full precision: sums over all pixels lose too many digits in 16 bits.
     with torch.autocast(features.device.type, enabled=False):
@@ -44,10 +47,6 @@ def find_variances(features: Tensor, jittered: Tensor) -> Tensor:
     """Return how much each covariance changes with the colours, (channels, channels).
 
     It is the variance over the two views, of each image by itself, averaged over the images.
-
-    Args:
-        features: Standardised image by image, (n, channels, height, width).
-        jittered: Of the same images in other colours.
     """
     # The variance of two numbers is the square of half their distance.
     half = (find_covariances(features) - find_covariances(jittered)) / 2
@@ -57,10 +56,7 @@ def find_variances(features: Tensor, jittered: Tensor) -> Tensor:
 def select_pairs(variances: Tensor, n_clusters: int = 3, n_kept: int = 1) -> Tensor:
     """Return which covariances depend on the style: a mask of pairs above the diagonal.
 
-    Args:
-        variances: How much each covariance changes, (channels, channels).
-        n_clusters: Into which the pairs are grouped by that.
-        n_kept: How many clusters, the lowest, are no style.
+    Pairs are clustered by how much their covariance changes; the lowest `n_kept` are no style.
     """
     rows, columns = np.triu_indices(len(variances), 1)
     values = variances.double().cpu().numpy()[rows, columns]
@@ -74,11 +70,7 @@ def select_pairs(variances: Tensor, n_clusters: int = 3, n_kept: int = 1) -> Ten
 def whitening_loss(features: Tensor, mask: Tensor, margin: float = 0.0) -> Tensor:
     """Return the mean size of the masked covariances, averaged over the images.
 
-    Args:
-        features: Standardised image by image, (n, channels, height, width).
-        mask: Which pairs are to be zero, (channels, channels); without any the loss is zero.
-        margin: What the sum of their sizes may be without a loss; the paper's relaxed whitening
-            of all pairs has one.
+    The sum of their sizes may be `margin` without a loss, as in the paper's relaxed whitening.
     """
     sizes = (find_covariances(features).abs() * mask).sum(dim=(1, 2))
     return (sizes - margin).clamp_min(0).mean() / mask.sum().clamp_min(1)
@@ -89,15 +81,7 @@ def _keep(taken: dict[str, Tensor], name: str, _: nn.Module, __: object, output:
 
 
 class SelectiveWhitening(nn.Module):
-    """The loss on all whitening layers of a model, and what it has learned of the pairs.
-
-    Args:
-        model: With whitening layers.
-        n_clusters: Into which pairs are grouped.
-
-    Raises:
-        UnsuitableModel: It has no such layer.
-    """
+    """The loss on all whitening layers of a model, and what it has learned of the pairs."""
 
     is_selected: Tensor
     n_seen: Tensor
@@ -148,11 +132,7 @@ class SelectiveWhitening(nn.Module):
         self.n_seen += len(x)
 
     def select(self) -> list[int]:
-        """Decide which pairs are whitened from now on; return their number by layer.
-
-        Raises:
-            BadInput: No image was observed.
-        """
+        """Decide which pairs are whitened from now on; return their number by layer."""
         if not int(self.n_seen):
             raise BadInput(
                 "too_few_samples",
@@ -176,3 +156,69 @@ class SelectiveWhitening(nn.Module):
             for number, name in enumerate(self._names)
         ]
         return torch.stack(losses).mean()
+
+
+def cluster_line(values: Values, k: int) -> _Indices:
+    """Return the group of each number by k-means, 0 for the smallest; equal numbers share a group.
+
+    It is exact: on a line groups are intervals, so that dynamic programming finds those with the
+    least squared distances. Where a group begins grows with where it ends, hence each round takes
+    n log n steps (divide and conquer). There are fewer groups if there are fewer different numbers.
+
+    >>> cluster_line(np.array([5.0, 0.1, 9.0, 0.2, 5.1]), 3).tolist()
+    [1, 0, 2, 0, 1]
+    """
+    ordered = np.sort(values)
+    k = min(k, len(np.unique(ordered)))
+    starts = _find_starts(ordered, k)
+    return np.searchsorted(ordered[starts[1:]], values, side="right").astype(np.int64)
+
+
+def _find_starts(ordered: Values, k: int) -> list[int]:
+    """Return where each of the best groups begins among sorted numbers."""
+    n = len(ordered)
+    # Centred and scaled: sums of squares of tiny numbers far from zero would lose their digits.
+    scaled = (ordered - ordered.mean()) / (ordered.std() or 1.0)
+    sums = np.concatenate([[0.0], np.cumsum(scaled)])
+    squares = np.concatenate([[0.0], np.cumsum(scaled**2)])
+
+    def cost(first: _Indices, end: _Indices) -> Values:
+        total = sums[end] - sums[first]
+        spread: Values = squares[end] - squares[first] - total**2 / (end - first)
+        return spread
+
+    ends = np.arange(1, n + 1)
+    best = np.concatenate([[0.0], cost(np.zeros(n, np.int64), ends)])
+    choices = []
+    for n_groups in range(2, k + 1):
+        best, chosen = _add_group(best, n_groups, n, cost)
+        choices.append(chosen)
+    starts, end = [], n
+    for chosen in reversed(choices):
+        end = int(chosen[end])
+        starts.append(end)
+    return [0, *reversed(starts)]
+
+
+def _add_group(best: Values, n_groups: int, n: int, cost: _Cost) -> tuple[Values, _Indices]:
+    """Return the least costs with one group more, by where it ends, and where it begins then."""
+    found, chosen = np.full(n + 1, np.inf), np.zeros(n + 1, np.int64)
+    # All intervals of ends of one level are worked on at once: low and high end, and the first and
+    # last start that can be best for them.
+    parts = np.array([[n_groups, n, n_groups - 1, n - 1]], np.int64)
+    while len(parts):
+        low, high, first, last = parts.T
+        middle = (low + high) // 2
+        counts = np.minimum(last, middle - 1) - first + 1
+        offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        starts = np.arange(counts.sum()) - np.repeat(offsets - first, counts)
+        ends = np.repeat(middle, counts)
+        values = best[starts] + cost(starts, ends)
+        least = np.minimum.reduceat(values, offsets)
+        hits = np.flatnonzero(values == np.repeat(least, counts))
+        picked = starts[hits[np.searchsorted(hits, offsets)]]
+        found[middle], chosen[middle] = least, picked
+        left = np.stack([low, middle - 1, first, picked], axis=1)[low < middle]
+        right = np.stack([middle + 1, high, picked, last], axis=1)[middle < high]
+        parts = np.concatenate([left, right])
+    return found, chosen

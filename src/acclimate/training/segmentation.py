@@ -1,4 +1,11 @@
-"""Training for segmentation: a class for every pixel."""
+"""Training for segmentation, a class for every pixel: cross entropy, and ISW as in RobustNet.
+
+settings = SegmentationSettings(
+    model="deeplabv3plus-efficientnet-lite0", data="camvid", objective="isw", pretrained=True
+)
+train(settings, "camvid-isw.safetensors").miou            # on the split val
+model = load_dense("camvid-isw.safetensors")         # of acclimate.zoo.segmentation
+"""
 
 from __future__ import annotations
 
@@ -7,18 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from acclimate.data import ImageStore
 from acclimate.functional.pixels import count_pixels, find_ious, resize_maps
 from acclimate.functional.rng import generator_at
+from acclimate.functional.views import Blur, ColorJitter, Views
+from acclimate.progress import Progress
 from acclimate.storage import file_digest
-from acclimate.training.checkpoint import RunFiles, write_weights
-from acclimate.training.results import SegmentationResult
-from acclimate.training.segmentation.objective import PHOTOMETRIC, PixelObjective
-from acclimate.training.sets import ImageStore, load_mask_sets
-from acclimate.training.settings import SegmentationSettings
+from acclimate.streams.images import Size
+from acclimate.training.checkpoint import write_weights
+from acclimate.training.isw import SelectiveWhitening
+from acclimate.training.objectives import Objective
+from acclimate.training.sets import IGNORE, load_mask_sets
+from acclimate.training.settings import SegmentationResult, SegmentationSettings
 from acclimate.training.trainer import (
-    Progress,
     Task,
     Trained,
     check_logits,
@@ -30,6 +41,99 @@ from acclimate.zoo.segmentation import build_dense
 from acclimate.zoo.segmentation.catalog import TASK
 
 _CHECK_BATCH = 4
+
+#: What makes the other view of an image whose covariances are compared: its colours, its sharpness.
+PHOTOMETRIC = Views((ColorJitter(0.8, 0.8, 0.8, 0.3), Blur(5, (0.3, 1.5), 0.5)))
+
+
+def crop_and_flip(
+    x: Tensor, y: Tensor, size: Size, scales: tuple[float, float], generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return a random part of each image, at a random scale, half of them mirrored.
+
+    What lies outside of an image is black, and ignored.
+
+    Args:
+        x: Images in [0, 1], (n, 3, height, width).
+        y: Class numbers, (n, height, width).
+        size: Height and width of what is returned.
+        scales: Smallest and largest enlargement.
+        generator: On the CPU.
+    """
+    n, _, height, width = x.shape
+    draws = torch.rand(n, 4, generator=generator)
+    scale = scales[0] + draws[:, 0] * (scales[1] - scales[0])
+    # Both axes run from −1 to 1: how far the part reaches, and by how much it may be off centre.
+    reach = torch.stack([size[1] / (width * scale), size[0] / (height * scale)], dim=1)
+    offset = (2 * draws[:, 1:3] - 1) * (1 - reach).abs()
+    mirrored = torch.where(draws[:, 3] < 0.5, -1.0, 1.0)
+    maps = torch.zeros(n, 2, 3)
+    maps[:, 0, 0], maps[:, 0, 2] = reach[:, 0] * mirrored, offset[:, 0]
+    maps[:, 1, 1], maps[:, 1, 2] = reach[:, 1], offset[:, 1]
+    grid = F.affine_grid(maps.to(x.device), [n, 3, *size], align_corners=False)
+    images = F.grid_sample(x, grid, align_corners=False)
+    # One more than the label, for outside is zero.
+    shifted = F.grid_sample(y[:, None].float() + 1, grid, "nearest", align_corners=False)
+    labels = shifted[:, 0].round().long() - 1
+    return images, labels.masked_fill(labels < 0, IGNORE)
+
+
+def pixel_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Return the mean cross entropy over all pixels that have a class; zero if none has.
+
+    Args:
+        logits: (n, classes, h, w); enlarged to the size of the labels.
+        y: (n, height, width), 255 where nothing counts.
+    """
+    maps = resize_maps(logits.float(), y.shape[1:])
+    total = F.cross_entropy(maps, y, ignore_index=IGNORE, reduction="sum")
+    return total / (y != IGNORE).sum().clamp_min(1)
+
+
+class PixelObjective(Objective):
+    """Cross entropy on crops in random colours, and selective whitening for the objective isw.
+
+    Args:
+        model: Takes images in [0, 1] and returns logits (n, classes, h, w).
+        settings: Of the run.
+        size: Height and width of the images.
+
+    Raises:
+        UnsuitableModel: Selective whitening is asked for, and the model has no layer for it.
+    """
+
+    def __init__(self, model: nn.Module, settings: SegmentationSettings, size: Size) -> None:
+        super().__init__()
+        uses_isw = settings.objective == "isw"
+        self.whitening = SelectiveWhitening(model, settings.isw_clusters) if uses_isw else None
+        self._weight = settings.isw_weight
+        self._crop = (settings.crop_height or size[0], settings.crop_width or size[1])
+        self._scales = (settings.smallest_scale, settings.largest_scale)
+        strength = settings.jitter
+        self._jitter = Views((ColorJitter(strength, strength, strength, min(strength / 4, 0.5)),))
+
+    def forward(
+        self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss, and the whitening loss in it before it is weighted."""
+        x, y = self._augment(x, y, generator)
+        x = self._jitter(x, generator).contiguous(memory_format=torch.channels_last)
+        if self.whitening is None or not bool(self.whitening.is_selected):
+            loss = pixel_cross_entropy(model(x), y)
+            return loss, loss.new_zeros(())
+        with self.whitening.watch(model) as taken:
+            loss = pixel_cross_entropy(model(x), y)
+        penalty = self.whitening(taken)
+        return loss + self._weight * penalty, penalty.detach()
+
+    def observe(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
+        """Show images, cropped, and their photometric views to the selection of pairs."""
+        if self.whitening is not None:
+            x, _ = self._augment(x, y, generator)
+            self.whitening.observe(model, x, PHOTOMETRIC(x, generator))
+
+    def _augment(self, x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return crop_and_flip(x.float() / 255, y, self._crop, self._scales, generator)
 
 
 class Segmentation(Task[SegmentationResult]):
@@ -121,9 +225,9 @@ class Segmentation(Task[SegmentationResult]):
         last = {name: log[-1][name] for name in ("miou", "ious")}
         return {**last, "loss": [line["loss"] for line in log]}
 
-    def write(self, files: RunFiles, card: dict[str, Any], device: torch.device) -> None:
+    def write(self, out: Path, card: dict[str, Any], device: torch.device) -> None:
         weights = self.trained.model.state_dict()
-        write_weights(files.out, weights, self.settings.model, card, device, TASK)
+        write_weights(out, weights, self.settings.model, card, device, TASK)
 
     def read_result(self, path: Path, done: dict[str, Any], was_done: bool) -> SegmentationResult:
         return SegmentationResult(
@@ -138,7 +242,7 @@ class Segmentation(Task[SegmentationResult]):
 
 
 def polynomial_rate(settings: SegmentationSettings, step: int, n_steps: int) -> float:
-    """Return the learning rate of a step, from 0.
+    """Return the learning rate of a step.
 
     >>> settings = SegmentationSettings(model="builtin-scenes", data="builtin-scenes", lr=0.1)
     >>> polynomial_rate(settings, 0, 100), round(polynomial_rate(settings, 50, 100), 4)
@@ -150,14 +254,7 @@ def polynomial_rate(settings: SegmentationSettings, step: int, n_steps: int) -> 
 def measure(
     fabric: Any, model: nn.Module, data: ImageStore, progress: Progress | None = None
 ) -> Tensor:
-    """Return the intersection over union of each class, in full precision.
-
-    Args:
-        fabric: What `make_fabric` gave.
-        model: On the device; it is in evaluation mode afterwards.
-        data: To measure on.
-        progress: Called with the stage, the count done and the count to do.
-    """
+    """Return the intersection over union of each class, in full precision."""
     n_classes = len(data.classes)
     counts = torch.zeros(n_classes, n_classes, dtype=torch.int64)
     for logits, y in predict_share(fabric, model, data, _CHECK_BATCH, "validate", progress):
