@@ -8,17 +8,10 @@ from typing import Any
 import torch
 
 from acclimate import zoo
-from acclimate.progress import Progress
 from acclimate.training.objectives import Objective, make_objective
 from acclimate.training.sets import load_sets
 from acclimate.training.settings import TrainResult, TrainSettings, learning_rate
-from acclimate.training.trainer import (
-    Task,
-    Trained,
-    check_logits,
-    error_percent,
-    first_images,
-)
+from acclimate.training.trainer import Task, Trained, check_logits, first_images
 
 
 class Classification(Task[TrainResult]):
@@ -70,24 +63,20 @@ class Classification(Task[TrainResult]):
     def rate(self, step: int, n_steps: int) -> float:
         return learning_rate(self.settings, step, n_steps)
 
-    def end(
-        self, fabric: Any, figures: dict[str, Any], progress: Progress | None
-    ) -> dict[str, Any]:
+    def end(self, figures: dict[str, Any]) -> dict[str, Any]:
         line = {name: figures[name] for name in ("epoch", "loss", "lr", "minutes")}
         return {**line, "loss": round(line["loss"], 6)}
 
-    def finish(
-        self, fabric: Any, log: list[dict[str, Any]], progress: Progress | None
-    ) -> dict[str, Any]:
-        losses, error = [line["loss"] for line in log], None
+    def finish(self) -> dict[str, Any]:
+        losses, error = [line["loss"] for line in self.log], None
         if self.test is not None:
-            error = error_percent(fabric, self.trained.model, self.test, progress)
-            log.append({"test_error_percent": round(error, 4)})
+            error = self.error_percent(self.test)
+            self.log.append({"test_error_percent": round(error, 4)})
         return {"test_error_percent": error, "loss": losses}
 
-    def write(self, out: Path, card: dict[str, Any], device: torch.device) -> None:
+    def write(self, out: Path, card: dict[str, Any]) -> None:
         self.objective.write(out, self.trained.model, self.identify())
-        super().write(out, card, device)
+        super().write(out, card)
 
     def read_result(self, path: Path, done: dict[str, Any], was_done: bool) -> TrainResult:
         error, losses = done["test_error_percent"], tuple(done["loss"])

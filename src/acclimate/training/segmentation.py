@@ -17,11 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from acclimate.data import ImageStore
 from acclimate.functional.pixels import count_pixels, find_ious, resize_maps
 from acclimate.functional.rng import generator_at
 from acclimate.functional.views import Blur, ColorJitter, Views
-from acclimate.progress import Progress
 from acclimate.storage import file_digest
 from acclimate.streams.images import Size
 from acclimate.training.checkpoint import write_weights
@@ -29,14 +27,7 @@ from acclimate.training.isw import SelectiveWhitening
 from acclimate.training.objectives import Objective
 from acclimate.training.sets import IGNORE, load_mask_sets
 from acclimate.training.settings import SegmentationResult, SegmentationSettings
-from acclimate.training.trainer import (
-    Task,
-    Trained,
-    check_logits,
-    first_images,
-    predict_share,
-    share,
-)
+from acclimate.training.trainer import Task, Trained, check_logits, first_images
 from acclimate.zoo.segmentation import build_dense
 from acclimate.zoo.segmentation.catalog import TASK
 
@@ -162,9 +153,9 @@ class Segmentation(Task[SegmentationResult]):
             "photometric": PHOTOMETRIC.to_dict(),
         }
 
-    def verify(self, progress: Progress | None) -> None:
+    def verify(self) -> None:
         for images in (self.data, self.held):
-            images.verify(progress)
+            images.verify(self.progress)
 
     def build(self) -> Trained:
         settings, n_classes, x = self.settings, len(self.data.classes), first_images(self.data)
@@ -183,51 +174,51 @@ class Segmentation(Task[SegmentationResult]):
     def rate(self, step: int, n_steps: int) -> float:
         return polynomial_rate(self.settings, step, self.n_epochs * n_steps)
 
-    def begin(self, fabric: Any, epoch: int, progress: Progress | None) -> None:
-        if self.settings.objective == "isw" and epoch >= self.settings.isw_warmup_epochs:
-            self._choose_pairs(fabric, progress)
-
-    def _choose_pairs(self, fabric: Any, progress: Progress | None) -> None:
-        """Show all training images to the selection of pairs, once, unless they are chosen."""
-        whitening = self.objective.whitening
-        if whitening is None or bool(whitening.is_selected):
+    def begin(self, epoch: int) -> None:
+        """Show all training images to the selection of pairs, once, after the warm-up."""
+        whitening, fabric = self.objective.whitening, self.fabric
+        is_early = epoch < self.settings.isw_warmup_epochs
+        if whitening is None or is_early or bool(whitening.is_selected):
             return
         self.trained.eval()
-        picks = share(torch.split(torch.arange(len(self.data)), self.settings.batch_size), fabric)
+        picks = self.share(torch.split(torch.arange(len(self.data)), self.settings.batch_size))
         for number, (x, y) in enumerate(self.data.batches(picks)):
             draws = generator_at(self.settings.seed, "covariances", number, fabric.global_rank)
             with fabric.autocast():
                 batch = x.to(fabric.device), y.to(fabric.device)
                 self.objective.observe(self.trained.model, *batch, draws)
-            if progress is not None:
-                progress("compare covariances", number + 1, len(picks))
+            self.report("compare covariances", number + 1, len(picks))
         for name, buffer in whitening.named_buffers():
             if name == "n_seen" or name.startswith("variance"):
                 buffer.copy_(fabric.all_reduce(buffer, reduce_op="sum"))
         whitening.select()
 
-    def end(
-        self, fabric: Any, figures: dict[str, Any], progress: Progress | None
-    ) -> dict[str, Any]:
+    def end(self, figures: dict[str, Any]) -> dict[str, Any]:
         line = {name: figures[name] for name in ("epoch", "loss", "penalty", "minutes")}
         epoch = line["epoch"]
         if epoch < self.n_epochs and epoch % self.settings.check_every:
             return line
-        ious = measure(fabric, self.trained.model, self.held, progress).tolist()
+        ious = self._find_ious().tolist()
         percent = [None if math.isnan(iou) else round(100 * iou, 4) for iou in ious]
         found = [value for value in percent if value is not None]
         named = dict(zip(self.held.classes, percent, strict=True))
         return {**line, "miou": round(sum(found) / len(found), 4), "ious": named}
 
-    def finish(
-        self, fabric: Any, log: list[dict[str, Any]], progress: Progress | None
-    ) -> dict[str, Any]:
-        last = {name: log[-1][name] for name in ("miou", "ious")}
-        return {**last, "loss": [line["loss"] for line in log]}
+    def _find_ious(self) -> Tensor:
+        n_classes = len(self.held.classes)
+        counts = torch.zeros(n_classes, n_classes, dtype=torch.int64)
+        for logits, y in self.predict(self.held, _CHECK_BATCH, "validate"):
+            predicted = resize_maps(logits.float(), y.shape[1:]).argmax(dim=1)
+            counts += count_pixels(predicted.cpu(), y, n_classes)
+        return find_ious(self.fabric.all_reduce(counts, reduce_op="sum"))
 
-    def write(self, out: Path, card: dict[str, Any], device: torch.device) -> None:
-        weights = self.trained.model.state_dict()
-        write_weights(out, weights, self.settings.model, card, device, TASK)
+    def finish(self) -> dict[str, Any]:
+        last = {name: self.log[-1][name] for name in ("miou", "ious")}
+        return {**last, "loss": [line["loss"] for line in self.log]}
+
+    def write(self, out: Path, card: dict[str, Any]) -> None:
+        weights, name = self.trained.model.state_dict(), self.settings.model
+        write_weights(out, weights, name, card, self.fabric.device, TASK)
 
     def read_result(self, path: Path, done: dict[str, Any], was_done: bool) -> SegmentationResult:
         return SegmentationResult(
@@ -249,15 +240,3 @@ def polynomial_rate(settings: SegmentationSettings, step: int, n_steps: int) -> 
     (0.1, 0.0536)
     """
     return settings.lr * math.pow(1 - step / n_steps, settings.power)
-
-
-def measure(
-    fabric: Any, model: nn.Module, data: ImageStore, progress: Progress | None = None
-) -> Tensor:
-    """Return the intersection over union of each class, in full precision."""
-    n_classes = len(data.classes)
-    counts = torch.zeros(n_classes, n_classes, dtype=torch.int64)
-    for logits, y in predict_share(fabric, model, data, _CHECK_BATCH, "validate", progress):
-        predicted = resize_maps(logits.float(), y.shape[1:]).argmax(dim=1)
-        counts += count_pixels(predicted.cpu(), y, n_classes)
-    return find_ious(fabric.all_reduce(counts, reduce_op="sum"))

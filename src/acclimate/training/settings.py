@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
-from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,9 +51,7 @@ class DomainResult:
         step: After which these were had.
         validation: Their accuracy by training domain, on 20 % of each, in percent.
         checks: The figures of every check: `step`, `loss`, `penalty`, `validation` and its `mean`.
-        minutes: Time spent, over all calls.
         unreadable: The reason by path, of images that were left out.
-        was_done: Whether the run had ended before, and nothing was done.
     """
 
     path: Path
@@ -76,13 +73,9 @@ class SegmentationResult:
     """What a training run for segmentation gave.
 
     Attributes:
-        path: Of the weights.
-        sha256: Of that file.
+        sha256: Of the file of weights.
         miou: Mean intersection over union on the validation images, in percent.
         ious: By class, in percent; None for a class that is in no validation image.
-        losses: On the training images, the mean of each epoch.
-        minutes: Time spent, over all calls.
-        was_done: Whether the run had ended before, and nothing was done.
     """
 
     path: Path
@@ -118,9 +111,9 @@ class Settings(Values, Generic[Result]):
     seed: int = hp(0, help="seed of the first weights, the order of images and all other draws")
 
     @property
-    @abstractmethod
     def n_images_per_step(self) -> int:
         """Images per step, on all devices; of each domain if there are several."""
+        return int(vars(self)["batch_size"])
 
     @property
     def command(self) -> str:
@@ -214,19 +207,9 @@ class TrainSettings(Settings[TrainResult]):
                 options=("objective", "augmentation"),
             )
 
-    @property
-    def n_images_per_step(self) -> int:
-        return self.batch_size
-
 
 def learning_rate(settings: TrainSettings, step: int, steps_per_epoch: int) -> float:
-    """Return the rate of a step: a linear rise, then half a cosine that ends at zero.
-
-    Args:
-        settings: Of the run.
-        step: Number of steps done before, over all epochs.
-        steps_per_epoch: Steps of one pass.
-    """
+    """Return the rate after so many steps: a linear rise, then half a cosine that ends at zero."""
     n_warmup = round(settings.warmup_epochs * steps_per_epoch)
     if step < n_warmup:
         return settings.lr * (step + 1) / n_warmup
@@ -429,12 +412,8 @@ class SegmentationSettings(Settings[SegmentationResult]):
                 found=self.largest_scale,
             )
 
-    @property
-    def n_images_per_step(self) -> int:
-        return self.batch_size
-
     def to_dict(self) -> dict[str, Any]:
-        """Return all settings as plain values, as JSON types."""
+        """Return all settings as JSON types."""
         size = self.size
         return {**super().to_dict(), "size": list(size) if isinstance(size, tuple) else size}
 

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,8 @@ from acclimate.training.checkpoint import (
 from acclimate.training.objectives import Objective
 from acclimate.training.settings import Result, Settings
 from acclimate.zoo.external import NormalizedModel
+
+Shared = TypeVar("Shared", Tensor, Sequence[Tensor])
 
 _TEST_BATCH = 500
 _TASKS = {
@@ -95,14 +97,19 @@ class Task(ABC, Generic[Result]):
     settings: Settings[Result]
     data: Any
     n_epochs: int
-    trained: Trained  #: What `build` returned.
     remedy = "Use a smaller --lr."  #: If the loss is no longer finite.
+
+    # Set by `train`.
+    trained: Trained
+    fabric: Any
+    log: list[dict[str, Any]]
+    progress: Progress | None = None
 
     @abstractmethod
     def identify(self) -> dict[str, Any]:
         """Return what must be the same for a run to be resumed."""
 
-    def verify(self, progress: Progress | None) -> None:
+    def verify(self) -> None:
         """Check the data before the first step."""
 
     @abstractmethod
@@ -117,10 +124,10 @@ class Task(ABC, Generic[Result]):
         """Return the number of steps of an epoch: each image once, unless a task overrides it."""
         return len(self._order(epoch))
 
-    def batches(self, epoch: int, start: int, rank: int, n_ranks: int) -> Iterable[tuple[Any, Any]]:
-        """Return the inputs and labels of each step of an epoch from `start`, for one device."""
+    def batches(self, epoch: int, start: int) -> Iterable[tuple[Any, Any]]:
+        """Return the inputs and labels of each step of an epoch from `start`, for this device."""
         batches: Iterable[tuple[Any, Any]] = self.data.batches(
-            [own[rank::n_ranks] for own in self._order(epoch)[start:]]
+            [self.share(own) for own in self._order(epoch)[start:]]
         )
         return batches
 
@@ -136,13 +143,11 @@ class Task(ABC, Generic[Result]):
         """Return the learning rate of a step, counted over all epochs; None if it is constant."""
         return None
 
-    def begin(self, fabric: Any, epoch: int, progress: Progress | None) -> None:
+    def begin(self, epoch: int) -> None:
         """Do what comes before an epoch; also called where one is resumed."""
 
     @abstractmethod
-    def end(
-        self, fabric: Any, figures: dict[str, Any], progress: Progress | None
-    ) -> dict[str, Any]:
+    def end(self, figures: dict[str, Any]) -> dict[str, Any]:
         """Return the line for the log at the end of an epoch, after what is measured there."""
 
     @property
@@ -150,28 +155,56 @@ class Task(ABC, Generic[Result]):
         """What a checkpoint keeps besides the weights."""
         return {}
 
-    def restore(self, tensors: Mapping[str, Tensor], log: list[dict[str, Any]]) -> None:
-        """Take `extra` from a checkpoint, and the lines of the epochs that were done."""
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take `extra` from a checkpoint; `log` has the lines of the epochs that were done."""
 
     @abstractmethod
-    def finish(
-        self, fabric: Any, log: list[dict[str, Any]], progress: Progress | None
-    ) -> dict[str, Any]:
+    def finish(self) -> dict[str, Any]:
         """Return what the card of the weights records, after the last epoch."""
+
+    def write(self, out: Path, card: dict[str, Any]) -> None:
+        """Write the weights."""
+        write_weights(out, self.weights(), self.settings.model, card, self.fabric.device)
+
+    @abstractmethod
+    def read_result(self, path: Path, done: dict[str, Any], was_done: bool) -> Result:
+        """Return the result of a run, given what its card records."""
+
+    def report(self, stage: str, n_done: int, n_all: int) -> None:
+        """Report progress to the caller of `train`."""
+        if self.progress is not None:
+            self.progress(stage, n_done, n_all)
+
+    def share(self, items: Shared) -> Shared:
+        """Return what this device computes."""
+        own: Shared = items[self.fabric.global_rank :: self.fabric.world_size]
+        return own
+
+    @torch.no_grad()
+    def predict(
+        self, data: ImageStore, batch_size: int, stage: str
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield logits and labels of the batches that this device measures, in full precision."""
+        model = self.trained.model.eval()
+        picks = self.share(torch.split(torch.arange(len(data)), batch_size))
+        for number, (x, y) in enumerate(data.batches(picks), start=1):
+            yield model(x.to(self.fabric.device).float() / 255), y
+            self.report(stage, number, len(picks))
+
+    def error_percent(self, data: ImageStore) -> float:
+        """Return the part of images that are classified wrongly, in percent."""
+        n_wrong, n = 0, 0
+        for logits, y in self.predict(data, _TEST_BATCH, "test"):
+            n_wrong += int((logits.argmax(dim=1).cpu() != y).sum())
+            n += len(y)
+        counts = self.fabric.all_reduce(torch.tensor([n_wrong, n]), reduce_op="sum")
+        return 100 * int(counts[0]) / int(counts[1])
 
     def weights(self) -> dict[str, Tensor]:
         """Return a copy of the model's weights, without what wraps models of libraries."""
         model = self.trained.model
         inner = model.model if isinstance(model, NormalizedModel) else model
         return {name: tensor.detach().cpu().clone() for name, tensor in inner.state_dict().items()}
-
-    def write(self, out: Path, card: dict[str, Any], device: torch.device) -> None:
-        """Write the weights."""
-        write_weights(out, self.weights(), self.settings.model, card, device)
-
-    @abstractmethod
-    def read_result(self, path: Path, done: dict[str, Any], was_done: bool) -> Result:
-        """Return the result of a run, given what its card records."""
 
 
 def train(
@@ -209,12 +242,11 @@ def train(
             also the weights after the last step, as `NAME.last.safetensors`.
 
     Raises:
-        BadInput: The data is not there or not as it must be; or the file is there and neither
-            `resume` nor `force` is given.
+        BadInput: The data is not as it must be; or `out` exists and neither `resume` nor `force`
+            is given.
         InvalidConfig: The loss became infinite.
         UnsuitableModel: The model does not return logits as the task needs them.
         ArtifactMismatch: What is to be resumed is of another run.
-        MissingExtra: lightning-fabric, or the library of the model, is not installed.
     """
     out, run = Path(out), run_folder(Path(out))
     check_output(out, resume=resume, force=force)
@@ -228,19 +260,19 @@ def train(
     module, name = _TASKS[settings.task]
     kind = getattr(importlib.import_module(f"acclimate.training.{module}"), name)
     task: Task[Result] = kind(settings, root, **options)
-    identity = task.identify()
+    task.progress, identity = progress, task.identify()
     if resume and out.exists() and not has_checkpoint(run):
         return task.read_result(out, read_done(out, identity), True)
     if resume:
         check_same(run, identity)
-    task.verify(progress)
-    fabric = make_fabric(settings, device)
+    task.verify()
+    task.fabric = fabric = make_fabric(settings, device)
     is_writer = fabric.is_global_zero
     with repeatable(settings.seed):
         task.trained = task.build()
         task.trained.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         optimizer = task.make_optimizer()
-        wrapped = fabric.setup(task.trained, optimizer)
+        trained, wrapped = fabric.setup(task.trained, optimizer)
         with run.lock() if is_writer else nullcontext():
             if force and is_writer:
                 run.clear()
@@ -249,58 +281,53 @@ def train(
             begun: Resume = fabric.broadcast(run.begin(identity) if is_writer else None)
             position, tensors = load_checkpoint(begun, task.trained, optimizer)
             fabric.strategy.precision.load_state_dict(position.scaler)
-            log = [{name: line[name] for name in line if name != "unit"} for line in begun.records]
-            if tensors:
-                task.restore(tensors, log)
+            task.log = [{k: v for k, v in line.items() if k != "unit"} for line in begun.records]
+            task.restore(tensors)
 
             def keep() -> None:
                 position.scaler = fabric.strategy.precision.state_dict()
                 if is_writer:
                     if position.step == 0:  # an epoch has ended
-                        run.append(f"epoch {position.epoch}", log[-1])
+                        run.append(f"epoch {position.epoch}", task.log[-1])
                     save_checkpoint(run, task.trained, optimizer, position, task.extra)
 
-            run_epochs(fabric, task, wrapped, position, log, keep, save_every, progress)
-            figures = task.finish(fabric, log, progress)
+            run_epochs(task, trained, wrapped, position, keep, save_every)
+            figures = task.finish()
             if is_writer:
-                lines = "".join(json.dumps(line) + "\n" for line in log)
+                lines = "".join(json.dumps(line) + "\n" for line in task.log)
                 write_atomically(log_path(out), lines.encode())
                 minutes = round(position.seconds / 60, 2)
-                card = {**identity, "command": settings.command, **figures, "minutes": minutes}
-                task.write(out, card, fabric.device)
+                about = {"command": settings.command, **figures, "minutes": minutes}
+                task.write(out, {**identity, **about})
                 run.remove()
     fabric.barrier()
     return task.read_result(out, read_done(out, identity), False)
 
 
 def run_epochs(
-    fabric: Any,
     task: Task[Any],
-    wrapped: tuple[Any, Any],
+    trained: Any,
+    optimizer: Any,
     position: Position,
-    log: list[dict[str, Any]],
     keep: Callable[[], None],
     save_every: int,
-    progress: Progress | None,
 ) -> None:
     """Train from a position, which is kept up to date, to the end.
 
-    `wrapped` are the module and its optimizer, set up by Fabric. The log gets a line at the end of
-    each epoch; `keep` writes a checkpoint there, and every `save_every` steps within an epoch.
+    `trained` and `optimizer` were set up by Fabric. `keep` writes a checkpoint: at the end of each
+    epoch, and every `save_every` steps within it.
     """
-    trained, optimizer = wrapped
-    seed = task.settings.seed
+    fabric, seed = task.fabric, task.settings.seed
     counts = [task.count_steps(epoch) for epoch in range(task.n_epochs)]
     before, began = position.seconds, time.perf_counter()
-    rank, n_ranks = fabric.global_rank, fabric.world_size
     while position.epoch < task.n_epochs:
         epoch, n_steps = position.epoch, counts[position.epoch]
         n_before = sum(counts[:epoch])
-        task.begin(fabric, epoch, progress)
+        task.begin(epoch)
         trained.train()
-        for batch in task.batches(epoch, position.step, rank, n_ranks):
+        for batch in task.batches(epoch, position.step):
             x, y = fabric.to_device(batch)
-            place = (*task.place(epoch, position.step), rank)
+            place = (*task.place(epoch, position.step), fabric.global_rank)
             rate = task.rate(n_before + position.step, n_steps)
             if rate is not None:
                 for group in optimizer.param_groups:
@@ -312,38 +339,32 @@ def run_epochs(
             loss, penalty = given if isinstance(given, tuple) else (given, 0.0)
             fabric.backward(loss)
             optimizer.step()
-            number = n_before + position.step + 1
-            value = float(loss.detach())
-            _check_loss(value, number, optimizer, task.remedy)
+            number, value = n_before + position.step + 1, float(loss.detach())
+            if not math.isfinite(value):
+                raise InvalidConfig(
+                    "diverged",
+                    f"The loss became {value} in step {number}, at a learning rate of "
+                    f"{optimizer.param_groups[0]['lr']:.3g}. {task.remedy}",
+                    step=number,
+                )
             position.step += 1
             position.loss_sum += value
             position.penalty_sum += float(penalty)
             position.seconds = before + time.perf_counter() - began
-            if progress is not None:
-                progress("train", number, sum(counts))
+            task.report("train", number, sum(counts))
             if number % save_every == 0 and position.step < n_steps:
                 keep()
         sums = torch.tensor([position.loss_sum, position.penalty_sum], dtype=torch.float64)
         loss_mean, penalty_mean = (fabric.all_reduce(sums, reduce_op="mean") / n_steps).tolist()
-        figures = {"loss": loss_mean, "penalty": penalty_mean}
-        figures["lr"] = optimizer.param_groups[0]["lr"]
-        figures |= {"epoch": epoch + 1, "step": n_before + n_steps}
-        figures["minutes"] = round(position.seconds / 60, 2)
-        log.append(task.end(fabric, figures, progress))
+        figures: dict[str, Any] = {"epoch": epoch + 1, "step": n_before + n_steps}
+        figures |= {"loss": loss_mean, "penalty": penalty_mean}
+        figures |= {"lr": optimizer.param_groups[0]["lr"]}
+        figures |= {"minutes": round(position.seconds / 60, 2)}
+        task.log.append(task.end(figures))
         position.epoch, position.step = epoch + 1, 0
         position.loss_sum = position.penalty_sum = 0.0
         position.seconds = before + time.perf_counter() - began
         keep()
-
-
-def _check_loss(loss: float, step: int, optimizer: Any, remedy: str) -> None:
-    if not math.isfinite(loss):
-        raise InvalidConfig(
-            "diverged",
-            f"The loss became {loss} in step {step}, at a learning rate of "
-            f"{optimizer.param_groups[0]['lr']:.3g}. {remedy}",
-            step=step,
-        )
 
 
 def make_fabric(settings: Settings[Any], device: str) -> Any:
@@ -413,41 +434,6 @@ def batch_order(n: int, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
     if n < batch_size:
         return [order]
     return list(torch.split(order[: n - n % batch_size], batch_size))
-
-
-def share(picks: Sequence[Tensor], fabric: Any) -> Sequence[Tensor]:
-    """Return the batches that this device measures."""
-    return picks[fabric.global_rank :: fabric.world_size]
-
-
-@torch.no_grad()
-def predict_share(
-    fabric: Any,
-    model: nn.Module,
-    data: ImageStore,
-    batch_size: int,
-    stage: str,
-    progress: Progress | None,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield logits and labels of the batches that this device measures, in evaluation mode."""
-    model.eval()
-    picks = share(torch.split(torch.arange(len(data)), batch_size), fabric)
-    for number, (x, y) in enumerate(data.batches(picks), start=1):
-        yield model(x.to(fabric.device).float() / 255), y
-        if progress is not None:
-            progress(stage, number, len(picks))
-
-
-def error_percent(
-    fabric: Any, model: nn.Module, data: ImageStore, progress: Progress | None = None
-) -> float:
-    """Return the part of images that are classified wrongly, in percent, in full precision."""
-    n_wrong, n = 0, 0
-    for logits, y in predict_share(fabric, model, data, _TEST_BATCH, "test", progress):
-        n_wrong += int((logits.argmax(dim=1).cpu() != y).sum())
-        n += len(y)
-    counts = fabric.all_reduce(torch.tensor([n_wrong, n]), reduce_op="sum")
-    return 100 * int(counts[0]) / int(counts[1])
 
 
 def first_images(data: ImageStore, n: int = 2) -> Tensor:

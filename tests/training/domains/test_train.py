@@ -15,17 +15,17 @@ from torch import Tensor, nn
 
 from acclimate.data.catalog import SETS
 from acclimate.data.domain_choice import split_keys
-from acclimate.data.domains import Domain, DomainSet, load_domains
+from acclimate.data.domains import DomainSet, load_domains
 from acclimate.errors import AcclimateError, BadInput, InvalidConfig
 from acclimate.functional.rng import generator_at, seed_of
 from acclimate.storage import read_file, write_file
 from acclimate.training import DomainSettings
 from acclimate.training import train as train_model
 from acclimate.training.checkpoint import last_path, log_path
-from acclimate.training.domains import task as task_module
 from acclimate.training.domains.task import (
     VIEWS,
     DomainObjective,
+    DomainTask,
     minibatches,
     pick_images,
     split_domains,
@@ -132,7 +132,10 @@ def test_minibatches_are_balanced_and_depend_on_their_place_alone() -> None:
     for (images, _), (others, _) in zip(batches[57:], later, strict=True):
         assert torch.equal(images[1], others[0])
     # Two devices share a minibatch.
-    halves = [next(minibatches(data.domains, 8, 3, range(1), rank, 2)) for rank in (0, 1)]
+    halves = [
+        next(minibatches(data.domains, 8, 3, range(1), lambda picks, rank=rank: picks[rank::2]))
+        for rank in (0, 1)
+    ]
     for domain in range(3):
         x = torch.stack([halves[0][0][domain], halves[1][0][domain]], dim=1).flatten(0, 1)
         assert torch.equal(x, batches[0][0][domain])
@@ -192,12 +195,12 @@ def test_the_checkpoint_is_chosen_on_the_training_domains(
 ) -> None:
     left = iter(accuracies)
 
-    def measure(fabric: Any, model: Any, held: dict[str, Domain], progress: Any) -> Any:
+    def measure(task: DomainTask) -> dict[str, float]:
         mean = next(left)
-        assert [len(part) for part in held.values()] == [4, 4]
+        assert [len(part) for part in task._held.values()] == [4, 4]
         return {"city": mean - 5, "farm": mean + 5}
 
-    monkeypatch.setattr(task_module, "measure", measure)
+    monkeypatch.setattr(DomainTask, "measure", measure)
     result = train(tmp_path, options={"keep_last": True})
     assert result.step == best
     assert result.mean == max(accuracies)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from acclimate.progress import Progress
 from acclimate.training.checkpoint import last_path, write_weights
 from acclimate.training.objectives import Objective
 from acclimate.training.settings import DomainResult, DomainSettings
-from acclimate.training.trainer import Task, Trained, error_percent, first_images
+from acclimate.training.trainer import Task, Trained, first_images
 from acclimate.zoo.external import NormalizedModel
 from acclimate.zoo.named import is_own, load_named, replace_head
 from acclimate.zoo.torchvision_compat import import_torchvision
@@ -89,9 +89,10 @@ class DomainTask(Task[DomainResult]):
             "augmentation": VIEWS.to_dict(),
         }
 
-    def verify(self, progress: Progress | None) -> None:
+    def verify(self) -> None:
+        """Split the domains, and read every file: a broken one must not end a run under way."""
         seed = self.settings.trial_seed
-        self._train, self._held = split_domains(self.data, self.names, seed, progress)
+        self._train, self._held = split_domains(self.data, self.names, seed, self.progress)
 
     def build(self) -> Trained:
         hparams = self.settings.hparams
@@ -109,22 +110,25 @@ class DomainTask(Task[DomainResult]):
         every = self.settings.check_every
         return min(every, self.settings.steps - epoch * every)
 
-    def batches(
-        self, epoch: int, start: int, rank: int, n_ranks: int
-    ) -> Iterable[tuple[list[Tensor], list[Tensor]]]:
+    def batches(self, epoch: int, start: int) -> Iterable[tuple[list[Tensor], list[Tensor]]]:
         first = epoch * self.settings.check_every
         steps = range(first + start, first + self.count_steps(epoch))
         n = self.settings.hparams.batch_size
-        return minibatches(self._train, n, self.settings.seed, steps, rank, n_ranks)
+        return minibatches(self._train, n, self.settings.seed, steps, self.share)
 
     def place(self, epoch: int, step: int) -> tuple[int, ...]:
         return (epoch * self.settings.check_every + step,)
 
-    def end(
-        self, fabric: Any, figures: dict[str, Any], progress: Progress | None
-    ) -> dict[str, Any]:
-        model = self.trained.model
-        validation = measure(fabric, model, self._held, progress)
+    def measure(self) -> dict[str, float]:
+        """Return the accuracy on each part that is held out, in percent."""
+        found = {}
+        for number, (name, domain) in enumerate(self._held.items()):
+            self.report("validate", number, len(self._held))
+            found[name] = round(100 - self.error_percent(domain), 4)
+        return found
+
+    def end(self, figures: dict[str, Any]) -> dict[str, Any]:
+        validation = self.measure()
         mean = sum(validation.values()) / len(validation)
         if mean > self._highest:  # of equals, the first
             self._highest, self._best = mean, self.weights()
@@ -136,21 +140,19 @@ class DomainTask(Task[DomainResult]):
     def extra(self) -> dict[str, Tensor]:
         return {f"{_BEST}{name}": tensor for name, tensor in self._best.items()}
 
-    def restore(self, tensors: Mapping[str, Tensor], log: list[dict[str, Any]]) -> None:
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
         self._best = {
             name.removeprefix(_BEST): tensor
             for name, tensor in tensors.items()
             if name.startswith(_BEST)
         }
-        self._highest = max((line["mean"] for line in log), default=-1.0)
+        self._highest = max((line["mean"] for line in self.log), default=-1.0)
 
-    def finish(
-        self, fabric: Any, log: list[dict[str, Any]], progress: Progress | None
-    ) -> dict[str, Any]:
+    def finish(self) -> dict[str, Any]:
         return {
             "head": self.trained.objective.head,
-            **_state(max(log, key=lambda line: line["mean"])),
-            "checks": log,
+            **_state(max(self.log, key=lambda line: line["mean"])),
+            "checks": self.log,
             "unreadable": {
                 str(path): reason
                 for name in self.names
@@ -158,8 +160,8 @@ class DomainTask(Task[DomainResult]):
             },
         }
 
-    def write(self, out: Path, card: dict[str, Any], device: torch.device) -> None:
-        name = full_name(self.settings.model)
+    def write(self, out: Path, card: dict[str, Any]) -> None:
+        name, device = full_name(self.settings.model), self.fabric.device
         if self.keep_last:
             last = {**card, **_state(card["checks"][-1])}
             write_weights(last_path(out), self.weights(), name, last, device)
@@ -181,27 +183,10 @@ def _state(check: Mapping[str, Any]) -> dict[str, Any]:
     return {"step": check["step"], "validation": check["validation"]}
 
 
-def measure(
-    fabric: Any, model: nn.Module, held: Mapping[str, ImageStore], progress: Progress | None = None
-) -> dict[str, float]:
-    """Return the accuracy on each part that is held out, in percent, in full precision."""
-    found = {}
-    for number, (name, domain) in enumerate(held.items()):
-        if progress is not None:
-            progress("validate", number, len(held))
-        found[name] = round(100 - error_percent(fabric, model, domain), 4)
-    return found
-
-
 def pick_images(n: int, batch_size: int, seed: int, step: int, domain: str) -> Tensor:
-    """Return which images of a domain a step takes: drawn with replacement, as DomainBed does.
+    """Return which of a domain's `n` images a step takes, drawn with replacement.
 
-    Args:
-        n: Number of images of the domain to train on.
-        batch_size: How many are taken.
-        seed: Of the run.
-        step: From 0.
-        domain: Its name; what one domain gives does not depend on which others there are.
+    What one domain gives does not depend on which others there are.
     """
     generator = generator_at(seed, f"domain {domain}", step)
     return torch.randint(n, (batch_size,), generator=generator)
@@ -212,35 +197,24 @@ def minibatches(
     batch_size: int,
     seed: int,
     steps: range,
-    rank: int = 0,
-    n_ranks: int = 1,
+    share: Callable[[Tensor], Tensor] = lambda picks: picks,
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     """Yield images and labels of every domain for each step, as many of each domain.
 
-    Args:
-        train: What each domain is trained on.
-        batch_size: Images of a domain in a step, on all devices together.
-        seed: Of the run.
-        steps: Numbers of the steps.
-        rank: Of this device.
-        n_ranks: Number of devices.
+    `batch_size` counts the images of a domain on all devices; `share` gives those of this device.
     """
     for start in range(steps.start, steps.stop, _CHUNK):
         numbers = range(start, min(start + _CHUNK, steps.stop))
         readers = []
         for name, domain in train.items():
             picks = [pick_images(len(domain), batch_size, seed, step, name) for step in numbers]
-            readers.append(domain.batches([own[rank::n_ranks] for own in picks]))
+            readers.append(domain.batches([share(own) for own in picks]))
         for batches in zip(*readers, strict=True):
             yield [x for x, _ in batches], [y for _, y in batches]
 
 
 def choose_domains(data: DomainSet, settings: DomainSettings) -> list[str]:
-    """Return the domains that are trained on: all that are not held out.
-
-    Raises:
-        BadInput: A domain that is held out is not there; or too few would be left.
-    """
+    """Return the domains that are trained on: all that are not held out."""
     found = [data.find(name) for name in settings.held_out]
     held_out = ", ".join(sorted(set(found)))
     if len(set(found)) < len(found):
@@ -267,13 +241,7 @@ def choose_domains(data: DomainSet, settings: DomainSettings) -> list[str]:
 def split_domains(
     data: DomainSet, names: Sequence[str], trial_seed: int, progress: Progress | None = None
 ) -> tuple[dict[str, ImageStore], dict[str, ImageStore]]:
-    """Return what is trained on of each domain, and what is held out, without unreadable images.
-
-    Every file is read once for that: a broken one must not end a run that is under way.
-
-    Raises:
-        BadInput: Nothing is left of a class to train on, or of a domain to choose by.
-    """
+    """Return what is trained on of each domain, and what is held out, without unreadable images."""
     train: dict[str, ImageStore] = {}
     held: dict[str, ImageStore] = {}
     for number, name in enumerate(names):
@@ -303,13 +271,8 @@ def coral_penalty(features: Sequence[Tensor]) -> Tensor:
     Sun & Saenko, "Deep CORAL", ECCV 2016 workshops, https://arxiv.org/abs/1607.01719, in the form
     of DomainBed: of a pair it is the squared difference of the means, averaged over the features,
     plus the squared difference of the covariances, averaged over all pairs of features. The
-    covariances are divided by the number of samples less one.
-
-    Args:
-        features: Of each domain, (batch, width); at least two samples each, any number.
-
-    Raises:
-        BadInput: There are fewer than two domains, or a domain has fewer than two samples.
+    covariances are divided by the number of samples less one. Each domain may have another number
+    of samples (batch, width), at least two.
     """
     counts = [len(own) for own in features]
     text = (
@@ -397,16 +360,7 @@ def full_name(model: str) -> str:
 def build_model(settings: DomainSettings, x: Tensor, n_classes: int) -> tuple[nn.Module, str]:
     """Return the model with its first weights and one logit a class, and the name of its head.
 
-    A head with another number of classes is replaced by a fresh one.
-
-    Args:
-        settings: Of the run.
-        x: A few images in [0, 1].
-        n_classes: Of the data.
-
-    Raises:
-        BadInput: There is no such model, or its weights cannot be had.
-        UnsuitableModel: It has no linear head that could be replaced.
+    A head with another number of classes is replaced by a fresh one. `x` are images in [0, 1].
     """
     model = _begin(settings, n_classes)
     # Functions may return what was used before, in evaluation mode or partly frozen.
