@@ -12,7 +12,7 @@ import typer
 
 from acclimate.cli.options import DeviceOption, parse_size, refuse_same_file
 from acclimate.cli.terminal import get_console, make_facts, show_progress, show_warnings
-from acclimate.errors import BadInput, unknown_name
+from acclimate.errors import BadInput, check_name
 from acclimate.training.settings import (
     ALGORITHMS,
     TASKS,
@@ -119,8 +119,7 @@ def _make_settings(task: str | None, values: dict[str, Any]) -> Settings[Any]:
     if task is None:
         is_domains = values.get("objective") in ALGORITHMS
         task = "domains" if is_domains else "classification"
-    if task not in TASKS:
-        raise unknown_name("task", task, TASKS)
+    check_name(task, TASKS, "task")
     kind = TASKS[task]
     fields = {spec.name: spec for spec in dataclasses.fields(kind)}
     for name in values:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from acclimate.errors import BadInput, InvalidConfig, unknown_name
+from acclimate.errors import BadInput, InvalidConfig, check_name
 from acclimate.options import Values, hp, options
 
 Result = TypeVar("Result")
@@ -139,8 +139,9 @@ class Settings(Values, Generic[Result]):
 
     def _check_data(self, known: Iterable[str], layout: str) -> None:
         known = tuple(known)
-        if self.data not in known and not Path(self.data).is_dir():
-            raise unknown_name("data set", self.data, known, f" Or pass a folder; it has {layout}.")
+        if not Path(self.data).is_dir():
+            advice = f" Or pass a folder; it has {layout}."
+            check_name(self.data, known, "data set", advice=advice)
 
     def _check_batch_size(self, least: int = 1) -> None:
         found = self.n_images_per_step

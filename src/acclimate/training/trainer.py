@@ -22,7 +22,14 @@ from torch import Tensor, nn
 
 from acclimate.bench.run_folder import Resume
 from acclimate.data import ImageStore
-from acclimate.errors import BadInput, InvalidConfig, UnsuitableModel, import_extra, unknown_name
+from acclimate.errors import (
+    BadInput,
+    InvalidConfig,
+    UnsuitableModel,
+    check_at_least,
+    check_name,
+    import_extra,
+)
 from acclimate.functional.norm import batch_norm_layers
 from acclimate.functional.rng import generator_at, seed_of
 from acclimate.introspect import try_forward
@@ -250,13 +257,7 @@ def train(
     """
     out, run = Path(out), run_folder(Path(out))
     check_output(out, resume=resume, force=force)
-    if save_every < 1:
-        raise BadInput(
-            "out_of_range",
-            f"Expected save_every to be at least 1, found {save_every}.",
-            option="save_every",
-            found=save_every,
-        )
+    check_at_least("save_every", save_every, 1)
     module, name = _TASKS[settings.task]
     kind = getattr(importlib.import_module(f"acclimate.training.{module}"), name)
     task: Task[Result] = kind(settings, root, **options)
@@ -387,8 +388,7 @@ def _choose_device(name: str, settings: Settings[Any]) -> str:
     }
     if name == "auto":
         name = next(kind for kind, count in counts.items() if count)
-    if name not in counts:
-        raise unknown_name("device", name, (*counts, "auto"))
+    check_name(name, (*counts, "auto"), "device")
     if counts[name] < settings.devices:
         raise BadInput(
             "device_unavailable",
