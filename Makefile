@@ -9,7 +9,7 @@ PIP    := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest -n auto
 
 # The stamps are newer than what they were made from, so a second call is quick.
-.PHONY: demo check test test-matrix fuzz docs lint format clean
+.PHONY: demo check test test-matrix fuzz docs dist lint format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -43,6 +43,13 @@ fuzz: $(VENV)/.dev
 docs: $(VENV)/.docs
 	@echo "Building the site. Open build/site/index.html; it needs no server and no network."
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)
+
+# The wheel and the source distribution, in dist/.
+dist: $(VENV)/bin/python
+	@$(PIP) build twine
+	@rm -rf dist
+	@$(BIN)/python -m build
+	@$(BIN)/twine check --strict dist/*
 
 lint: $(VENV)/.dev
 	@echo "Checking format, style, types and import contracts."

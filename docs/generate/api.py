@@ -19,9 +19,17 @@ GROUPS = {
 
 MODULES = {
     "Streams": "acclimate.streams",
+    "Metrics": "acclimate.metrics",
+    "Corruptions": "acclimate.corruptions",
     "Data": "acclimate.data",
+    "Built-in task and model": "acclimate.builtin",
+    "Published models": "acclimate.zoo",
+    "Training": "acclimate.training",
     "Bench": "acclimate.bench",
+    "Processes that share a batch": "acclimate.distributed",
     "Functions": "acclimate.functional",
+    "Parts": "acclimate.parts",
+    "Terms": "acclimate.terms",
     "Testing": "acclimate.testing",
 }
 
@@ -29,7 +37,7 @@ INTRODUCTION = """\
 # API reference
 
 What `import acclimate` offers. Everything else in the package can change without notice, except the
-modules at the end of this page.
+modules at the end of this page: see [Versions and deprecation](versions.md).
 """
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from acclimate import builtin
+from acclimate import adapt, builtin
 from acclimate.builtin.model import WideResNet
 from acclimate.builtin.shapes import OUTLINES
 from acclimate.errors import BadInput, UnsuitableModel
@@ -295,3 +295,8 @@ def test_network_refuses_other_depths() -> None:
     for depth in (4, 12, 29):
         with raises("out_of_range", UnsuitableModel, option="depth", found=depth):
             WideResNet(depth, 1, 10)
+
+
+def test_the_artifact_has_what_the_default_method_and_the_guard_need() -> None:
+    adapted = adapt(builtin.load_model(), artifact=builtin.load_artifact(), guard=True)
+    assert adapted.name == "steady"
