@@ -42,7 +42,7 @@ import sys
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import FrameType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 
 class Coded(Exception):
@@ -464,11 +464,31 @@ def check_options(
             raise error("unknown_option", text, option=name, known=tuple(known))
 
 
+def refuse_type(
+    option: str,
+    found: Any,
+    expected: str,
+    error: type[AcclimateError] = BadInput,
+    where: str = "",
+) -> NoReturn:
+    """Refuse a value of the wrong type; `expected` is such as "an integer"."""
+    comma = "," if " such as " in expected else ""
+    text = f"{where and f'{where}: '}Expected {expected}{comma} for {option}, found {found!r}."
+    raise error("wrong_type", text, option=option, found=found)
+
+
+def refuse_value(
+    option: str, found: Any, expected: str, error: type[AcclimateError] = BadInput
+) -> NoReturn:
+    """Refuse a value outside the allowed range; `expected` is such as "at least 1"."""
+    text = f"Expected {option} to be {expected}, found {found}."
+    raise error("out_of_range", text, option=option, found=found)
+
+
 def check_at_least(option: str, found: float, low: float) -> None:
     """Refuse a number that is too small."""
-    if found < low:
-        text = f"Expected {option} to be at least {low}, found {found}."
-        raise BadInput("out_of_range", text, option=option, found=found)
+    if not found >= low:
+        refuse_value(option, found, f"at least {low}")
 
 
 def import_extra(module: str, user: str, install: str, package: str = "") -> Any:

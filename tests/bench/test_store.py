@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from acclimate.bench import Entry, Store, Suite
-from acclimate.bench.run_folder import Checkpoint, Failure, RunFolder
+from acclimate.bench.run_folder import Checkpoint, RunFolder
 from acclimate.bench.store import read_outcome
 from acclimate.cli.main import app
 from acclimate.errors import BadInput, CorruptFile
@@ -160,7 +160,7 @@ def test_states_are_read_from_disk(tmp_path: Path) -> None:
             assert not also_mine
         RunFolder(folder.path).begin(SETTING)
     assert folder.state == "interrupted"
-    folder.fail(Failure("WorkerDied", "why"))
+    folder.fail("WorkerDied", "why")
     assert folder.state == "failed"
     found = folder.read("error.json")
     assert found is not None

@@ -26,7 +26,7 @@ from acclimate.bench.job import JobSpec
 from acclimate.bench.load import Job, Loader
 from acclimate.bench.protocol import Unit
 from acclimate.bench.provenance import Timings, code_sha256, describe_job, forget_peak
-from acclimate.bench.run_folder import N_THREADS, Checkpoint, RunFolder, RunWriter
+from acclimate.bench.run_folder import N_THREADS, Checkpoint, RunFolder
 from acclimate.errors import AcclimateWarning, ArtifactError, CorruptFile
 from acclimate.evaluation import Collector, Record, Result, iter_evaluate
 from acclimate.introspect import inspect_model
@@ -51,12 +51,12 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How jobs are run; nothing of this changes their numbers.
+    """How jobs are run, which changes no number.
 
     Attributes:
-        checkpoint_every: Batches between two checkpoints; None for a time.
-        checkpoint_seconds: That time, at least.
-        command: The command line, for the provenance.
+        checkpoint_every: Batches between two checkpoints within a unit; None for a time.
+        checkpoint_seconds: That time, at least; longer where checkpoints take long.
+        command: What was typed, for the provenance.
     """
 
     checkpoint_every: int | None = None
@@ -66,11 +66,7 @@ class RunOptions:
 
 @dataclass
 class Warned:
-    """Warnings of this package, which belong to results.
-
-    Attributes:
-        texts: Where the next ones are added.
-    """
+    """Warnings of this package, which belong to results; the next ones are added to `texts`."""
 
     texts: list[str] = field(default_factory=list)
 
@@ -78,41 +74,22 @@ class Warned:
 def run_job(
     spec: JobSpec,
     loader: Loader,
-    writer: RunWriter,
+    folder: RunFolder,
     options: RunOptions | None = None,
     on_batch: OnBatch | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> None:
-    """Load and run one job; everything that comes out goes to the writer.
-
-    Args:
-        spec: The job.
-        loader: Provides its model, data and artifact.
-        writer: Knows what was recorded before, and takes what is recorded now.
-        options: When to write checkpoints.
-        on_batch: Called when the job begins or continues, and after every batch.
-        should_stop: Asked after every batch; if it returns true, a checkpoint is written.
-
-    Raises:
-        Stopped: It was asked to stop.
-    """
+    """Load and run one job; see `execute`."""
     timings = Timings()
     with collect_warnings() as warned:
         job = loader.load(spec, timings)
-        execute(
-            [job],
-            [writer],
-            options,
-            on_batch=on_batch,
-            should_stop=should_stop,
-            timings=timings,
-            warned=warned,
-        )
+        how: dict[str, Any] = {"on_batch": on_batch, "should_stop": should_stop}
+        execute([job], [folder], options, timings=timings, warned=warned, **how)
 
 
 def execute(
     jobs: Sequence[Job],
-    writers: Sequence[RunWriter],
+    folders: Sequence[RunFolder],
     options: RunOptions | None = None,
     *,
     on_batch: OnBatch | None = None,
@@ -125,7 +102,7 @@ def execute(
 
     Args:
         jobs: They share data, protocol and seed; anything else may differ.
-        writers: One for each job.
+        folders: One for each job.
         options: When to write checkpoints.
         on_batch: Called when jobs begin or continue, and after every batch of every job, with the
             number of batches done and to do of all jobs together.
@@ -137,16 +114,15 @@ def execute(
     Raises:
         Stopped: They were asked to stop.
     """
-    how, warned = options or RunOptions(), warned if warned is not None else Warned()
-    timings = timings if timings is not None else Timings()
+    how, warned, timings = options or RunOptions(), warned or Warned(), timings or Timings()
     units = jobs[0].units()
     n_batches = sum(unit.n_batches for unit in units)
-    runs = [_Run(job, own, n_batches, warned) for job, own in zip(jobs, writers, strict=True)]
+    runs = [_Run(job, own, n_batches, warned) for job, own in zip(jobs, folders, strict=True)]
+    n_done, n_all = sum(len(run.records) for run in runs), n_batches * len(runs)
     if on_record is not None:
         for run in runs:
             for record in run.records:
                 on_record(run.job, record)
-    n_done, n_all = sum(len(run.records) for run in runs), n_batches * len(runs)
     if on_batch is not None:
         on_batch(n_done, n_all)
     clock = _Clock(how, timings)
@@ -214,13 +190,13 @@ class _Clock:
 class _Run:
     """One job at work: where it is, and what it has recorded."""
 
-    def __init__(self, job: Job, writer: RunWriter, n_batches: int, warned: Warned) -> None:
-        self.job, self._writer = job, writer
+    def __init__(self, job: Job, folder: RunFolder, n_batches: int, warned: Warned) -> None:
+        self.job, self._folder = job, folder
         identity: dict[str, Any] = {"key": job.spec.key, "n_batches": n_batches}
         identity |= {N_THREADS: torch.get_num_threads(), "code_sha256": code_sha256()}
         if job.spec.keep:
             identity["keep"] = dict(job.spec.keep)
-        self._resume = writer.begin({**identity, **job.settings()})
+        self._resume = folder.begin({**identity, **job.settings()})
         self.n_threads = self._resume.n_threads
         self.records = [read_record(line) for line in self._resume.records]
         self.n_done = 0
@@ -283,7 +259,7 @@ class _Run:
             if self.n_done >= self._first_kept:
                 self._tail.append((found.predictions, labels))
         record = replace(found, index=index, predictions=None)
-        self._writer.append(self._unit.name, record.to_dict())
+        self._folder.append(self._unit.name, record.to_dict())
         self.records.append(record)
         self.n_done += 1
         return record
@@ -292,13 +268,13 @@ class _Run:
         """Keep the place and the state of the method, unless what is kept would be cut in two."""
         if self.n_done <= self._first_kept or "predictions" not in self.job.spec.keep:
             place = Checkpoint(self._unit.name, self.n_done, pack_sums(self._collector.sums))
-            self._writer.checkpoint(place, self._adapted.save)
+            self._folder.checkpoint(place, self._adapted.save)
 
     def leave(self) -> None:
         """Close the unit."""
         if (name := kept_name(self._place)) in self._kept:
-            self._writer.keep(name, save(self._gather()))
-        self._writer.close_unit(self._unit.name, pack_sums(self._collector.sums))
+            self._folder.keep(name, save(self._gather()))
+        self._folder.close_unit(self._unit.name, pack_sums(self._collector.sums))
         self._sums += self._collector.sums.items()
 
     def finish(self, command: str, timings: Timings, side_by_side: bool) -> Result:
@@ -315,7 +291,7 @@ class _Run:
             "summary": result.to_dict(),
             "provenance": origin,
         }
-        self._writer.finish(content, self._kept)
+        self._folder.finish(content, self._kept)
         return result
 
     @contextmanager
@@ -364,14 +340,9 @@ def kept_name(place: int) -> str:
 
 
 def read_kept(folder: str | Path, place: int = 0) -> dict[str, Tensor]:
-    """Return what a finished job has kept of the last images of a unit.
+    """Return what a finished job has kept of the last images of a unit, counted from 0.
 
-    Args:
-        folder: Of the job.
-        place: Number of the unit, from 0.
-
-    Returns:
-        `predictions` or `features`, whatever the job was asked to keep, and `labels`.
+    These are `predictions` or `features`, whatever the job was asked to keep, and `labels`.
     """
     return load_file(Path(folder) / kept_name(place))
 
@@ -402,11 +373,7 @@ def use_threads(n_threads: int) -> Iterator[None]:
 
 @contextmanager
 def collect_warnings(passes_on: bool = False) -> Iterator[Warned]:
-    """Collect the package's own warnings, which belong to results.
-
-    Args:
-        passes_on: Whether each is also shown, once.
-    """
+    """Collect the package's own warnings, which belong to results; `passes_on` shows them, too."""
     warned, shown = Warned(), set[str]()
     with warnings.catch_warnings():
         usual = warnings.showwarning

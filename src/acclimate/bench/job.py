@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import types
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from torch import nn
 
@@ -20,7 +21,14 @@ from acclimate.bench.provenance import file_sha256, folder_id, model_code_sha256
 from acclimate.data import SETS
 from acclimate.data.domain_choice import DomainChoice
 from acclimate.data.request import Request
-from acclimate.errors import BadInput, InvalidConfig, did_you_mean
+from acclimate.errors import (
+    BadInput,
+    InvalidConfig,
+    check_name,
+    check_options,
+    refuse_type,
+    refuse_value,
+)
 from acclimate.functional.pixels import IGNORE_LABEL
 from acclimate.functional.precision import SpeedName
 from acclimate.introspect import ModelInfo
@@ -53,17 +61,11 @@ Guarded = bool | Literal["watch"]
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapping:
-    """How a model is wrapped, whatever the method.
+    """How a model is wrapped, whatever the method: `acclimate.adapt` has the same options.
 
     Attributes:
-        artifact: The result of `prepare` for this model, if a method needs it.
-        info: What must be stated about the model; from the artifact by default. Its normalisation
-            is applied to the images of the stream, which are in [0, 1].
         channels_last: Whether the copies of the model keep colour as the last axis in memory. On a
             processor this is half as fast again; numbers differ by rounding only.
-        speed: What may be traded for time and memory; the same for all methods.
-        guard: Whether the guard answers with the source model where adaptation does not help, or
-            only estimates accuracy; see `acclimate.adapt`. It needs the part `accuracy`.
     """
 
     artifact: Artifact | None = None
@@ -101,25 +103,10 @@ class Preparing:
     artifact: str | None = None
 
     def __post_init__(self) -> None:
-        _check_types(vars(self), "prepare.")
-        if self.speed not in get_args(SpeedName):
-            hint = did_you_mean(self.speed, get_args(SpeedName))
-            raise InvalidConfig(
-                "unknown_name",
-                f'Unknown speed of preparation "{self.speed}". {hint}',
-                kind="speed of preparation",
-                name=self.speed,
-                known=get_args(SpeedName),
-            )
+        _check_types(self, "prepare.")
+        check_name(self.speed, get_args(SpeedName), "speed of preparation", InvalidConfig)
         for name in self.parts:
-            if name not in _PARTS:
-                raise InvalidConfig(
-                    "unknown_name",
-                    f'There is no part "{name}" with options. {did_you_mean(name, _PARTS)}',
-                    kind="part",
-                    name=name,
-                    known=tuple(_PARTS),
-                )
+            check_name(name, _PARTS, "part", InvalidConfig)
         self.options()
 
     def options(self) -> dict[str, Part]:
@@ -175,9 +162,6 @@ class JobSpec:
             adapted model at the end of the first unit; see `acclimate.bench.execute.read_kept`. It
             changes no numbers, and is not part of the key.
         seed: Of a shuffled order and of the method's draws.
-
-    Raises:
-        AcclimateError: Something in it cannot be, with what to do.
     """
 
     model: str | nn.Module = "builtin"
@@ -206,8 +190,8 @@ class JobSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_types(vars(self))
-        _refuse_unknown(self.keep, KEPT, "The option keep has no entry")
+        _check_types(self)
+        check_options(self.keep, KEPT, "The table keep")
         if get_method(self.method).card.is_oracle and not self.reveal_labels:
             raise BadInput(
                 "oracle_method",
@@ -320,11 +304,7 @@ class JobSpec:
         return self._hash_parts(needs) if needs else None
 
     def check_portable(self) -> None:
-        """Refuse a job that no other process can run.
-
-        Raises:
-            BadInput: Its model is a Python object.
-        """
+        """Refuse a job that no other process can run: its model is a Python object."""
         if self.model_name.startswith(_OBJECT):
             raise BadInput(
                 "model_object",
@@ -377,16 +357,14 @@ class JobSpec:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return what `to_dict` gave, or what somebody wrote; unknown names are refused."""
-        _refuse_unknown(
-            values, [spec.name for spec in dataclasses.fields(cls)], "A job has no option"
-        )
-        made = dict(values)
+        made = {**values}
         for name in ("corruptions", "severities", "classes"):
             if isinstance(made.get(name), list):
                 made[name] = tuple(made[name])
-        if isinstance(made.get("prepare"), Mapping):
-            made["prepare"] = _build(Preparing, _with_domains(made["prepare"]), "prepare")
-        return cls(**_with_domains(made))
+        if isinstance(how := made.get("prepare"), Mapping):
+            made["prepare"] = _build(Preparing, _with_domains(how), "The table prepare")
+        job: Self = _build(cls, _with_domains(made), "A job")
+        return job
 
     def _identity(self) -> dict[str, Any]:
         how = Speed.of(self.speed)
@@ -467,16 +445,9 @@ def _describe_domains(choice: DomainChoice | None) -> dict[str, Any]:
 
 def _with_domains(values: Mapping[str, Any]) -> dict[str, Any]:
     given = values.get("domains")
-    if given is None or isinstance(given, DomainChoice):
-        return dict(values)
     if not isinstance(given, Mapping):
-        raise InvalidConfig(
-            "wrong_type",
-            f'Expected a table for domains, such as {{ names = ["photo"] }}, found {given!r}.',
-            option="domains",
-            found=given,
-        )
-    return {**values, "domains": _build(DomainChoice, given, "domains")}
+        return dict(values)
+    return {**values, "domains": _build(DomainChoice, given, "The table domains")}
 
 
 def _hash(content: Mapping[str, Any]) -> str:
@@ -485,20 +456,8 @@ def _hash(content: Mapping[str, Any]) -> str:
 
 
 def _build(kind: type, values: Mapping[str, Any], where: str) -> Any:
-    known = [spec.name for spec in dataclasses.fields(kind)]
-    _refuse_unknown(values, known, f"{where} has no option")
+    check_options(values, [spec.name for spec in dataclasses.fields(kind)], where)
     return kind(**values)
-
-
-def _refuse_unknown(values: Iterable[str], known: Sequence[str], text: str) -> None:
-    for name in values:
-        if name not in known:
-            raise InvalidConfig(
-                "unknown_option",
-                f'{text} "{name}". {did_you_mean(name, known)}',
-                option=name,
-                known=tuple(known),
-            )
 
 
 def _changed_fields(values: Any, always: Sequence[str] = ()) -> dict[str, Any]:
@@ -529,82 +488,58 @@ def find_needs(methods: Iterable[str], guard: Guarded = False) -> tuple[str, ...
 
 # The type of each value, so that a mistake is reported where it was made ------------------------
 
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _is_text_or_count(value: Any) -> bool:
-    return _is_text(value) or _is_count(value)
-
-
-def _is_list_of(is_kind: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list | tuple) and all(map(is_kind, value))
-
-
-_Kind = tuple[Callable[[Any], bool], str]
-
-_TEXT: _Kind = _is_text, "a string"
-_TABLE: _Kind = _is_table, "a table, such as { lr = 1e-3 }"
-_COUNT: _Kind = _is_count, "an integer"
-_NAMES = _is_list_of(_is_text)
-
-_KINDS: dict[str, _Kind] = {
-    **dict.fromkeys(("weights", "data", "method", "preset", "speed", "head", "source"), _TEXT),
-    **dict.fromkeys(("contrast_head", "artifact"), _TEXT),
-    **dict.fromkeys(("images", "ignore_label"), _COUNT),
-    **dict.fromkeys(("protocol", "options"), _TABLE),
-    "model": (lambda value: _is_text(value) or isinstance(value, nn.Module), "a string"),
-    "corruptions": (_NAMES, 'a list, such as ["fog"]'),
-    "severities": (_is_list_of(_is_count), "a list of numbers from 1 to 5, such as [5]"),
-    "size": (_is_text_or_count, 'a number of pixels, or height and width, such as "48x64"'),
-    "classes": (lambda value: _is_text(value) or _NAMES(value), "a file, or a list of names"),
-    "normalization": (
-        lambda value: _is_text(value) or _is_table(value),
-        'a name or a table, such as "imagenet"',
-    ),
-    "logits_at": (_is_text_or_count, "a name, or a position counted from 0"),
-    "terms": (
-        lambda value: _is_table(value) and all(map(_is_table, value.values())),
-        "a table of tables, such as {swr = {}}",
-    ),
-    "guard": (
-        lambda value: isinstance(value, bool) or value == "watch",
-        'true, false or "watch"',
-    ),
-    "reveal_labels": (lambda value: isinstance(value, bool), "true or false"),
-    "keep": (
-        lambda value: _is_table(value) and all(map(_is_count, value.values())),
-        "a table of numbers, such as { predictions = 4 }",
-    ),
-    "prepare": (lambda value: not isinstance(value, str | int | float | list), "a table"),
-    "parts": (_is_table, "a table of tables"),
-    "seed": (lambda value: _is_count(value) and value >= 0, "an integer of at least 0"),
+# What is expected, where the type alone does not show it.
+_EXPECTED = {
+    **dict.fromkeys(("protocol", "options"), "a table, such as { lr = 1e-3 }"),
+    "corruptions": 'a list, such as ["fog"]',
+    "severities": "a list of numbers from 1 to 5, such as [5]",
+    "size": 'a number of pixels, or height and width, such as "48x64"',
+    "classes": "a file, or a list of names",
+    "normalization": 'a name or a table, such as "imagenet"',
+    "logits_at": "a name, or a position counted from 0",
+    "terms": "a table of tables, such as {swr = {}}",
+    "domains": 'a table, such as { names = ["photo"] }',
+    "guard": 'true, false or "watch"',
+    "reveal_labels": "true or false",
+    "keep": "a table of numbers, such as { predictions = 4 }",
+    "prepare": "a table",
+    "parts": "a table of tables",
+    **dict.fromkeys(("images", "ignore_label", "seed"), "an integer"),
 }
 
 
-def _check_types(values: Mapping[str, Any], where: str = "") -> None:
-    """Refuse values of another type than their names ask for; None is none.
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
 
-    >>> _check_types({"corruptions": ["fog"], "seed": 3, "images": None})
-    >>> _check_types({"corruptions": "fog"})
+
+def _check_types(values: Preparing | JobSpec, where: str = "") -> None:
+    """Refuse values of another type than their fields declare.
+
+    >>> JobSpec(corruptions="fog")
     Traceback (most recent call last):
     acclimate.errors.InvalidConfig: Expected a list, such as ["fog"], for corruptions, found 'fog'.
     """
-    for name, value in values.items():
-        is_kind, expected = _KINDS.get(name, (None, ""))
-        if is_kind is not None and value is not None and not is_kind(value):
-            comma = "," if " such as " in expected else ""
-            message = f"Expected {expected}{comma} for {where}{name}, found {value!r}."
-            option = f"{where}{name}"
-            if name == "seed" and _is_count(value):
-                raise InvalidConfig("out_of_range", message, option=option, found=value)
-            raise InvalidConfig("wrong_type", message, option=option, found=value)
+    kind: Any = type(values)  # mypy does not take a type for hashable
+    for name, hint in _hints(kind).items():
+        value = getattr(values, name)
+        if not _fits(value, hint):
+            refuse_type(f"{where}{name}", value, _EXPECTED.get(name, "a string"), InvalidConfig)
+        if name == "seed" and value is not None and value < 0:
+            refuse_value(f"{where}{name}", value, "an integer of at least 0", InvalidConfig)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a value has the type of a field; texts must not be empty."""
+    kind, inner = get_origin(hint), get_args(hint)
+    if kind in (Union, types.UnionType):
+        return any(_fits(value, each) for each in inner)
+    if kind is Literal:
+        return value in inner
+    if kind is tuple:
+        return isinstance(value, list | tuple) and all(_fits(each, inner[0]) for each in value)
+    if kind is Mapping:
+        return isinstance(value, Mapping) and all(_fits(v, inner[1]) for v in value.values())
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return hint is Any or (isinstance(value, hint) and value != "")

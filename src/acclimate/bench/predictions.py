@@ -15,7 +15,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from acclimate.bench.run_folder import (
     Resume,
     RunFolder,
 )
-from acclimate.errors import BadInput, CorruptFile, MissingExtra
+from acclimate.errors import BadInput, CorruptFile, MissingExtra, check_at_least
 from acclimate.forward import get_logits
 from acclimate.functional.entropy import entropy, log_probs
 from acclimate.functional.pixels import resize_maps, resize_masks, to_rows
@@ -55,6 +55,8 @@ MOST_CLASSES = 256
 _CODEC: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape"}
 # All images are one unit of the run.
 _UNIT = "images"
+_AGAIN = "Start again with --force (force=True)."
+_TO_FILE = "For a model that predicts whole images, pass a file that ends in .csv or .parquet."
 
 Rows = list[list[str]]
 
@@ -67,10 +69,6 @@ class PredictionFile:
         resume: Resume an interrupted run; starts a new one if there is none.
         force: Overwrite an existing output, and discard an interrupted run.
         state: Where the state of the method is kept at the end, if at all.
-
-    Raises:
-        BadInput: The output exists, is incomplete, or has another suffix.
-        MissingExtra: Parquet needs pyarrow, which is not installed.
     """
 
     #: Whether the output is one mask per image instead of one row.
@@ -88,17 +86,27 @@ class PredictionFile:
         self.out = Path(out).resolve() if Path(out).name in ("", "..") else Path(out)
         self.part = self.out.with_name(f"{self.out.name}.part")
         self.state = None if state is None else Path(state)
-        self._folder = RunFolder(self.part, "Start again with --force (force=True).")
-        self._check_place()
-        own = (self.out, self.part)
-        if self.state is not None:
-            taken = [path for path in own if path.resolve() == self.state.resolve()]
-            if taken:
+        self._folder = RunFolder(self.part, _AGAIN)
+        self._check_kind()
+        for path in (self.out, self.state):
+            if path is not None and not path.parent.is_dir():
                 raise BadInput(
-                    "conflicting_options",
-                    f"Predictions and state cannot both be {taken[0]}. Pass another --state.",
-                    options=("out", "state"),
+                    "not_found",
+                    f"Cannot write {path}: the folder {path.parent} does not exist. Create it.",
+                    path=path.parent,
                 )
+            if path is not None and not os.access(path.parent, os.W_OK):
+                text = f"Cannot write {path}: the folder is read-only. Pass another path."
+                raise BadInput("not_writable", text, path=path)
+        if self.state is not None and self.state.resolve() in (
+            self.out.resolve(),
+            self.part.resolve(),
+        ):
+            raise BadInput(
+                "conflicting_options",
+                f"Predictions and state cannot both be {self.state}. Pass another --state.",
+                options=("out", "state"),
+            )
         if resume and force:
             raise BadInput(
                 "conflicting_options",
@@ -112,15 +120,7 @@ class PredictionFile:
 
     @contextmanager
     def open(self, identity: Mapping[str, Any]) -> Iterator[Resume]:
-        """Give what is known of an interrupted run, and keep other processes from the output.
-
-        A run that fails before its first row leaves nothing behind.
-
-        Raises:
-            ArtifactMismatch: The interrupted run had other images or options.
-            BadInput: Another process writes to the output.
-            CorruptFile: Files of the interrupted run were altered.
-        """
+        """Give what is known of an interrupted run, and keep other processes from the output."""
         state = None if self.state is None else str(self.state.resolve())
         folder, identity = self._folder, {**identity, "state": state}
         if self.part.is_file() and not self.resumes:
@@ -132,8 +132,7 @@ class PredictionFile:
                 self._check_complete()
             else:
                 folder.clear()
-            resume = folder.begin({**identity, N_THREADS: torch.get_num_threads()})
-            yield resume
+            yield folder.begin({**identity, N_THREADS: torch.get_num_threads()})
 
     def append(self, rows: Rows) -> None:
         """Write the rows of one batch."""
@@ -144,12 +143,16 @@ class PredictionFile:
         self._folder.checkpoint(Checkpoint(_UNIT, n_batches), adapted.save)
 
     def finish(self, has_names: bool) -> None:
-        """Convert the rows to the output, and remove the temporary files."""
+        """Convert the rows to the output."""
         rows = [row for line in self._folder.read_lines(RECORDS)[0] for row in line["rows"]]
+        content = io.BytesIO()
         if self.out.suffix == ".parquet":
-            _write_parquet(rows, self.out, has_names)
+            _write_parquet(rows, content, has_names)
         else:
-            write_atomically(self.out, _to_csv([list(COLUMNS), *rows]).encode(**_CODEC))
+            text = io.TextIOWrapper(content, newline="", **_CODEC)
+            csv.writer(text, lineterminator="\n").writerows([COLUMNS, *rows])
+            text.flush()
+        write_atomically(self.out, content.getvalue())
 
     def remove_part(self) -> None:
         """Remove the temporary files."""
@@ -164,11 +167,11 @@ class PredictionFile:
             raise CorruptFile(
                 "altered_file",
                 f"{path} has {n_bytes} bytes, but a checkpoint was written after "
-                f"{found['bytes']}. It was altered. Start again with --force (force=True).",
+                f"{found['bytes']}. It was altered. {_AGAIN}",
                 path=path,
             )
 
-    def _check_place(self) -> None:
+    def _check_kind(self) -> None:
         if self.out.suffix not in (".csv", ".parquet"):
             raise BadInput(
                 "wrong_suffix",
@@ -183,24 +186,6 @@ class PredictionFile:
                 "Run pip install 'acclimate[parquet]', or write a .csv file.",
                 package="pyarrow",
             )
-        self._check_writable()
-
-    def _check_writable(self) -> None:
-        for path in (self.out, self.state):
-            if path is None:
-                continue
-            if not path.parent.is_dir():
-                raise BadInput(
-                    "not_found",
-                    f"Cannot write {path}: the folder {path.parent} does not exist. Create it.",
-                    path=path.parent,
-                )
-            if not os.access(path.parent, os.W_OK):
-                raise BadInput(
-                    "not_writable",
-                    f"Cannot write {path}: the folder is read-only. Pass another path.",
-                    path=path,
-                )
 
     def _check_free(self) -> None:
         """Refuse to overwrite anything."""
@@ -212,45 +197,28 @@ class PredictionFile:
                 path=self.part,
             )
         for path in (self.out, self.state):
-            if path is not None and self._is_taken(path):
+            if path is None or not path.exists():
+                continue
+            if not (self.holds_masks and path == self.out and not any(path.iterdir())):
                 raise BadInput(
                     "already_exists",
-                    f"{path} already exists. Overwrite it with --force (force=True).",
+                    f"{path} already exists. Overwrite it with --force (force=True), or pass "
+                    f"another path. {_TO_FILE if self.holds_masks else ''}".rstrip(),
                     path=path,
                 )
-
-    def _is_taken(self, path: Path) -> bool:
-        return path.exists()
 
 
 class PredictionFolder(PredictionFile):
     """A folder of predicted masks, one PNG file per image, with the image's name and size.
 
     A mask has 8 bits per pixel, the class number. It is written before its row, so that every row
-    has one.
-
-    Args:
-        out: Path of the folder, which is created.
-        resume: Resume an interrupted run; starts a new one if there is none.
-        force: Overwrite existing masks, and discard an interrupted run.
-        state: Where the state of the method is kept at the end, if at all.
-
-    Raises:
-        BadInput: The folder is not empty, is incomplete, or is not a folder.
+    has one. The arguments are those of `PredictionFile`.
     """
 
     holds_masks = True
 
     def check_images(self, root: Path, names: Sequence[str]) -> None:
-        """Refuse images that the masks would overwrite, or that would share a mask.
-
-        Args:
-            root: The folder of the images.
-            names: Their paths in it.
-
-        Raises:
-            BadInput: There are such images.
-        """
+        """Refuse images in a folder that the masks would overwrite, or that would share a mask."""
         _check_apart(root, self.out)
         taken: dict[str, str] = {}
         for name in names:
@@ -265,22 +233,16 @@ class PredictionFolder(PredictionFile):
 
     def check_masks(self, names: Sequence[str]) -> None:
         """Refuse to resume if a mask of a finished image is missing."""
-        for name in names:
-            path = self.out / mask_name(name)
+        for path in [self.out / mask_name(name) for name in names]:
             if not path.is_file():
                 raise CorruptFile(
                     "file_missing",
-                    f"{path} was written by the interrupted run, but is missing now. Start again "
-                    "with --force (force=True).",
+                    f"{path} was written by the interrupted run, but is missing now. {_AGAIN}",
                     path=path,
                 )
 
     def write_masks(self, masks: Mapping[str, Tensor]) -> None:
-        """Write the masks of one batch, each atomically, before their rows.
-
-        Args:
-            masks: Class numbers (height, width) by image name.
-        """
+        """Write class numbers (height, width) by image name, each atomically, before their rows."""
         for name, mask in masks.items():
             path = self.out / mask_name(name)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -291,58 +253,32 @@ class PredictionFolder(PredictionFile):
     def finish(self, has_names: bool) -> None:
         """Do nothing: all masks are written."""
 
-    def _check_place(self) -> None:
+    def _check_kind(self) -> None:
         if self.out.exists() and not self.out.is_dir():
             raise BadInput(
                 "not_a_folder",
                 f"Expected a folder for masks, but {self.out} is a file. Pass another path.",
                 path=self.out,
             )
-        self._check_writable()
-
-    def _check_free(self) -> None:
-        if not self.part.exists() and self._is_taken(self.out):
-            raise BadInput(
-                "already_exists",
-                f"{self.out} already exists and is not empty. Overwrite the masks in it with "
-                "--force (force=True), or pass another folder. For a model that predicts whole "
-                "images, pass a file that ends in .csv or .parquet.",
-                path=self.out,
-            )
-        super()._check_free()
-
-    def _is_taken(self, path: Path) -> bool:
-        if path == self.out:
-            return path.is_dir() and any(path.iterdir())
-        return path.exists()
 
 
 def open_predictions(
-    out: str | Path,
-    *,
-    resume: bool = False,
-    force: bool = False,
-    state: str | Path | None = None,
-    images: str | Path | None = None,
+    out: str | Path, *, images: str | Path | None = None, **options: Any
 ) -> PredictionFile:
     """Return an output: masks if `out` is a folder or has no suffix, otherwise a table.
 
     Args:
-        out: Path of the output; see `PredictionFile` and `PredictionFolder`, also for the others.
-        resume: Resume an interrupted run.
-        force: Overwrite an existing output.
-        state: Where the state of the method is kept at the end.
+        out: Path of the output.
         images: The folder of the images, which must not contain the masks; None if it is not known
             yet.
-
-    Raises:
-        BadInput: The output cannot be written.
+        **options: Of `PredictionFile`: resume, force, state.
     """
     out = Path(out)
-    kind = PredictionFolder if out.is_dir() or not out.suffix else PredictionFile
-    if images is not None and kind is PredictionFolder:
+    if not (out.is_dir() or not out.suffix):
+        return PredictionFile(out, **options)
+    if images is not None:
         _check_apart(Path(images), out)
-    return kind(out, resume=resume, force=force, state=state)
+    return PredictionFolder(out, **options)
 
 
 @dataclass(frozen=True)
@@ -386,17 +322,8 @@ def predict_folder(
         save_every: Number of batches between two saved states; a crash loses at most that many.
         progress: Called with "predict", the number of images done and the total.
         metrics: Writes the metrics of every batch.
-
-    Raises:
-        BadInput: The output or the names do not fit the model or the images. Nothing was learned.
     """
-    if save_every < 1:
-        raise BadInput(
-            "out_of_range",
-            f"Expected save_every to be at least 1, found {save_every}.",
-            option="save_every",
-            found=save_every,
-        )
+    check_at_least("save_every", save_every, 1)
     if isinstance(file, PredictionFolder):
         if stream.crops:
             raise BadInput(
@@ -439,10 +366,10 @@ def predict_folder(
                     maps = resize_maps(logits.detach(), x.shape[2:])
                     masks = map(_fit_to_image, maps.argmax(dim=1), batch.paths)
                     file.write_masks(dict(zip(names, masks, strict=True)))
-                    new = _rows(names, batch.number, *_sum_up(maps), classes)
+                    new = _rows(names, batch.number, _sum_up(maps), classes)
                 else:
                     p, numbers = log_probs(logits).exp().max(dim=1)
-                    new = _rows(names, batch.number, numbers, p, entropy(logits), classes)
+                    new = _rows(names, batch.number, (numbers, p, entropy(logits)), classes)
                 file.append(new)
                 has_rows = True
                 if metrics is not None:
@@ -464,7 +391,7 @@ def predict_folder(
             file.finish(classes is not None)
             file.remove_part()
     except BaseException:
-        if not has_rows:
+        if not has_rows:  # a run that fails before its first row leaves nothing behind
             file.remove_part()
         raise
     return PredictionSummary(
@@ -501,12 +428,11 @@ def _fit_to_image(mask: Tensor, path: Path) -> Tensor:
 def _check_apart(root: Path, out: Path) -> None:
     """Refuse folders of images and masks that contain each other."""
     images, masks = root.resolve(), out.resolve()
-    if images == masks or images in masks.parents or masks in images.parents:
+    if images.is_relative_to(masks) or masks.is_relative_to(images):
         raise BadInput(
             "inside_input",
             f"Expected a folder for masks outside of the images in {root}, found {out}. Pass "
-            "another folder. For a model that predicts whole images, pass a file that ends in .csv "
-            "or .parquet.",
+            f"another folder. {_TO_FILE}",
             path=out,
         )
 
@@ -517,17 +443,13 @@ def _describe(
     """Return what must be the same when the run is resumed."""
     names = [_name(stream, path) for path in stream.paths]
     if odd := next((name for name in names if "\r" in name), None):
-        raise BadInput(
-            "malformed",
-            f"Expected file names without line breaks, found {odd!r}. Rename the file.",
-            option="path",
-            found=odd,
-        )
-    text = "\0".join(names).encode(**_CODEC)
+        text = f"Expected file names without line breaks, found {odd!r}. Rename the file."
+        raise BadInput("malformed", text, option="path", found=odd)
+    listing = "\0".join(names).encode(**_CODEC)
     sizes = ",".join(str(_count_bytes(path)) for path in stream.paths)
     return {
         "images": len(names),
-        "listing_sha256": hashlib.sha256(text).hexdigest(),
+        "listing_sha256": hashlib.sha256(listing).hexdigest(),
         "file_sizes_sha256": hashlib.sha256(sizes.encode()).hexdigest(),
         "batch_size": stream.batch_size,
         "size": list(stream.size),
@@ -604,52 +526,27 @@ def _sum_up(maps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _rows(
-    names: Sequence[str],
-    batch: int,
-    numbers: Tensor,
-    probabilities: Tensor,
-    uncertain: Tensor,
-    classes: Sequence[str] | None,
+    names: Sequence[str], batch: int, values: Sequence[Tensor], classes: Sequence[str] | None
 ) -> Rows:
-    columns = (names, numbers.tolist(), probabilities.tolist(), uncertain.tolist())
-    return [
-        [
-            name,
-            str(number) if classes is None else classes[number],
-            f"{probability:.6f}",
-            f"{uncertainty:.6f}",
-            str(batch),
-        ]
-        for name, number, probability, uncertainty in zip(*columns, strict=True)
-    ]
+    """Return the rows of a batch, from class numbers, probabilities and entropies."""
+    numbers, *shares = (own.tolist() for own in values)
+    labels = [str(number) if classes is None else classes[number] for number in numbers]
+    columns = ([f"{value:.6f}" for value in own] for own in shares)
+    return [[*row, str(batch)] for row in zip(names, labels, *columns, strict=True)]
 
 
-def _to_csv(rows: Rows) -> str:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
-
-
-def _write_parquet(rows: Rows, out: Path, has_names: bool) -> None:
+def _write_parquet(rows: Rows, file: io.BytesIO, has_names: bool) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     # A file name may be invalid text, but a Parquet string must be valid.
     paths = [row[0].encode(**_CODEC).decode("utf-8", "replace") for row in rows]
     labels = [row[1] if has_names else int(row[1]) for row in rows]
-    table = pa.table(
-        {
-            "path": pa.array(paths, pa.string()),
-            "label": pa.array(labels, pa.string() if has_names else pa.int64()),
-            "probability": pa.array([float(row[2]) for row in rows], pa.float32()),
-            "entropy": pa.array([float(row[3]) for row in rows], pa.float32()),
-            "batch": pa.array([int(row[4]) for row in rows], pa.int64()),
-        }
-    )
-    neighbour = out.with_name(f".{out.name}.new")
-    try:
-        pq.write_table(table, neighbour)
-        neighbour.replace(out)
-    finally:
-        with suppress(FileNotFoundError):
-            neighbour.unlink()
+    columns = [
+        pa.array(paths, pa.string()),
+        pa.array(labels, pa.string() if has_names else pa.int64()),
+        pa.array([float(row[2]) for row in rows], pa.float32()),
+        pa.array([float(row[3]) for row in rows], pa.float32()),
+        pa.array([int(row[4]) for row in rows], pa.int64()),
+    ]
+    pq.write_table(pa.table(dict(zip(COLUMNS, columns, strict=True))), file)

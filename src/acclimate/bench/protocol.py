@@ -6,40 +6,16 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from types import UnionType
 from typing import Any
 
-from acclimate.errors import BadInput, did_you_mean
-from acclimate.streams import (
-    Batch,
-    Domain,
-    Stream,
-    alternating,
-    continual,
-    dirichlet,
-    episodic,
-    epochs,
-    foreign,
-    gradual,
-    imbalanced,
-    label_sorted,
-    markov,
-    mixed,
-    one_class,
-    recurring,
-    reset_each,
-    single_images,
-    sliding_window,
-    video,
-    with_clean_probe,
-)
+from acclimate import streams
+from acclimate.errors import BadInput, check_at_least, check_name, refuse_type, refuse_value
+from acclimate.streams import Batch, Domain, Stream
 from acclimate.streams.correlated import check_markov, class_runs
 from acclimate.streams.scenarios import count_foreign
 
 #: By corruption, or by whatever distinguishes domains: from mild to severe.
 Groups = Mapping[str, Sequence[Domain]]
-#: Samples that are cut into batches without others: their domain, and how many there are.
-Stretch = tuple[str, int]
 
 STREAMS = (
     *("reset_each", "continual", "gradual", "mixed"),
@@ -75,20 +51,13 @@ _OPTIONS: dict[str, tuple[str, float | None]] = {
 }
 # Those that are integers of at least 1.
 _COUNTS = ("times", "n_batches", "n_classes", "frames", "n_scenes", "period", "n_samples")
-_WHOLE = ("batch_size", "epochs", "window", *_COUNTS)
 # Those that every protocol states, so that the names of earlier jobs stay what they were.
 _ALWAYS = ("times", "delta", "ratio")
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A part of a stream that starts with a reset: it can be run, or run again, alone.
-
-    Attributes:
-        name: Unique among the units of a job.
-        batches: In order; can be iterated repeatedly.
-        n_batches: How many there are.
-    """
+    """A part of a stream that starts with a reset: it can be run, or run again, alone."""
 
     name: str
     batches: Iterable[Batch]
@@ -147,38 +116,13 @@ class Protocol:
     clean_probe: bool = False
 
     def __post_init__(self) -> None:
-        for what, known in (("stream", STREAMS), ("order", ORDERS)):
-            value = getattr(self, what)
-            if value not in known:
-                raise BadInput(
-                    "unknown_name",
-                    f'Unknown {what} "{value}". {did_you_mean(str(value), known)}',
-                    kind=what,
-                    name=value,
-                    known=known,
-                )
-        self._check_kinds()
-        if self.batch_size < 1:
-            raise BadInput(
-                "out_of_range",
-                f"Expected a batch size of at least 1, found {self.batch_size}.",
-                option="batch_size",
-                found=self.batch_size,
-            )
-        if self.epochs < 1:
-            raise BadInput(
-                "out_of_range",
-                f"Expected epochs to be at least 1, found {self.epochs}.",
-                option="epochs",
-                found=self.epochs,
-            )
+        check_name(self.stream, STREAMS, "stream")
+        check_name(self.order, ORDERS, "order")
+        self._check_types()
+        check_at_least("batch_size", self.batch_size, 1)
+        check_at_least("epochs", self.epochs, 1)
         if self.window < 0 or self.window == 1:
-            raise BadInput(
-                "out_of_range",
-                f"Expected a window of at least 2 images, or 0 for no window, found {self.window}.",
-                option="window",
-                found=self.window,
-            )
+            refuse_value("window", self.window, "at least 2 images, or 0 for no window")
         if self.window and self.episodic:
             raise BadInput(
                 "conflicting_options",
@@ -186,12 +130,6 @@ class Protocol:
                 "every batch. Use either --window or --episodic (window, episodic).",
                 options=("window", "episodic"),
             )
-        self._take_options()
-        if self.stream == "single_images":
-            self._take_single_images()
-
-    def _take_options(self) -> None:
-        """Refuse options of other scenarios, fill in defaults, and check the values."""
         for name, (stream, default) in _OPTIONS.items():
             if self.stream == stream and getattr(self, name) is None:
                 object.__setattr__(self, name, default)
@@ -205,33 +143,37 @@ class Protocol:
         for name in (*_COUNTS, "ratio"):
             value = getattr(self, name)
             if value is not None and not 1 <= value < math.inf:
-                raise BadInput(
-                    "out_of_range",
-                    f"Expected {name} to be at least 1, found {value}.",
-                    option=name,
-                    found=value,
-                )
+                refuse_value(name, value, "at least 1")
         if self.delta is not None and not 0 < self.delta < math.inf:
-            raise BadInput(
-                "out_of_range",
-                f"Expected delta to be greater than 0, found {self.delta}. A typical value is 0.1.",
-                option="delta",
-                found=self.delta,
-            )
+            refuse_value("delta", self.delta, "greater than 0, such as 0.1")
         if self.share is not None:
             count_foreign(self.share, self.batch_size)
         if self.stream == "markov":
             check_markov(**self._chances)
+        if self.stream == "single_images":
+            if self.batch_size not in (1, _BATCH_SIZE):
+                raise BadInput(
+                    "conflicting_options",
+                    f"The stream single_images has batches of 1, found a batch size of "
+                    f"{self.batch_size}. Remove --batch-size (batch_size), or use another stream.",
+                    options=("stream", "batch_size"),
+                )
+            object.__setattr__(self, "batch_size", 1)
 
-    def _take_single_images(self) -> None:
-        if self.batch_size not in (1, _BATCH_SIZE):
-            raise BadInput(
-                "conflicting_options",
-                f"The stream single_images has batches of 1, found a batch size of "
-                f"{self.batch_size}. Remove --batch-size (batch_size), or use another stream.",
-                options=("stream", "batch_size"),
-            )
-        object.__setattr__(self, "batch_size", 1)
+    def _check_types(self) -> None:
+        """Refuse what a file may hold and a type checker would not let through."""
+        for name, value in vars(self).items():
+            if name in ("stream", "order") or value is None:
+                continue
+            is_bool = isinstance(value, bool)
+            if name in ("episodic", "clean_probe"):
+                if not is_bool:
+                    refuse_type(name, value, "true or false")
+            elif name in _OPTIONS and name not in _COUNTS:
+                if is_bool or not isinstance(value, int | float):
+                    refuse_type(name, value, "a number")
+            elif is_bool or not isinstance(value, int):
+                refuse_type(name, value, "an integer")
 
     @property
     def needs_clean(self) -> bool:
@@ -257,41 +199,15 @@ class Protocol:
             if value is not None or name not in _OPTIONS or name in _ALWAYS
         }
 
-    def _check_kinds(self) -> None:
-        """Refuse what a file may hold and a type checker would not let through."""
-        for name in ("episodic", "clean_probe"):
-            value = getattr(self, name)
-            if not isinstance(value, bool):
-                raise BadInput(
-                    "wrong_type",
-                    f"Expected true or false for {name}, found {value!r}.",
-                    option=name,
-                    found=value,
-                )
-        numbers: dict[str, type | UnionType] = dict.fromkeys(_WHOLE, int)
-        numbers |= {name: int | float for name in _OPTIONS if name not in _COUNTS}
-        for name, kind in numbers.items():
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
-                what = "an integer" if kind is int else "a number"
-                raise BadInput(
-                    "wrong_type",
-                    f"Expected {what} for {name}, found {value!r}.",
-                    option=name,
-                    found=value,
-                )
-
     def describe(self, groups: Groups, clean: Domain | None = None, seed: int = 0) -> str:
         """Return one line that describes what is done; the seed only where it is used."""
         return self._decorate(self._stream(groups, clean, seed), clean).protocol
 
     def units(self, groups: Groups, clean: Domain | None = None, seed: int = 0) -> tuple[Unit, ...]:
-        """Return the stream in stretches that start with a reset.
+        """Return the stream in parts that start with a reset.
 
-        Args:
-            groups: The domains; only `gradual` cares for the grouping.
-            clean: What to probe, and what comes in turns with the domains in `alternating`.
-            seed: Of the order.
+        Only `gradual` uses the grouping. `clean` is probed, and comes in turns with the domains in
+        `alternating`.
         """
         parts: list[tuple[str, Groups]] = [(self.stream, groups)]
         if self.stream in RESET_EACH:
@@ -309,46 +225,38 @@ class Protocol:
         domains = [domain for own in groups.values() for domain in own]
         order = seed if self.order == "shuffled" else None
         size = self.batch_size
-        runs = (self.n_batches, self.n_classes)
-        scenes = (self.frames or 1, self.n_scenes)
-        makers: dict[str, Callable[[], Stream]] = {
-            "reset_each": lambda: reset_each(domains, size, order),
-            "continual": lambda: continual(domains, size, order),
-            "gradual": lambda: gradual(groups, size, order),
-            "recurring": lambda: recurring(domains, self.times or 1, size, order),
-            "mixed": lambda: mixed(domains, size, seed),
-            "label_sorted": lambda: label_sorted(domains, size, seed),
-            "dirichlet": lambda: dirichlet(domains, self.delta or 0.0, size, seed),
-            "imbalanced": lambda: imbalanced(domains, self.ratio or 0.0, size, seed),
-            "single_images": lambda: single_images(domains, seed),
-            "one_class": lambda: one_class(domains, *runs, size, seed),
-            "video": lambda: video(domains, *scenes, size, seed),
-            "alternating": lambda: alternating(
-                domains, self._need(clean), self.period or 1, size, order
-            ),
-            "foreign": lambda: foreign(domains, self.share or 0.0, size, seed),
-            "markov": lambda: markov(
-                domains, self.n_samples, **self._chances, batch_size=size, seed=seed
-            ),
+        between = self._need(clean) if self.stream == "alternating" else None
+        # Arguments of the scenarios after the domains.
+        own: dict[str, tuple[Any, ...]] = {
+            "recurring": (self.times, size, order),
+            "mixed": (size, seed),
+            "label_sorted": (size, seed),
+            "dirichlet": (self.delta, size, seed),
+            "imbalanced": (self.ratio, size, seed),
+            "single_images": (seed,),
+            "one_class": (self.n_batches, self.n_classes, size, seed),
+            "video": (self.frames, self.n_scenes, size, seed),
+            "alternating": (between, self.period, size, order),
+            "foreign": (self.share, size, seed),
+            "markov": (self.n_samples, *self._chances.values(), size, seed),
         }
-        return makers[self.stream]()
+        make: Callable[..., Stream] = getattr(streams, self.stream)
+        given = groups if self.stream == "gradual" else domains
+        return make(given, *own.get(self.stream, (size, order)))
 
     def _decorate(self, stream: Stream, clean: Domain | None) -> Stream:
         if self.epochs > 1:
-            stream = epochs(stream, self.epochs)
+            stream = streams.epochs(stream, self.epochs)
         if self.window:
-            stream = sliding_window(stream, self.window)
+            stream = streams.sliding_window(stream, self.window)
         if self.clean_probe:
-            stream = with_clean_probe(stream, self._need(clean), self.batch_size)
-        return episodic(stream) if self.episodic else stream
+            stream = streams.with_clean_probe(stream, self._need(clean), self.batch_size)
+        return streams.episodic(stream) if self.episodic else stream
 
     def _need(self, clean: Domain | None) -> Domain:
         if clean is None:
-            raise BadInput(
-                "missing_option",
-                f"The data has no clean images. {self.without_clean}",
-                option="clean",
-            )
+            text = f"The data has no clean images. {self.without_clean}"
+            raise BadInput("missing_option", text, option="clean")
         return clean
 
     @property
@@ -358,8 +266,8 @@ class Protocol:
             return "Use another stream than alternating, or other data."
         return "Remove --clean-probe (clean_probe)."
 
-    def _stretches(self, groups: Groups, clean: Domain | None, seed: int) -> list[Stretch]:
-        """Return what is cut into batches one after the other."""
+    def _stretches(self, groups: Groups, clean: Domain | None, seed: int) -> list[tuple[str, int]]:
+        """Return what is cut into batches one after the other: domains and numbers of samples."""
         domains = [domain for own in groups.values() for domain in own]
         n, size = sum(map(len, domains)), self.batch_size
         if self.stream in ("mixed", "markov"):
@@ -380,26 +288,19 @@ class Protocol:
                 for _, length in class_runs(domain.labels, *runs, size, seed, number)
             ]
         if self.stream == "alternating":
-            return self._turns(domains, self._need(clean).name)
+            found, longest = list[tuple[str, int]](), size * (self.period or 1)
+            for domain in domains:
+                for start in range(0, len(domain), longest):
+                    length = min(longest, len(domain) - start)
+                    whole = math.ceil(length / size) * size
+                    found += [(self._need(clean).name, whole), (domain.name, length)]
+            return found
         return [(domain.name, len(domain)) for domain in domains] * (self.times or 1)
 
-    def _turns(self, domains: Sequence[Domain], clean: str) -> list[Stretch]:
-        size, found = self.batch_size, list[Stretch]()
-        longest = size * (self.period or 1)
-        for domain in domains:
-            for start in range(0, len(domain), longest):
-                length = min(longest, len(domain) - start)
-                found += [(clean, math.ceil(length / size) * size), (domain.name, length)]
-        return found
-
-    def _count(self, stretches: Sequence[Stretch], clean: Domain | None) -> int:
+    def _count(self, stretches: Sequence[tuple[str, int]], clean: Domain | None) -> int:
         """Return how many batches there are, without making any."""
-        lengths = [length for _, length in stretches]
-        if self.window:
-            n_batches = sum(lengths)
-        else:
-            n_batches = sum(math.ceil(length / self.batch_size) for length in lengths)
-        n_batches *= self.epochs
+        size = 1 if self.window else self.batch_size
+        n_batches = self.epochs * sum(math.ceil(length / size) for _, length in stretches)
         if self.clean_probe and clean is not None:
             names = [name for name, _ in stretches]
             n_probes = sum(1 for _ in groupby(names * self.epochs))

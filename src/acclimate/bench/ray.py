@@ -56,14 +56,13 @@ from acclimate.bench.schedule import (
     Runner,
     Setup,
     Worker,
-    check_at_least,
     choose_n_workers,
 )
 from acclimate.bench.store import ARTIFACTS, SUITE, Store
 from acclimate.data import SETS, ArrayStore
 from acclimate.data.places import VARIABLE
 from acclimate.data.request import Data
-from acclimate.errors import AcclimateError, BadInput, MissingExtra
+from acclimate.errors import AcclimateError, BadInput, MissingExtra, check_at_least
 from acclimate.process import limit_threads, share_threads, tune_process
 from acclimate.storage import file_digest, write_atomically
 

@@ -35,7 +35,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, Self
+from typing import Any, BinaryIO, Literal
 
 from filelock import FileLock, Timeout
 
@@ -60,49 +60,9 @@ _ANEW = "No batch was recorded. Correct the problem and run the suite again."
 _SHOWN = 8  # differences that a message lists
 
 
-class Failure(Exception):
-    """Why a job failed, also where that was in another process: plain data about an error.
-
-    Args:
-        kind: Name of the error's class.
-        message: Its message.
-        trace: Its traceback.
-        code: Of an error of this package, whose message contains the remedy; None for any other.
-        data: Of an error of this package, as JSON types.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        message: str,
-        trace: str = "",
-        code: str | None = None,
-        data: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(kind, message, trace, code, data)
-        self.kind, self.message, self.trace = kind, message, trace
-        self.code, self.data = code, data
-
-    @classmethod
-    def of(cls, error: BaseException) -> Self:
-        """Return the description of an error."""
-        kind, trace = type(error).__name__, "".join(traceback.format_exception(error))
-        if not isinstance(error, AcclimateError):
-            return cls(kind, str(error), trace)
-        # What JSON has no type for, such as a path, becomes text.
-        data = json.loads(json.dumps(to_plain(error.data), default=str))
-        return cls(kind, str(error), trace, error.code, data)
-
-
 @dataclass(frozen=True)
 class Checkpoint:
-    """A place within a unit that a run can continue from.
-
-    Attributes:
-        unit: Name of the unit.
-        n_batches: Number of batches of the unit that are done.
-        sums: Sums over their samples, packed.
-    """
+    """A place within a unit that a run can continue from, and the packed sums up to there."""
 
     unit: str
     n_batches: int
@@ -128,34 +88,10 @@ class Resume:
     state: Path | None = None
 
 
-class RunWriter(Protocol):
-    """What a running job writes to: a `RunFolder`, or something that forwards to one."""
-
-    def begin(self, identity: Mapping[str, Any]) -> Resume:
-        """Return what is known of the run; nothing if it was begun with another identity."""
-
-    def append(self, unit: str, record: Mapping[str, Any]) -> None:
-        """Add a record; it survives the death of this process."""
-
-    def close_unit(self, unit: str, sums: Sequence[Mapping[str, Any]]) -> None:
-        """Record the end of a unit."""
-
-    def checkpoint(self, place: Checkpoint, save: Callable[[Path], None]) -> None:
-        """Keep a place to continue from; `save` writes the state of the method to a file."""
-
-    def keep(self, name: str, content: bytes) -> None:
-        """Write a file that belongs to the result."""
-
-    def finish(self, result: Mapping[str, Any], kept: Sequence[str] = ()) -> None:
-        """Write the result; `kept` are the names of files that belong to it."""
-
-
 class RunFolder:
-    """One run on disk. All methods that write need the lock.
+    """One run on disk, whose folder need not exist yet. All methods that write need the lock.
 
-    Args:
-        path: The folder, which need not exist yet.
-        remedy: What to do if files in it were altered.
+    `remedy` is what to do if files in it were altered.
     """
 
     def __init__(self, path: str | Path, remedy: str = "") -> None:
@@ -195,32 +131,22 @@ class RunFolder:
         return n_done, (self.read(BEGUN) or {}).get("n_batches")
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """Return the content of a JSON file; None if it does not exist.
-
-        Raises:
-            CorruptFile: It was altered.
-        """
+        """Return the content of a JSON file; None if it does not exist."""
         path = self.path / name
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise CorruptFile(
-                "unreadable_file", self.altered(name, str(error)), path=path
-            ) from error
+            text = self.altered(name, str(error))
+            raise CorruptFile("unreadable_file", text, path=path) from error
         if not isinstance(value, dict):
             text = self.altered(name, f"found {type(value).__name__}")
             raise CorruptFile("wrong_content", text, path=path)
         return value
 
     def read_lines(self, name: str, n_bytes: int | None = None) -> tuple[list[dict[str, Any]], int]:
-        """Return the complete lines of a file, and their length in bytes.
-
-        Args:
-            name: Of the file; if it does not exist, there are no lines.
-            n_bytes: Only read so many bytes.
-        """
+        """Return the complete lines of a file, or of its first bytes, and their length in bytes."""
         path = self.path / name
         content = path.read_bytes()[:n_bytes] if path.is_file() else b""
         lines = []
@@ -233,24 +159,13 @@ class RunFolder:
                 raise CorruptFile("unreadable_file", text, path=path) from error
         return lines, content.rfind(b"\n") + 1
 
-    def read_result(self, fields: Sequence[str] = ("n_batches", "provenance")) -> dict[str, Any]:
-        """Return the result of a finished run, after verifying the files that belong to it.
-
-        Args:
-            fields: That the result must have.
-
-        Raises:
-            BadInput: The run has not finished.
-            CorruptFile: Files were altered.
-        """
+    def read_result(self) -> dict[str, Any]:
+        """Return the result of a finished run, after verifying the files that belong to it."""
         written = self.read(RESULT)
         if written is None:
-            raise BadInput(
-                "unfinished_job",
-                f"The job in {self.path} has not finished. {_AGAIN}",
-                path=self.path,
-            )
-        if missing := [name for name in fields if name not in written]:
+            text = f"The job in {self.path} has not finished. {_AGAIN}"
+            raise BadInput("unfinished_job", text, path=self.path)
+        if missing := [name for name in ("n_batches", "provenance") if name not in written]:
             text = self.altered(RESULT, f"{' and '.join(missing)} missing")
             raise CorruptFile("wrong_content", text, path=self.path / RESULT)
         for name, sha256 in written.get(FILES, {}).items():
@@ -282,11 +197,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Make the folder and keep other processes from working on the run.
-
-        Raises:
-            BadInput: Another process works on it.
-        """
+        """Make the folder, and refuse to work on the run if another process does."""
         self.make()
         with self.hold() as is_mine:
             if not is_mine:
@@ -337,15 +248,9 @@ class RunFolder:
         return resume
 
     def check_same(self, identity: Mapping[str, Any], what: str, remedy: str) -> None:
-        """Refuse to continue a run that was begun with another identity.
+        """Refuse to continue a run that was begun with another identity, and list the differences.
 
-        Args:
-            identity: What `begin` will be called with.
-            what: What the folder contains, for the message.
-            remedy: What to do.
-
-        Raises:
-            ArtifactMismatch: The identities differ; the message and `differences` list them.
+        `what` is what the folder contains.
         """
         begun = self.read(BEGUN)
         if begun is None:
@@ -403,11 +308,9 @@ class RunFolder:
         write_atomically(self.path / name, content)
 
     def finish(self, result: Mapping[str, Any], kept: Sequence[str] = ()) -> None:
-        """Write the result with checksums, and remove what was needed only to resume.
+        """Write the result with checksums, also of the files that `keep` has written.
 
-        Args:
-            result: JSON types.
-            kept: Names of the files that `keep` has written.
+        What was needed only to resume is removed.
         """
         self._sync()
         os.fsync(self._files[SUMS].fileno())
@@ -443,29 +346,24 @@ class RunFolder:
         (self.path / CHECKPOINT).unlink(missing_ok=True)
         self._remove_states()
 
-    def fail(self, why: Failure, remedy: str = _AGAIN) -> None:
-        """Record why the job could not be finished."""
-        ours = {} if why.code is None else {"code": why.code, "data": why.data}
-        self.write(
-            ERROR,
-            {
-                "type": why.kind,
-                **ours,
-                "message": why.message,
-                "remedy": remedy,
-                "when": datetime.now(UTC).isoformat(timespec="seconds"),
-                "traceback": why.trace,
-            },
-        )
+    def fail(self, kind: str, message: str, remedy: str = _AGAIN, **more: Any) -> None:
+        """Record why the job could not be finished: the name of the error, and its message."""
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        about = {"type": kind, "message": message, "remedy": remedy, "when": when, "traceback": ""}
+        self.write(ERROR, {**about, **more})
 
     def fail_by(self, error: BaseException) -> None:
         """Record the error that ended the job."""
-        why = error if isinstance(error, Failure) else Failure.of(error)
         has_checkpoint = any((self.path / name).is_file() for name in (CHECKPOINT, SUMS))
         remedy = _AGAIN if has_checkpoint else _ANEW
-        if why.code is None:
+        more: dict[str, Any] = {"traceback": "".join(traceback.format_exception(error))}
+        if isinstance(error, AcclimateError):
+            # What JSON has no type for, such as a path, becomes text.
+            data = json.loads(json.dumps(to_plain(error.data), default=str))
+            more |= {"code": error.code, "data": data}
+        else:
             remedy = f"The traceback is in {self.path / ERROR}. {remedy}"
-        self.fail(why, remedy)
+        self.fail(type(error).__name__, str(error), remedy, **more)
 
     def _find_resume(self, n_threads: int) -> Resume:
         """Return what is on disk, and note up to where it can be used."""

@@ -26,16 +26,18 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import torch
+
 from acclimate import zoo
 from acclimate.bench.execute import RunOptions, Stopped, has_finished, run_job
 from acclimate.bench.job import JobSpec
 from acclimate.bench.load import Loader
 from acclimate.bench.outcome import Entry, Outcome
-from acclimate.bench.run_folder import ERROR, Failure, RunFolder
+from acclimate.bench.run_folder import ERROR, RunFolder
 from acclimate.bench.store import LOGS, Store
 from acclimate.bench.suite import Suite
 from acclimate.data import SETS
-from acclimate.errors import BadInput, did_you_mean
+from acclimate.errors import BadInput, check_at_least, check_name, check_options
 from acclimate.methods import get_method
 from acclimate.process import count_cores, limit_threads, share_threads, tune_process
 from acclimate.zoo.segmentation import is_dense_name
@@ -84,7 +86,7 @@ class Event:
         entry: The job; of several rows that share it, the first.
         done: Batches that are done.
         total: Batches of the job; 0 while that is not known.
-        text: More: the stage, or what went wrong.
+        text: The stage, or what went wrong.
     """
 
     kind: Kind
@@ -108,13 +110,8 @@ def weigh(spec: JobSpec) -> float:
 class Meter:
     """Counts what is done of a suite, and estimates how long the rest will take.
 
-    Args:
-        jobs: By the name of their folder.
-
-    Attributes:
-        n_done: Jobs that are done, including those that were done before.
-        n_failed: Jobs that have failed.
-        running: Batches done and to do of the jobs that run.
+    `n_done` counts also jobs that were done before; `running` are the batches done and to do of the
+    jobs that run. Jobs are named by their folders.
     """
 
     def __init__(self, jobs: Mapping[str, Entry]) -> None:
@@ -177,13 +174,7 @@ class Meter:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What all jobs of a run have in common, wherever they run.
-
-    Attributes:
-        artifacts: Folder of prepared artifacts, as an absolute path.
-        device: `auto`, `cpu`, `cuda` or `mps`.
-        options: When checkpoints are written, and what was typed.
-    """
+    """What all jobs of a run have in common, wherever they run; paths are absolute."""
 
     artifacts: Path
     device: str = "auto"
@@ -193,12 +184,7 @@ class Setup:
 class Runner:
     """Runs jobs in this process, one after another, each in its folder.
 
-    Args:
-        setup: What the jobs have in common.
-        report: Called with each message.
-        should_stop: Called after every batch and at every step of a preparation.
-        loader: Loads what the jobs need; None for what is on this machine.
-        report_every: Seconds between two messages of progress, at least.
+    `should_stop` is asked after every batch and at every step of a preparation.
     """
 
     def __init__(
@@ -256,20 +242,14 @@ class Runner:
 
 
 class Worker:
-    """Runs one job at a time; its messages come through its executor.
-
-    Attributes:
-        job: Name of the folder of the job that it runs; None while it has none.
-        last: Name of the last job that it was given.
-        is_ready: Whether it has started and takes jobs.
-        has_begun: Whether its job has begun, so that the job may be the reason of a loss.
-        is_measuring: Whether its job has all that it needs.
-    """
+    """Runs one job at a time; its messages come through its executor."""
 
     def __init__(self) -> None:
-        self.job: str | None = None
-        self.last: str | None = None
-        self.is_ready = self.has_begun = self.is_measuring = False
+        self.job: str | None = None  # the folder of the job that it runs
+        self.last: str | None = None  # the same of the last job that it was given
+        self.is_ready = False  # it has started and takes jobs
+        self.has_begun = False  # its job has begun, which may be the reason of a loss
+        self.is_measuring = False  # its job has all that it needs
 
     def begin(self, spec: JobSpec, folder: RunFolder) -> None:
         """Run a job."""
@@ -413,8 +393,7 @@ class Processes:
 def serve_jobs() -> None:
     """Run the jobs that come through a channel: the main function of a worker process.
 
-    When the channel is closed, because the process at its other end has ended, the job writes a
-    checkpoint, and this process ends.
+    It writes a checkpoint and ends when the channel is closed, because the other end has ended.
     """
     tune_process()
     # A Ctrl-C reaches all processes of a terminal; the process that started this one decides.
@@ -438,20 +417,13 @@ def serve_jobs() -> None:
     if (setup := inbox.get()) is None:
         return
     runner = Runner(setup, send, should_stop.is_set, report_every=REPORT_EVERY)
-    load_optimizers()
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
+    torch.optim.Adam([parameter]).step()  # what torch loads at the first step takes two seconds
     send(("ready", 0, 0, ""))
     while (order := inbox.get()) is not None and not should_stop.is_set():
         spec, path = order
         send((runner.run(spec, RunFolder(path)), 0, 0, ""))
-
-
-def load_optimizers() -> None:
-    """Load what torch loads at the first step of an optimiser, which takes two seconds."""
-    import torch
-
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    parameter.grad = torch.zeros(1)
-    torch.optim.Adam([parameter]).step()
 
 
 def choose_n_workers() -> int:
@@ -477,8 +449,8 @@ def open_local(
 def _hold_interrupts() -> Iterator[Callable[[], bool]]:
     """Delay a Ctrl-C until the end of the batch and a checkpoint; a second one is not delayed.
 
-    Gives a function that returns whether there was one. A program that handles interruptions
-    itself continues to do so.
+    Gives a function that returns whether there was one. Programs may handle interruptions
+    themselves.
     """
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -502,19 +474,7 @@ def _hold_interrupts() -> Iterator[Callable[[], bool]]:
 
 
 class Pool:
-    """Distributes jobs among workers, and retries those of workers that were lost.
-
-    Args:
-        store: Where the suite is kept.
-        names: Folders of the jobs to run.
-        artifacts: Folder of prepared artifacts.
-        on_event: Called with each event.
-        executor: Makes the workers.
-        retries: How often a job is tried again after its worker was lost.
-
-    Attributes:
-        workers: Those that were not lost.
-    """
+    """Distributes jobs among workers, and retries those of workers that were lost."""
 
     def __init__(
         self,
@@ -640,7 +600,7 @@ class Pool:
             folder.make()
             with folder.hold() as is_mine:
                 if is_mine:  # otherwise another process works on it
-                    folder.fail(Failure("WorkerDied", f"{message}."), _MEMORY)
+                    folder.fail("WorkerDied", f"{message}.", _MEMORY)
             self._tell("failed", name, text=f"WorkerDied: {message}.")
 
     def _tell(self, kind: Any, name: str, done: int = 0, total: int = 0, text: str = "") -> None:
@@ -688,15 +648,10 @@ def run_suite(
         checkpoint_every: Batches between two checkpoints; None for about 20 seconds.
         command: What was typed, for the provenance; by default the arguments of this process.
         **options: More options of the engine; see `acclimate.bench.ray.open_ray`.
-
-    Raises:
-        BadInput: There is no such engine or option, or the folder cannot be used.
-        MissingExtra: The engine is not installed.
     """
-    _check_name("unknown_name", "engine", engine, tuple(ENGINES))
+    check_name(engine, ENGINES, "engine")
     place, known = ENGINES[engine]
-    for name in options:
-        _check_name("unknown_option", f"option of the engine {engine}", name, known)
+    check_options(options, known, f"The engine {engine}", BadInput)
     if checkpoint_every is not None:
         check_at_least("checkpoint_every", checkpoint_every, 1)
     check_at_least("retries", retries, 0)
@@ -726,26 +681,6 @@ def run_suite(
     return store.outcomes()
 
 
-def check_at_least(option: str, found: float, lowest: float) -> None:
-    """Refuse an option that is too small."""
-    if found < lowest:
-        raise BadInput(
-            "out_of_range",
-            f"Expected {option} to be at least {lowest}, found {found}.",
-            option=option,
-            found=found,
-        )
-
-
-def _check_name(code: str, kind: str, name: str, known: Sequence[str]) -> None:
-    if name in known:
-        return
-    text = f'Unknown {kind} "{name}". {did_you_mean(name, known)}'
-    if code == "unknown_name":
-        raise BadInput("unknown_name", text, kind=kind, name=name, known=tuple(known))
-    raise BadInput("unknown_option", text, option=name, known=tuple(known))
-
-
 def _check_job(spec: JobSpec) -> None:
     """Refuse a job whose model or data is misspelt, before anything is started for it."""
     name = spec.model if isinstance(spec.model, str) else "builtin"
@@ -753,4 +688,4 @@ def _check_job(spec: JobSpec) -> None:
         zoo.get_spec(name)
     for data in (spec.data, spec.prepare.source or spec.data):
         if not Path(data).is_dir():
-            _check_name("unknown_name", "data set", data, tuple(SETS))
+            check_name(data, SETS, "data set")

@@ -19,7 +19,7 @@ from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Entry, Outcome
 from acclimate.corruptions import BENCHMARK
 from acclimate.data import SETS
-from acclimate.errors import BadInput, did_you_mean
+from acclimate.errors import BadInput, check_name
 
 #: The corruptions of the benchmark's authors that are not for testing.
 HELD_OUT = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
@@ -44,9 +44,7 @@ class Rule:
     def make_trials(self, candidates: Sequence[Entry], seeds: Sequence[int] = ()) -> list[Entry]:
         """Return the jobs to run before one of the candidates can be chosen.
 
-        Args:
-            candidates: What is to be chosen from; they differ in hyper-parameters.
-            seeds: Of the trials; those of the candidates by default.
+        The candidates differ in hyper-parameters. Seeds are theirs by default.
 
         Raises:
             BadInput: A trial would be on what the candidate is tested on.
@@ -62,19 +60,12 @@ class Rule:
     def choose(self, candidates: Sequence[Entry], outcomes: Sequence[Outcome] = ()) -> Entry:
         """Return the candidate with the least error over its trials; of equals, the first.
 
-        Args:
-            candidates: What is to be chosen from.
-            outcomes: Of their trials, over any seeds.
-
         Raises:
             BadInput: An outcome is of another job than a trial, or a candidate was not tried.
         """
         if not candidates:
-            raise BadInput(
-                "missing_option",
-                "Expected candidates to choose from, found none.",
-                option="candidates",
-            )
+            text = "Expected candidates to choose from, found none."
+            raise BadInput("missing_option", text, option="candidates")
         if self.make_trial is None:
             return self._choose_default(candidates, outcomes)
         trials = [_without_seed(self._try(entry.spec)) for entry in candidates]
@@ -85,26 +76,19 @@ class Rule:
                 raise BadInput(
                     "selection_leak",
                     f'The rule "{self.name}" may only use trials, and "{outcome.entry.label}" on '
-                    f"{outcome.entry.spec.data} is not a trial. Run the jobs that "
-                    "make_trials(candidates) returns.",
+                    f"{outcome.entry.spec.data} is not a trial. {_RUN_TRIALS}",
                     rule=self.name,
                 )
             errors[trials.index(described)].append(outcome.error)
         for entry, own in zip(candidates, errors, strict=True):
             if not own:
-                raise BadInput(
-                    "untried_candidate",
-                    f'The candidate "{entry.label}" was not tried. Run the jobs that '
-                    "make_trials(candidates) returns.",
-                    name=entry.label,
-                )
+                text = f'The candidate "{entry.label}" was not tried. {_RUN_TRIALS}'
+                raise BadInput("untried_candidate", text, name=entry.label)
         means = [statistics.fmean(own) for own in errors]
         return candidates[means.index(min(means))]
 
     def _try(self, spec: JobSpec) -> JobSpec:
-        if self.make_trial is None:
-            return spec
-        trial = self.make_trial(spec)
+        trial = spec if self.make_trial is None else self.make_trial(spec)
         if not self.is_oracle and _without_seed(trial) == _without_seed(spec):
             raise BadInput(
                 "selection_leak",
@@ -116,11 +100,8 @@ class Rule:
 
     def _choose_default(self, candidates: Sequence[Entry], outcomes: Sequence[Outcome]) -> Entry:
         if outcomes:
-            raise BadInput(
-                "not_applicable",
-                f'The rule "{self.name}" does not use outcomes. Remove them.',
-                option="outcomes",
-            )
+            text = f'The rule "{self.name}" does not use outcomes. Remove them.'
+            raise BadInput("not_applicable", text, option="outcomes")
         for entry in candidates:
             published = replace(entry.spec, options={})
             if entry.spec.get_config() == published.get_config():
@@ -133,20 +114,12 @@ class Rule:
         )
 
 
-def get_rule(name: str) -> Rule:
-    """Return the rule of that name.
+_RUN_TRIALS = "Run the jobs that make_trials(candidates) returns."
 
-    Raises:
-        BadInput: With the nearest known name.
-    """
-    if name not in RULES:
-        raise BadInput(
-            "unknown_name",
-            f'Unknown selection rule "{name}". {did_you_mean(name, RULES)}',
-            kind="selection rule",
-            name=name,
-            known=tuple(RULES),
-        )
+
+def get_rule(name: str) -> Rule:
+    """Return the rule of that name."""
+    check_name(name, RULES, "selection rule")
     return RULES[name]
 
 

@@ -1,7 +1,7 @@
 """Suites: jobs that belong together, written as a short TOML file or made in code.
 
 `Suite.load` turns the tables of a file into jobs: defaults, lists that stand for several jobs, and
-labels. `Suite.compare` makes the jobs of several methods and seeds.
+labels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Entry
 from acclimate.bench.selection import Rule, get_rule
 from acclimate.data import SETS
-from acclimate.errors import AcclimateError, BadInput, did_you_mean
+from acclimate.errors import AcclimateError, BadInput, check_options, refuse_type
 
 #: Values by the names that lead to them: ("options", "lr").
 Flat = dict[tuple[str, ...], Any]
@@ -47,9 +47,6 @@ class Suite:
         notes: What a reader must know, such as what a subset leaves out.
         selection: Name of the rule that hyper-parameters were chosen by; see
             `acclimate.bench.selection`.
-
-    Raises:
-        BadInput: There is no job in it, no such rule, or the same row comes twice.
     """
 
     title: str
@@ -60,11 +57,8 @@ class Suite:
     def __post_init__(self) -> None:
         get_rule(self.selection)
         if not self.entries:
-            raise BadInput(
-                "missing_option",
-                f'The suite "{self.title}" has no jobs. Add at least one row.',
-                option="entries",
-            )
+            text = f'The suite "{self.title}" has no jobs. Add at least one row.'
+            raise BadInput("missing_option", text, option="entries")
         seen: list[tuple[str, str, dict[str, Any]]] = []
         for entry in self.entries:
             described = (entry.label, entry.group, entry.spec.to_dict())
@@ -92,10 +86,6 @@ class Suite:
         `severities` are lists themselves, and a list of lists stands for several jobs.
         `terms.swr = true` adds SWR with its defaults, `terms.nsp = true` NSP; `false` adds none.
         Files are looked for beside the suite.
-
-        Raises:
-            BadInput: The file cannot be read, or has something in it that no suite has.
-            AcclimateError: A job cannot be, with what to do.
         """
         file = Path(path)
         try:
@@ -112,44 +102,19 @@ class Suite:
                 f"{file} is not a valid TOML file ({error}). Correct it.",
                 path=file,
             ) from error
-        for name in content:
-            if name not in _FIELDS:
-                raise BadInput(
-                    "unknown_option",
-                    f'{file}: a suite has no option "{name}". {did_you_mean(name, _FIELDS)}',
-                    option=name,
-                    known=_FIELDS,
-                )
+        check_options(content, _FIELDS, f"{file}: a suite", BadInput)
         texts = {name: content[name] for name in ("title", "notes", "selection") if name in content}
         for name, text in texts.items():
             if not isinstance(text, str):
-                raise BadInput(
-                    "wrong_type",
-                    f"{file}: expected a string for {name}, found {text!r}.",
-                    option=name,
-                    found=text,
-                )
+                refuse_type(name, text, "a string", where=str(file))
         shared, rows = content.get("job", {}), content.get("rows", [])
         if not isinstance(shared, Mapping):
-            raise BadInput(
-                "wrong_type",
-                f"{file}: expected one table [job], found {shared!r}.",
-                option="job",
-                found=shared,
-            )
+            refuse_type("job", shared, "a table", where=str(file))
         if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
-            raise BadInput(
-                "wrong_type",
-                f"{file}: expected tables [[rows]], found {rows!r}.",
-                option="rows",
-                found=rows,
-            )
+            refuse_type("rows", rows, "tables [[rows]]", where=str(file))
         if not rows:
-            raise BadInput(
-                "missing_option",
-                f"{file}: expected at least one table [[rows]], found none.",
-                option="rows",
-            )
+            text = f"{file}: expected at least one table [[rows]], found none."
+            raise BadInput("missing_option", text, option="rows")
         entries = expand_rows(shared, rows, file)
         return cls(**{"title": file.stem, **texts}, entries=entries)
 
@@ -187,12 +152,9 @@ class Suite:
 def expand_rows(
     shared: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], file: Path
 ) -> tuple[Entry, ...]:
-    """Return the jobs of a suite.
+    """Return the jobs of a suite, from what all rows have unless they override it, and the rows.
 
-    Args:
-        shared: What all rows have unless they override it.
-        rows: What differs.
-        file: Of the suite, to look for other files beside it and for messages.
+    Other files are looked for beside the file of the suite.
     """
     made: list[tuple[Mapping[str, Any], Flat, Flat]] = []  # row, all of a job, what varies in it
     for number, row in enumerate(rows, start=1):
@@ -230,22 +192,10 @@ def expand_rows(
 
 
 def _check(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    for name in table:
-        if name not in known:
-            raise BadInput(
-                "unknown_option",
-                f'{where} has no option "{name}". {did_you_mean(name, known)}',
-                option=name,
-                known=tuple(known),
-            )
+    check_options(table, known, where, BadInput)
     for name in ("label", "group"):
         if not isinstance(table.get(name, ""), str):
-            raise BadInput(
-                "wrong_type",
-                f"{where}: expected a string for {name}, found {table[name]!r}.",
-                option=name,
-                found=table[name],
-            )
+            refuse_type(name, table[name], "a string", where=where)
 
 
 def _merge(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,14 +226,9 @@ def _expand(merged: Mapping[str, Any], where: str) -> Iterator[tuple[Flat, Flat]
     for chosen in product(*lists.values()):
         varying = dict(zip(lists, chosen, strict=True))
         # A table in a list, such as terms.swr = [false, {strength = 10}], has values itself.
-        yield (
-            _flatten_all({**flat, **varying}),
-            {k: v for k, v in varying.items() if _many(k, flat)},
-        )
-
-
-def _many(key: tuple[str, ...], flat: Flat) -> bool:
-    return len(flat[key]) > 1
+        every = {**flat, **varying}.items()
+        values = {k: v for key, value in every for k, v in _flatten(value, key).items()}
+        yield values, {key: value for key, value in varying.items() if len(flat[key]) > 1}
 
 
 def _stands_for_several(key: tuple[str, ...], value: Any) -> bool:
@@ -302,10 +247,6 @@ def _flatten(value: Any, key: tuple[str, ...] = ()) -> Flat:
             k: v for name, inner in value.items() for k, v in _flatten(inner, (*key, name)).items()
         }
     return {key: value}
-
-
-def _flatten_all(flat: Flat) -> Flat:
-    return {k: v for key, value in flat.items() for k, v in _flatten(value, key).items()}
 
 
 def _build(values: Flat, file: Path) -> JobSpec:
@@ -333,11 +274,8 @@ def _build(values: Flat, file: Path) -> JobSpec:
         message = f"{file}, {nested['method']}: {error}"
         raise type(error)(error.code, message, **error.data) from error
     except TypeError as error:
-        raise BadInput(
-            "invalid_options",
-            f"{file}, {nested['method']}: a value has the wrong type ({error}).",
-            problems=(str(error),),
-        ) from error
+        message = f"{file}, {nested['method']}: a value has the wrong type ({error})."
+        raise BadInput("invalid_options", message, problems=(str(error),)) from error
 
 
 def _find_differing(jobs: Sequence[Flat]) -> list[tuple[str, ...]]:
