@@ -17,14 +17,14 @@ With each batch the guard
 Nothing here depends on the method. One that combines predictions of the image and of its mirror
 image, and corrects them, is judged by the predictions before that: the maps know no others. Costs,
 in forward passes per batch besides the method's own: one of the source model, and with every second
-batch one of each model on mirrored images and one of the source model with statistics of the batch;
-with `Guard(artifact, answers=False)`, which only estimates, these four with every fourth batch.
+batch one of each model on mirrored images and two of the source model with statistics of the batch;
+with `Guard(artifact, answers=False)`, which only estimates, these five with every fifth batch.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,8 @@ _BLOCK = 64
 _CHANGE = 5.0  # standard errors
 #: More changes than this, of which each counts half after a window, make a stream unstable.
 _UNSTABLE = 1.5
+#: The records of so many earlier conditions are kept, such as those of clean images, fog and night.
+_CONDITIONS = 7
 _LOWEST_RATE = 1 / 16
 _BROKEN = "its logits are not finite"
 
@@ -140,7 +142,7 @@ class Guard:
         answers: Whether the guard may answer with the source model, restore states and stop
             learning. If False, it only estimates and warns.
         window: Number of images that an estimate covers at most.
-        every: A mirrored view is predicted with every so many batches; None for 2, or 4 if the
+        every: A mirrored view is predicted with every so many batches; None for 2, or 5 if the
             guard only estimates.
         patience: Number of images for which the adapted model must be estimated worse before a
             state is restored.
@@ -171,7 +173,7 @@ class Guard:
             for size in sizes
         ]
         self._n_classes = artifact.info.known_classes
-        every = (2 if answers else 4) if every is None else every
+        every = (2 if answers else 5) if every is None else every
         values = {"window": window, "every": every, "patience": patience, "rest": rest}
         lowest = {"window": _ENOUGH, "every": 1, "patience": 1, "rest": 1}
         problems = {
@@ -241,24 +243,28 @@ class Guard:
             return Verdict(state, adapted, _count(x))
         source = self._run_source(method, x)
         state["n_forwards"] += 1
-        views: tuple[Tensor, Tensor, Tensor] | None = None
+        norm: Tensor | None = None
+        views: tuple[Tensor | None, ...] = (None, None, None)
         if is_probed:
             mirrored = x.flip(-1)
             seen = mirror_back(self._run_source(method, mirrored).logits, source.grid)
+            state["n_forwards"] += 1
             if own_views is None:
                 own = mirror_back(method.predict_view(mirrored).logits, source.grid)
                 state["n_forwards"] += 1
             else:
                 own = own_views[1]
-            plain_norm = source
+            norm, seen_by_norm = source.logits, seen
             if self._has_batch_norm and _count(x) > 1:
-                plain_norm = self._run_source(method, x, "batch")
-                state["n_forwards"] += 1
-            views = seen, own, plain_norm.logits
-            state["n_forwards"] += 1
+                norm, seen_by_norm = (
+                    self._run_source(method, each, "batch").logits for each in (x, mirrored)
+                )
+                seen_by_norm = mirror_back(seen_by_norm, source.grid)
+                state["n_forwards"] += 2
+            views = seen, own, seen_by_norm
         if everywhere(adapted.logits.isfinite().all()):
             judged = adapted if own_views is None else replace(adapted, logits=own_views[0])
-            self._record(state, source, judged, views, plain if own_views is None else None)
+            self._record(state, source, judged, norm, views, plain if own_views is None else None)
             estimate = self._estimate(state["records"])
             reason = _judge(estimate, state["changes"] > _UNSTABLE)
         else:
@@ -297,34 +303,44 @@ class Guard:
         state: Tree,
         source: Forward,
         adapted: Forward,
-        views: tuple[Tensor, Tensor, Tensor] | None,
+        norm: Tensor | None,
+        views: Sequence[Tensor | None],
         plain: Tensor | None,
     ) -> None:
-        """Add the batch to the records of the window, (images, rows, 7).
+        """Add the batch to the records of the window, (images, rows, 9).
 
-        If the newest images differ from those before, the window starts anew with them.
+        If the newest images differ from those before, the window goes on from the records of
+        earlier conditions that resemble them, or else starts anew.
         """
-        described = []
-        for number, model in enumerate((source, adapted)):
-            logits = pick_rows(model.logits.detach(), model.grid)
-            view = None if views is None else pick_rows(views[number].detach(), model.grid)
-            own = pick_rows(plain, model.grid) if number == 1 and plain is not None else None
-            described.append(describe_predictions(logits, view, own))
-        adapted_class = described[1][:, :1]
-        if views is None:
-            described.append(torch.full_like(adapted_class, torch.nan))
-        else:
-            by_norm = pick_rows(views[2], source.grid).argmax(dim=1, keepdim=True).cpu()
-            described.append((by_norm == adapted_class).float())
+        described: list[Tensor] = []
+        for number, logits in enumerate((source.logits, adapted.logits, norm)):
+            if logits is None:
+                described.append(torch.full_like(described[0], torch.nan))
+                continue
+            own = plain if number == 1 else None
+            view, own = (
+                None if each is None else pick_rows(each.detach(), source.grid)
+                for each in (views[number], own)
+            )
+            rows = pick_rows(logits.detach(), source.grid)
+            described.append(describe_predictions(rows, view, own))
         n_images = len(described[0]) if source.grid is None else source.grid.n_images
         new = torch.cat(described, dim=1).reshape(n_images, -1, len(RECORD))
         new = _gather(new, source.logits.device)
         records = new if state["records"] is None else torch.cat([state["records"], new])
         n_new = max(len(new), _BLOCK)
         records = records[-max(self.window, n_new) :]
-        has_changed = _has_changed(records, n_new)
-        state["records"] = records[-n_new:] if has_changed else records
-        state["changes"] = state["changes"] * 0.5 ** (len(new) / self.window) + has_changed
+        before, newest = records[:-n_new], records[-n_new:]
+        is_new = _differ(before, newest)
+        if is_new:
+            earlier = list(state["earlier"])
+            alike = [place for place, each in enumerate(earlier) if not _differ(each, newest)]
+            known = [earlier.pop(alike[-1])] if alike else []
+            state["earlier"] = [*earlier, before][-_CONDITIONS:]
+            records = torch.cat([*known, newest])[-max(self.window, n_new) :]
+            is_new = not known
+        state["records"] = records
+        state["changes"] = state["changes"] * 0.5 ** (len(new) / self.window) + is_new
 
     def _estimate(self, records: Tensor | None) -> Estimate | None:
         """Estimate accuracies on the window with the map for its size."""
@@ -342,7 +358,7 @@ class Guard:
         """Remember, restore or stop learning."""
         state["until"] = max(0, state["until"] - n)
         if state["resting"] and state["until"] == 0:
-            state.update(resting=False, records=None, worse=0)
+            state.update(resting=False, records=None, earlier=[], worse=0)
         error = _standard_error(estimate)
         is_broken = reason == _BROKEN
         is_worse = is_broken or (estimate is not None and estimate.gain.value + _MARGIN * error < 0)
@@ -377,7 +393,7 @@ class Guard:
         method.scale_rate(state["rate"])
         state.update(worse=0, better=0, saved_after=self.patience)
         if not has_failed:
-            state["records"] = None
+            state.update(records=None, earlier=[])
 
     def _warn(self, estimate: Estimate | None) -> None:
         if self._has_warned or estimate is None or estimate.n_samples < _ENOUGH:
@@ -432,11 +448,13 @@ class Guard:
             name: like(value) if isinstance(value, bool) else count
             for name, value in _fresh().items()
         }
-        records = TensorOf((None, None, len(RECORD)), torch.float32, finite=True, nan=True)
+        of_images = TensorOf((None, None, len(RECORD)), torch.float32, finite=True, nan=True)
+        records = Where(of_images, self._are_records, "no records of predictions")
         return Fields(
             {
                 **fields,
-                "records": Maybe(Where(records, self._are_records, "no records of predictions")),
+                "records": Maybe(records),
+                "earlier": Items(records, list, _CONDITIONS),
                 "changes": Number(float, low=0),
                 "good": Maybe(learned),
                 "reasons": Items(count),
@@ -446,8 +464,9 @@ class Guard:
 
     def _are_records(self, records: Tensor) -> bool:
         """Return whether all classes exist."""
-        classes = records[..., [RECORD.index("source_class"), RECORD.index("adapted_class")]]
+        classes = records[..., ::3]  # of the source, of the adapted model, and of norm
         exist = (classes >= 0) & (classes < self._n_classes) & (classes == classes.round())
+        exist[..., 2] |= classes[..., 2].isnan()
         return records.numel() > 0 and bool(exist.all())
 
     def load_tree(self, tree: Tree) -> None:
@@ -463,6 +482,7 @@ class Guard:
 def _fresh() -> Tree:
     return {
         "records": None,
+        "earlier": [],
         "changes": 0.0,
         "good": None,
         "n_batches": 0,
@@ -509,7 +529,7 @@ def _judge(estimate: Estimate | None, is_unstable: bool) -> str:
     """Return why the source model answers; an empty text if the adapted one does."""
     if estimate is None:
         return "too few images were seen"
-    if estimate.gain.value > _margin(estimate, is_unstable) * _standard_error(estimate):
+    if estimate.gain.value >= _margin(estimate, is_unstable) * _standard_error(estimate):
         return ""
     if estimate.gain.value > 0:
         return "the gain of adaptation is uncertain"
@@ -524,12 +544,15 @@ def _margin(estimate: Estimate, is_unstable: bool) -> float:
     return _MARGIN if is_plain else _LARGE_MARGIN
 
 
-def _has_changed(records: Tensor, n_new: int) -> bool:
-    """Return whether the newest images differ from those before, so that those are outdated."""
-    if len(records) < 2 * n_new and len(records) - n_new < _BLOCK:
+def _differ(old: Tensor, new: Tensor) -> bool:
+    """Return whether two groups of records, of which the first is large enough, are unlike."""
+    if len(old) < _BLOCK:
         return False
-    agreement = (records[..., 0] == records[..., 3]).float()
-    facts = torch.stack([records[..., 1], records[..., 4], agreement], dim=-1).mean(dim=1).double()
-    old, new = facts[:-n_new], facts[-n_new:]
-    variance = old.var(dim=0) / len(old) + new.var(dim=0) / len(new) + 1e-6
-    return bool(((new.mean(dim=0) - old.mean(dim=0)).square() / variance > _CHANGE**2).any())
+    agreements = [(each[..., 0] == each[..., 3]).float() for each in (old, new)]
+    first, second = (
+        torch.stack([each[..., 1], each[..., 4], agreement], dim=-1).mean(dim=1).double()
+        for each, agreement in zip((old, new), agreements, strict=True)
+    )
+    variance = first.var(dim=0) / len(first) + second.var(dim=0) / len(second) + 1e-6
+    difference = first.mean(dim=0) - second.mean(dim=0)
+    return bool((difference.square() / variance > _CHANGE**2).any())

@@ -61,11 +61,12 @@ def test_large_logits_and_low_precision_are_described():
 def by_hand(records, n_classes):
     """Return the signals by loops over records and over pairs of records."""
     found = []
-    for first in (0, 3):
-        classes = [record[first] for record in records]
-        confidences = [record[first + 1] for record in records]
-        steady = [record[first + 2] for record in records if not math.isnan(record[first + 2])]
-        n = len(records)
+    probed = [record for record in records if not math.isnan(record[6])]
+    for first, rows in ((0, records), (3, records), (6, probed)):
+        classes = [record[first] for record in rows]
+        confidences = [record[first + 1] for record in rows]
+        steady = [record[first + 2] for record in rows if not math.isnan(record[first + 2])]
+        n = len(rows)
         n_pairs = n_equal = 0
         for i in range(n):
             for j in range(n):
@@ -74,18 +75,15 @@ def by_hand(records, n_classes):
                     n_equal += classes[i] == classes[j]
         n_repeated = sum(classes[i] == classes[i - 1] for i in range(1, n))
         found += [
-            sum(confidences) / n,
+            sum(confidences) / n if n else math.nan,
             sum(steady) / len(steady) if steady else math.nan,
             math.log(n_equal / n_pairs + 1 / n_classes, n_classes) if n_pairs else math.nan,
             n_repeated / (n - 1) if n > 1 else math.nan,
         ]
     found.append(sum(record[0] == record[3] for record in records) / len(records))
-    n_known = n_as_norm = 0
-    for record in records:
-        if not math.isnan(record[6]):
-            n_known += 1
-            n_as_norm += record[6] == 1
-    found.append(n_as_norm / n_known if n_known else math.nan)
+    for other in (3, 0):
+        n_equal = sum(record[other] == record[6] for record in probed)
+        found.append(n_equal / len(probed) if probed else math.nan)
     return found
 
 
@@ -94,15 +92,15 @@ def random_fact(random, p_unknown):
     return math.nan if random.random() < p_unknown else float(random.integers(2))
 
 
-def random_half(random, n_classes, p_unknown):
+def random_third(random, n_classes, p_unknown):
     """Return class, confidence and steadiness, as one model predicts."""
     steady = random_fact(random, p_unknown)
     return [float(random.integers(n_classes)), float(np.float32(random.random())), steady]
 
 
 def random_record(random, n_classes, p_unknown):
-    halves = [random_half(random, n_classes, p_unknown) for _ in range(2)]
-    return [*halves[0], *halves[1], random_fact(random, p_unknown)]
+    source, adapted, norm = (random_third(random, n_classes, p_unknown) for _ in range(3))
+    return [*source, *adapted, *(norm if random.random() >= p_unknown else 3 * [math.nan])]
 
 
 @settings(deadline=None, max_examples=50)
@@ -338,8 +336,9 @@ def test_a_map_is_that_of_a_second_implementation():
     assert np.allclose(made.inverse.numpy(), plain.inverse, rtol=0, atol=1e-10)
     assert float(made.reach) == pytest.approx(plain.leverages.max(), abs=1e-10)
     new = windows(seed=1)[0][:10]
-    expected = plain.predict(plain.standardise(new)).clip([0, 0, -1], 1)
-    for row, values in zip(new, expected, strict=True):
+    for row, values in zip(new, plain.predict(plain.standardise(new)), strict=True):
+        most = np.clip(1 - row[SIGNALS.index("agreement")], 0, 1)
+        values = values.clip([0, 0, -most], [1, 1, most])
         found = made.estimate(torch.from_numpy(row), 128)
         assert [found.source.value, found.adapted.value, found.gain.value] == pytest.approx(
             list(values), abs=1e-8
@@ -477,11 +476,16 @@ def test_intervals(made, n_samples):
     widths, leverage = halves(made, row, n_samples)
     assert found.n_samples == n_samples
     assert found.is_familiar == (leverage <= float(made.reach))
-    for interval, half, low in zip(
-        (found.source, found.adapted, found.gain), widths, (0, 0, -1), strict=True
+    most = np.clip(1 - row[SIGNALS.index("agreement")], 0, 1)
+    for interval, half, low, high in zip(
+        (found.source, found.adapted, found.gain),
+        widths,
+        (0, 0, -most),
+        (1, 1, most),
+        strict=True,
     ):
         assert interval.low == pytest.approx(max(interval.value - half, low), abs=1e-9)
-        assert interval.high == pytest.approx(min(interval.value + half, 1), abs=1e-9)
+        assert interval.high == pytest.approx(min(interval.value + half, high), abs=1e-9)
 
 
 def test_fewer_images_than_calibrated_are_less_certain_and_more_are_not_more_certain(made):

@@ -562,9 +562,9 @@ class PlainAuto:
 @pytest.mark.parametrize("confident", [True, False])
 def test_a_method_that_only_normalises(kind, confident):
     model = net(kind)
-    if confident:
-        # With the source's statistics it is sure; those of the stream have a larger variance.
-        model.second.running_var.fill_(1e-4)
+    # Confident: with the source's statistics it is surer than with those of the stream, whose
+    # variance is larger.
+    model.second.running_var.fill_(1e-4 if confident else 1e2)
     plain = PlainAuto(copy.deepcopy(model))
     adapted = acclimate.adapt(model, "norm", statistics="auto")
     for number, n in enumerate([10, 1, PROBE + 7, 4, 1]):

@@ -15,6 +15,7 @@ import acclimate
 from acclimate import Accuracy, corruptions
 from acclimate.functional.pixels import Grid
 from acclimate.functional.signals import (
+    RECORD,
     SIGNALS,
     AccuracyMap,
     describe_predictions,
@@ -167,7 +168,7 @@ def test_by_default_all_runs_come_in_turn():
     part = Accuracy()
     assert part.n_runs == 7
     n_shifts = len(part._list_shifts())
-    assert n_shifts == 24
+    assert n_shifts == 30
     chosen = [part._choose_runs(number, has_batch_norm=True) for number in range(n_shifts)]
     assert all(len(runs) == 7 for runs in chosen)
     assert all(tuple(runs[:_N_FIXED]) == _STATISTICS_RUNS[:_N_FIXED] for runs in chosen)
@@ -202,7 +203,12 @@ class Flat(nn.Module):
 
 
 def adapt(model, x, each):
-    context = SimpleNamespace(model=model, info=acclimate.ModelInfo(), call=None)
+    context = SimpleNamespace(
+        model=model,
+        info=acclimate.ModelInfo(),
+        call=None,
+        generator=torch.Generator().manual_seed(9),
+    )
     with torch.no_grad():
         return _adapt(context, x, each)
 
@@ -220,6 +226,24 @@ def moments(x, unbiased):
     return mean, (x - mean.reshape(1, 3, 1, 1)).square().sum((0, 2, 3)) / n
 
 
+def mixed_with_stream(model, x, batch):
+    """Return the moments of a batch, of all images and of the source, mixed, by hand."""
+    n, others = len(batch), len(x)
+    share = n / (n + 100)
+    n_effective = 1 / ((1 - share) ** 2 / others + share**2 / n)
+    used = []
+    (old, old_variance), (new, new_variance) = (
+        moments(each, unbiased=False) for each in (x, batch)
+    )
+    used.append((1 - share) * old + share * new)
+    used.append(
+        (1 - share) * old_variance + share * new_variance + share * (1 - share) * (new - old) ** 2
+    )
+    trusted = 0.52 * n_effective / (n_effective + 30)
+    source = model.norm.running_mean, model.norm.running_var
+    return tuple((1 - trusted) * a + trusted * b for a, b in zip(source, used, strict=True))
+
+
 def adapt_plainly(model, x, each):
     """Return what `adapt` does for `Flat`, a list for each pass: by hand, but for the gradients."""
     values = {k: p.detach().clone().requires_grad_(True) for k, p in model.named_parameters()}
@@ -234,6 +258,8 @@ def adapt_plainly(model, x, each):
             alone = len(batch) == 1 and each.statistics == "batch"
             if each.statistics == "batch" and not alone:
                 used = moments(batch, unbiased=False)
+            elif each.statistics == "stream":
+                used = mixed_with_stream(model, x, batch)
             elif each.statistics in ("mixed", "robust"):
                 own = moments(batch, unbiased=each.statistics == "mixed")
                 share = each.momentum
@@ -248,21 +274,23 @@ def adapt_plainly(model, x, each):
             logits = predict_plainly(values, *used, batch)
             # A mirrored batch has the same moments.
             mirrored = predict_plainly(values, *used, batch.flip(-1))
-            by_norm = predict_plainly(
-                first,
-                *(
-                    (model.norm.running_mean, model.norm.running_var)
-                    if len(batch) == 1
-                    else moments(batch, unbiased=False)
-                ),
-                batch,
+            of_norm = (
+                (model.norm.running_mean, model.norm.running_var)
+                if len(batch) == 1
+                else moments(batch, unbiased=False)
+            )
+            by_norm, seen_by_norm = (
+                predict_plainly(first, *of_norm, view) for view in (batch, batch.flip(-1))
             )
             probabilities = logits.softmax(dim=1)
+            pairs = ((logits, mirrored), (by_norm, seen_by_norm))
             for number in range(len(batch)):
-                best = int(logits[number].argmax())
-                steady = float(int(mirrored[number].argmax()) == best)
-                as_norm = float(int(by_norm[number].argmax()) == best)
-                rows.append([best, float(probabilities[number, best].detach()), steady, as_norm])
+                row = []
+                for seen, reversed_ in pairs:
+                    best = int(seen[number].argmax())
+                    confidence = float(seen[number].detach().softmax(dim=0)[best])
+                    row += [best, confidence, float(int(reversed_[number].argmax()) == best)]
+                rows.append(row)
             if optimizer is not None:
                 entropy = -(probabilities * probabilities.log()).sum(dim=1).mean()
                 average = probabilities.mean(dim=0)
@@ -282,6 +310,8 @@ RUNS = [
     Run("shuffled", 16, "mixed", momentum=0.2),
     Run("shuffled", 16, "robust", momentum=0.1, passes=2),
     Run("shuffled", 16, "robust", momentum=0.3, passes=3),
+    Run("shuffled", 16, "stream"),
+    Run("shuffled", 13, "stream"),
     Run("shuffled", 16, "source", rate=1e-2),
     Run("shuffled", 13, "batch", rate=1e-2, passes=2),
     Run("shuffled", 16, "batch", rate=3e-2, diversity=1.0, passes=3),
@@ -297,7 +327,7 @@ def test_a_run_is_that_of_loops_leaves_the_model_and_records_the_last_pass(each)
     passes = adapt_plainly(model, x, each)
     before = copy.deepcopy(model.state_dict())
     found = adapt(model, x, each)
-    assert found.shape == (40, 1, 4)
+    assert found.shape == (40, 1, 6)
     assert found.dtype == torch.float32
     for row, expected in zip(found[:, 0].tolist(), passes[-1], strict=True):
         assert row == pytest.approx(expected, abs=1e-6)
@@ -314,6 +344,7 @@ def test_a_run_is_that_of_loops_leaves_the_model_and_records_the_last_pass(each)
 def norm_agreement(described):
     """Return the signal of a run, beside a source model that predicts anything."""
     records = torch.cat([torch.zeros(len(described), 3), described[:, 0]], dim=1)
+    assert records.shape[1] == len(RECORD)
     return float(measure_signals(records, N_CLASSES)[SIGNALS.index("norm_agreement")])
 
 
@@ -448,12 +479,14 @@ def test_accuracy_under_a_shift_that_was_not_calibrated_is_recovered(faded, cont
     by_batch = copy.deepcopy(model).train()
     with torch.no_grad():
         logits, mirrored = model(x), model(x.flip(-1))
-        by_norm = torch.cat([by_batch(part) for part in x.split(64)])
+        by_norm, seen_by_norm = (
+            torch.cat([by_batch(part) for part in view.split(64)]) for view in (x, x.flip(-1))
+        )
     described = describe_predictions(logits, mirrored)
-    is_as_norm = (by_norm.argmax(1) == logits.argmax(1)).float()[:, None]
+    norm = describe_predictions(by_norm, seen_by_norm)
     truth = float((logits.argmax(1) == y).float().mean())
     found = maps[512].estimate(
-        measure_signals(torch.cat([described, described, is_as_norm], dim=1), N_CLASSES), 512
+        measure_signals(torch.cat([described, described, norm], dim=1), N_CLASSES), 512
     )
     assert found.source.value == pytest.approx(truth, abs=0.12)
     assert found.adapted.value == pytest.approx(truth, abs=0.12)

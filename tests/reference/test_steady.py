@@ -78,7 +78,7 @@ CASES = {
     "one view": (1.0, SMALL, {"lr": 1.0, "mirror": False}),
     "undamped": (1.0, SMALL, {"lr": 1.0, "damping": 0.0, "consistency": 0.0}),
     "reach": (1.0, SMALL, {"lr": 1.0, "reach": 1e-3}),
-    "sure": (40.0, LARGE, {"lr": 2.0, "reach": 2.0, "filter_labels": False}),
+    "sure": (40.0, LARGE, {"lr": 4.0, "reach": 4.0, "filter_labels": False}),
 }
 
 

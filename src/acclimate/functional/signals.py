@@ -1,8 +1,8 @@
 """Signals of accuracy that need no labels, and maps from signals to accuracy.
 
-Two models predict the same images: the source model and the adapted one. A *record* states what
-both predicted for one image, or for one pixel of a dense model. The signals of a window of records
-are:
+Three models predict the same images: the source model, the adapted one, and the source model with
+statistics of the batch, called norm. A *record* states what they predicted for one image, or for
+one pixel of a dense model. The signals of a window of records are:
 
 * confidence: the mean largest probability;
 * consistency: the share of predictions that are the same for the mirrored image;
@@ -11,11 +11,11 @@ are:
   classes, and about 0 if all are equal;
 * repetition: the share of predictions that equal the one before;
 
-each of the source and of the adapted model, the agreement of both, and
-
-* norm agreement: the share of the adapted model's predictions that are those of the source model
-  with statistics of the batch. It tells what was learned from what statistics alone do: a model
-  that collapses slowly is confident, consistent and spread over classes, but moves away from it.
+each of the three models, and the share of equal predictions of each two of them: agreement (of the
+source and the adapted model), norm agreement (of the adapted model and norm) and source-norm
+agreement. Norm tells what was learned from what statistics alone do: a model that collapses slowly
+is confident, consistent and spread over classes, but moves away from it. And what statistics of a
+batch do to the source model depends on the shift and on the batch.
 
 None of them is an accuracy: the confidence of a collapsed model is perfect, batch statistics of one
 class make predictions spread over all classes. An `AccuracyMap` is a regression from signals to
@@ -37,18 +37,18 @@ from acclimate.functional.pixels import Grid
 from acclimate.schema import Schema, TensorOf, positive
 
 #: The columns of a record; `steady` is 1 if the prediction for the mirrored image is the same, 0 if
-#: not, NaN if it is not known. `is_as_norm` is 1 if the adapted model predicts what the source
-#: model with statistics of the batch does, 0 if not, NaN if it is not known.
-RECORD = (
-    *("source_class", "source_confidence", "source_steady"),
-    *("adapted_class", "adapted_confidence", "adapted_steady"),
-    "is_as_norm",
+#: not. NaN is what is not known.
+RECORD = tuple(
+    f"{model}_{fact}"
+    for model in ("source", "adapted", "norm")
+    for fact in ("class", "confidence", "steady")
 )
 
 SIGNALS = (
     *("source_confidence", "source_consistency", "source_concentration", "source_repetition"),
     *("adapted_confidence", "adapted_consistency", "adapted_concentration", "adapted_repetition"),
-    *("agreement", "norm_agreement"),
+    *("norm_confidence", "norm_consistency", "norm_concentration", "norm_repetition"),
+    *("agreement", "norm_agreement", "source_norm_agreement"),
 )
 
 #: What a map estimates: two accuracies, and how much higher the adapted one is.
@@ -105,16 +105,20 @@ def describe_predictions(
 
 
 def measure_signals(records: Tensor, n_classes: int) -> Tensor:
-    """Return the signals of a window of records (rows, 7), in double precision.
+    """Return the signals of a window of records (rows, 9), in double precision.
 
     Signals that cannot be measured are NaN: consistency if no mirrored image was predicted,
-    concentration and repetition of a single record, norm agreement if that model was not run.
+    concentration and repetition of a single record, those of norm if it was not run.
     """
     records = records.double()
-    source, adapted, is_as_norm = records[:, :3], records[:, 3:6], records[:, 6]
-    agreement = (source[:, 0] == adapted[:, 0]).double().mean()
-    each = [_signals_of(model, n_classes) for model in (source, adapted)]
-    return torch.stack([*each[0], *each[1], agreement, is_as_norm.nanmean()])
+    probed = records[~records[:, 6].isnan()]
+    source, adapted, norm = (
+        rows[:, 3 * place : 3 * place + 3] for place, rows in enumerate((records, records, probed))
+    )
+    each = [_signals_of(model, n_classes) for model in (source, adapted, norm)]
+    pairs = [(records, 0, 3), (probed, 3, 6), (probed, 0, 6)]
+    shares = [(rows[:, a] == rows[:, b]).double().mean() for rows, a, b in pairs]
+    return torch.stack([*each[0], *each[1], *each[2], *shares])
 
 
 def _signals_of(model: Tensor, n_classes: int) -> list[Tensor]:
@@ -276,12 +280,15 @@ class AccuracyMap:
         constant, factor = torch.lerp(mixed, correlated, share[0]).T
         variances = constant + factor * disagreement**2
         found = []
+        # Where the models agree, none is better.
+        most = min(max(disagreement, 0.0), 1.0)
+        limits = {"source": (0.0, 1.0), "adapted": (0.0, 1.0), "gain": (-most, most)}
         for target, value, variance in zip(
             TARGETS, values[0].tolist(), variances.tolist(), strict=True
         ):
-            lowest = -1.0 if target == "gain" else 0.0
+            lowest, highest = limits[target]
             half = _NORMAL_95 * (variance * (1 + leverage) + noise) ** 0.5
-            ends = (min(max(end, lowest), 1.0) for end in (value, value - half, value + half))
+            ends = (min(max(end, lowest), highest) for end in (value, value - half, value + half))
             found.append(Interval(*ends))
         source, adapted, gain = found
         is_familiar = leverage <= float(self.reach)

@@ -44,9 +44,9 @@ Mix = Callable[[str, _BatchNorm, Tensor], tuple[Tensor, Tensor]]
 #: Samples after which a stream is half forgotten.
 MEMORY = 100.0
 #: Samples that the source counts as.
-PRIOR = 100.0
+PRIOR = 30.0
 #: Largest share of the stream in the mixture.
-LARGEST = 0.6
+LARGEST = 0.52
 #: Confidence that the stream's statistics may cost.
 TOLERANCE = 0.04
 #: Images of a batch that are predicted with both statistics, at most.

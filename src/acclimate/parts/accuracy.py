@@ -7,8 +7,9 @@ import dataclasses
 import importlib.util
 import itertools
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -29,8 +30,10 @@ from acclimate.functional.signals import (
     mirror_back,
     pick_rows,
 )
+from acclimate.functional.stream_norm import stream_share, use_stream, weigh_batch
 from acclimate.options import hp
 from acclimate.parts.part import Computed, Context, Part, Saved, register_part
+from acclimate.parts.shifts import ALTERATIONS, shift_images
 from acclimate.parts.source import iterate_blocks
 from acclimate.schema import Schema, TensorOf
 
@@ -41,6 +44,8 @@ LARGE_SIDE = 64
 
 #: Window sizes that have a map of their own: small windows have other signals than large ones.
 SIZES = (32, 128, 512)
+#: Images that the moments of a stream are measured on.
+_STREAM_SIZE = 256
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,8 @@ class Run:
     Attributes:
         order: `"shuffled"`, `"sorted"` by class, or `"few"`: images of two classes, repeated.
         batch_size: Batch size.
-        statistics: BatchNorm statistics.
+        statistics: BatchNorm statistics; `"stream"` for those of the shuffled images, mixed with
+            the source's as `statistics="auto"` does.
         momentum: Share of the batch in mixed and robust statistics.
         rate: Learning rate of entropy minimisation over all parameters; 0 for no learning.
         diversity: Weight of the entropy of the mean prediction, which is then maximised.
@@ -59,7 +65,7 @@ class Run:
 
     order: str
     batch_size: int
-    statistics: Statistics = "batch"
+    statistics: Statistics | Literal["stream"] = "batch"
     momentum: float = 0.5
     rate: float = 0.0
     diversity: float = 0.0
@@ -85,6 +91,9 @@ _STATISTICS_RUNS = (
     Run("shuffled", 16),
     Run("sorted", 32, "mixed"),
     Run("shuffled", 64, "robust", momentum=0.1, passes=2),
+    Run("sorted", 32, "stream"),
+    Run("few", 32, "stream"),
+    Run("shuffled", 8, "stream"),
 )
 _N_FIXED = 3
 # Careful learning, which helps, and several ways to collapse, of which some take many steps.
@@ -108,10 +117,9 @@ class Accuracy(Part):
 
     Source images are spoilt by synthetic shifts, clean ones included, and predicted by the source
     model and by models that adapt in different ways: with statistics of large, small and one-sided
-    batches, and by minimising entropy until the predictions collapse. The signals of all windows
-    and the true accuracies give one map for each window size; see `acclimate.functional.signals`.
-
-    The shifts are corruptions that are not among the fifteen of the usual benchmark.
+    batches and of the stream, and by minimising entropy until the predictions collapse. The signals
+    of all windows and the true accuracies give one map for each window size; see
+    `acclimate.functional.signals`. The shifts are described in `acclimate.parts.shifts`.
 
     The tensors are `accuracy/<size>/...`, and on clean images `accuracy/confidence` and
     `accuracy/is_correct`, by which other estimators are calibrated.
@@ -125,6 +133,9 @@ class Accuracy(Part):
     n_large: int = hp(128, low=64, help="number of source images if they are larger")
     shifts: tuple[str, ...] = hp(
         corruptions.HELD_OUT, help="corruptions by which source images are shifted"
+    )
+    alterations: tuple[str, ...] = hp(
+        ALTERATIONS, help="simpler shifts, used at the highest severity"
     )
     severities: tuple[int, ...] = hp((1, 3, 5), help="severities of each shift")
     n_runs: int = hp(7, low=4, help="number of adapting models per shift and severity")
@@ -222,17 +233,17 @@ class Accuracy(Part):
         return tensors, {**self.to_card(), "n_samples": len(images), "spread": spreads}
 
     def _list_shifts(self) -> list[tuple[str, int]]:
-        """Return names and severities: clean images, each corruption, and several at once.
+        """Return names and severities: clean images, each shift, and several at once.
 
-        Several corruptions of the highest severity spoil images more than any one does.
+        Several shifts of the highest severity spoil images more than any one does.
         """
+        highest = max(self.severities)
         single = [(name, severity) for name in self.shifts for severity in self.severities]
-        several = [
-            ("+".join(names), max(self.severities))
-            for count in range(2, len(self.shifts) + 1)
-            for names in itertools.combinations(self.shifts, count)
-        ]
-        return [("clean", 0), *single, *several]
+        single += [(name, highest) for name in self.alterations]
+        groups = [*itertools.combinations(self.shifts, 2), self.shifts]
+        groups += zip(self.alterations, self.shifts, strict=False)
+        several = [("+".join(names), highest) for names in groups if len(names) > 1]
+        return list(dict.fromkeys([("clean", 0), *single, *several]))
 
     def _choose_runs(self, number: int, has_batch_norm: bool) -> list[Run]:
         """Return the runs of the shift with this number, so that all kinds come in turn."""
@@ -274,9 +285,7 @@ def _take_images(context: Context, n_samples: int, n_large: int) -> tuple[Tensor
 
 
 def _shift(images: Tensor, name: str, severity: int, normalization: Normalization | None) -> Tensor:
-    pixels = images.numpy()
-    for each in name.split("+") if severity else ():
-        pixels = corruptions.apply(pixels, each, severity, scale=True)
+    pixels = shift_images(images.numpy(), name, severity)
     x = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))).float() / 255
     return x if normalization is None else normalization.normalize(x)
 
@@ -315,9 +324,9 @@ def _windows(n: int) -> Iterator[tuple[int, slice]]:
 def _adapt(context: Context, x: Tensor, each: Run) -> Tensor:
     """Return descriptions of the predictions of a model that adapts while it predicts.
 
-    The last of the four columns says which are those of the source model with batch statistics.
+    The last three of the six columns are of the source model with statistics of the batch.
     """
-    model = context.model
+    model, has_batch_norm = context.model, bool(batch_norm_layers(context.model))
     is_norm = not each.rate and each.statistics == "batch"
     optimizer = None
     if each.rate or each.statistics == "robust":
@@ -326,26 +335,26 @@ def _adapt(context: Context, x: Tensor, each: Run) -> Tensor:
         parameters = [p for p in model.requires_grad_(True).parameters() if p.is_floating_point()]
         optimizer = torch.optim.Adam(parameters, lr=each.rate)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    stream = _find_moments(context, x, device) if each.statistics == "stream" else None
     batches = torch.split(x, each.batch_size)
     n_unseen = len(batches) * (each.passes - 1)
     found = []
     for number, batch in enumerate(batches * each.passes):
         batch = batch.to(device)
-        alone = len(batch) == 1 and each.statistics == "batch"
-        statistics: Statistics = "source" if alone else each.statistics
         learns = torch.set_grad_enabled(optimizer is not None)
-        with use_statistics(model, statistics, each.momentum), learns:
+        with _normalise_as(model, each, len(batch), stream), learns:
             result = _forward(model, batch, context)
         if number >= n_unseen:
-            with use_statistics(model, statistics, each.momentum, moves=False):
-                described = _describe(result, _forward(model, batch.flip(-1), context))
-            plain = result
+            mirrored = batch.flip(-1)
+            with _normalise_as(model, each, len(batch), stream, moves=False):
+                described = _describe(result, _forward(model, mirrored, context))
+            by_norm = described
             if not is_norm:
-                with use_statistics(context.model, "source" if len(batch) == 1 else "batch"):
-                    plain = _forward(context.model, batch, context)
-            same = pick_rows(plain.logits, plain.grid).argmax(dim=1).reshape(len(batch), -1, 1)
-            is_same = (same.cpu() == described[..., :1]).float()
-            found.append(torch.cat([described, is_same], dim=-1))
+                alone = len(batch) == 1 or not has_batch_norm
+                with use_statistics(context.model, "source" if alone else "batch"):
+                    plain = (_forward(context.model, view, context) for view in (batch, mirrored))
+                    by_norm = _describe(*plain)
+            found.append(torch.cat([described, by_norm], dim=-1))
         if optimizer is not None:
             optimizer.zero_grad()
             with torch.enable_grad():
@@ -354,6 +363,32 @@ def _adapt(context: Context, x: Tensor, each: Run) -> Tensor:
                 torch.autograd.backward(loss)
                 optimizer.step()
     return torch.cat(found)
+
+
+@contextmanager
+def _normalise_as(
+    model: nn.Module, each: Run, n: int, stream: Mapping[str, Any] | None, moves: bool = True
+) -> Iterator[None]:
+    """Normalise a batch of n images with the statistics of a run."""
+    if each.statistics == "stream":
+        own, n_effective = weigh_batch(stream, n)
+        with (
+            use_statistics(model, "source"),
+            use_stream(model, stream, own, stream_share(n_effective)),
+        ):
+            yield
+        return
+    alone = n == 1 and each.statistics == "batch"
+    with use_statistics(model, "source" if alone else each.statistics, each.momentum, moves):
+        yield
+
+
+def _find_moments(context: Context, x: Tensor, device: torch.device) -> Mapping[str, Any]:
+    """Return the state of a stream in which the images came shuffled."""
+    order = torch.randperm(len(x), generator=context.generator)[:_STREAM_SIZE]
+    with use_statistics(context.model, "source"), use_stream(context.model, None, 1.0, 0.0) as seen:
+        _forward(context.model, x[order].to(device), context)
+    return {"n": float(len(order)), "moments": dict(seen)}
 
 
 def _predict(

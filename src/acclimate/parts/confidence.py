@@ -11,14 +11,14 @@ import torch
 from acclimate.forward import run
 from acclimate.functional.entropy import log_probs
 from acclimate.functional.norm import batch_norm_layers, use_statistics
-from acclimate.functional.stream_norm import PRIOR, stream_share, use_stream
+from acclimate.functional.stream_norm import MEMORY, stream_share, use_stream
 from acclimate.options import hp
 from acclimate.parts.part import Computed, Context, Part, Saved, register_part
 from acclimate.parts.source import iterate_blocks
 from acclimate.schema import Schema, TensorOf
 
 #: Effective number of samples of the stream that is simulated.
-_N_EFFECTIVE = 4 * PRIOR
+_N_EFFECTIVE = 4 * MEMORY
 
 
 @register_part
