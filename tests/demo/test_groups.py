@@ -15,7 +15,7 @@ from acclimate.builtin import SPLITS, load_head, load_model, model_card, render
 from acclimate.cli.main import app
 from acclimate.corruptions import apply
 from acclimate.demo import TASKS, DemoSettings, assign_models, run_demo
-from acclimate.demo.groups import is_costly, make_groups
+from acclimate.demo.tasks import is_costly, make_groups
 from acclimate.functional.iabn import convert
 from acclimate.methods import METHODS
 from acclimate.report import error_table, headlines, render_demo

@@ -52,23 +52,14 @@ _LOOK_EVERY = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A job with everything it needs.
-
-    Attributes:
-        spec: What was asked for.
-        model: The source model, which must not be changed.
-        weights_sha256: Of the model.
-        data: What it is measured on.
-        wrapping: How the model is wrapped.
-        files: That the artifact is kept in.
-    """
+    """A job with everything it needs."""
 
     spec: JobSpec
-    model: nn.Module
+    model: nn.Module  # the source model, which must not be changed
     weights_sha256: str
     data: Data
     wrapping: Wrapping
-    files: tuple[Path, ...] = ()
+    files: tuple[Path, ...] = ()  # that the artifact is kept in
 
     @property
     def label(self) -> str:
@@ -145,15 +136,7 @@ class Job:
 
 
 class Loader:
-    """Loads what jobs need, and keeps the last of each: jobs that share it follow each other.
-
-    Args:
-        artifacts: Folder of prepared artifacts, which several processes may share.
-        device: Where models are put: `auto`, `cpu`, `cuda` or `mps`.
-        progress: Called with the stage, the count done and the count to do; what it raises ends
-            the work.
-        root: Folder of all data; see `acclimate.data.data_root`.
-    """
+    """Loads what jobs need, and keeps the last of each: jobs that share it follow each other."""
 
     def __init__(
         self,
@@ -168,14 +151,8 @@ class Loader:
         self._kept: dict[str, tuple[Any, Any]] = {}
 
     def load(self, spec: JobSpec, timings: Timings | None = None) -> Job:
-        """Return a job with everything it needs, after checking it.
-
-        Args:
-            spec: The job.
-            timings: Called with how long its parts took.
-        """
-        timings = timings if timings is not None else Timings()
-        job = self.open(spec)
+        """Return a job with everything it needs, after checking it."""
+        timings, job = timings or Timings(), self.open(spec)
         timings.note("loading")
         job = self.complete(job)
         timings.note("artifact")
@@ -191,11 +168,7 @@ class Loader:
         return check_job(replace(job, wrapping=wrapping, files=files))
 
     def open(self, spec: JobSpec) -> Job:
-        """Return a job that can be run, but for an artifact that must be prepared for it.
-
-        Raises:
-            AcclimateError: It cannot be run; nothing was written.
-        """
+        """Return a job that can be run, but for an artifact that must be prepared for it."""
         data = self.load_data(spec)
         for option, is_unused, what in (
             ("size", spec.size is not None and not data.is_folder, "folders of images"),
@@ -273,12 +246,7 @@ class Loader:
         return [self.artifacts / f"{key}.acclimate" for key in spec.get_pieces()]
 
     def check_source(self, spec: JobSpec, data: Data) -> None:
-        """Refuse a job whose artifact cannot be prepared.
-
-        Raises:
-            ArtifactMissing: No source images are known.
-            BadInput: They cannot be used.
-        """
+        """Refuse a job whose artifact cannot be prepared."""
         self._plan_preparation(spec, data)
 
     def open_source(self, spec: JobSpec, data: Data) -> tuple[Labelled, Sequence[str]]:
@@ -362,12 +330,7 @@ def join(pieces: Sequence[Artifact]) -> Artifact:
 
 @contextmanager
 def claim(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Keep other processes from making an artifact; waits as long as another one does.
-
-    Args:
-        path: Of the artifact, which may exist when the waiting is over.
-        on_wait: Called again and again while waiting; what it raises ends that.
-    """
+    """Keep other processes from making an artifact; waits as long as another one does."""
     make_folder(path.parent, "Pass another folder with --out or --artifacts.")
     lock = FileLock(path.with_suffix(".lock"))
     while not lock.is_locked:
@@ -382,22 +345,11 @@ def claim(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 
 def check_job(job: Job) -> Job:
-    """Refuse what cannot be run; return the job, with the memory format that fits the model.
-
-    Raises:
-        BadInput: The model cannot take the images, has another number of logits than the data has
-            classes, or the artifact was prepared with other class names, or the weights were
-            trained with the same ones in another order; or there are no clean images, and the
-            protocol needs them.
-        UnsuitableModel: The method cannot adapt this model, or not with this artifact.
-    """
+    """Refuse what cannot be run; return the job, with the memory format that fits the model."""
     spec, data = job.spec, job.data
     if job.protocol.needs_clean and data.clean is None:
-        raise BadInput(
-            "no_clean_images",
-            f'The data set "{data.name}" has no clean images. {job.protocol.without_clean}',
-            name=data.name,
-        )
+        text = f'The data set "{data.name}" has no clean images. {job.protocol.without_clean}'
+        raise BadInput("no_clean_images", text, name=data.name)
     how, classes = job.wrapping, list(data.classes)
     at = how.info.logits_at
     if how.artifact is not None:
@@ -473,12 +425,12 @@ def find_unsuitable(
     """
     found = {}
     for name, config in configs.items():
-        if predicts_pixels and not get_method(name).card.dense:
-            found[name] = "it supports only predictions of whole images, and this model predicts "
-            found[name] += "every pixel"
-            continue
-        reasons = [str(problem) for problem in get_method(name).check(model, config)]
-        reasons += _find_lack(name, artifact, has_head)
+        kind = get_method(name)
+        if predicts_pixels and not kind.card.dense:
+            reasons = ["it predicts whole images only, and this model predicts every pixel"]
+        else:
+            reasons = [str(problem) for problem in kind.check(model, config)]
+            reasons += _find_lack(name, artifact, has_head)
         if reasons:
             found[name] = "; ".join(reasons)
     return found

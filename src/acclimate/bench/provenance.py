@@ -42,11 +42,7 @@ _SETTINGS = ("protocol", "speed", "channels_last", "device", "seeds", "reveal_la
 
 
 def file_sha256(path: str) -> str:
-    """Return the SHA-256 of a file, computed again only if the file was changed.
-
-    Raises:
-        BadInput: It cannot be read.
-    """
+    """Return the SHA-256 of a file, computed again only if the file was changed."""
     try:
         found = Path(path).stat()
     except OSError as error:
@@ -57,11 +53,8 @@ def file_sha256(path: str) -> str:
             path=path,
         ) from error
     if not Path(path).is_file():
-        raise BadInput(
-            "not_a_file",
-            f"Expected a file of weights at {path}, found a folder. Pass a file in it.",
-            path=path,
-        )
+        text = f"Expected a file of weights at {path}, found a folder. Pass a file in it."
+        raise BadInput("not_a_file", text, path=path)
     return _known_sha256(str(Path(path).resolve()), found.st_size, found.st_mtime_ns)
 
 
@@ -71,13 +64,9 @@ def _known_sha256(path: str, size: int, changed: int) -> str:
 
 
 def model_code_sha256(model: str) -> str | None:
-    """Return a checksum of the file that defines a user's own model.
+    """Return a checksum of the file that defines a user's own model `package.module:function`.
 
-    None if it is not a user's own, or its file cannot be found. What that file imports is not
-    included.
-
-    Args:
-        model: As a job names it, `package.module:function`.
+    None for other models, or if there is no such file. What it imports is not included.
     """
     module = model.partition(":")[0]
     if not is_own(model) or ":" not in model or module.split(".")[0] == acclimate.__name__:
@@ -126,12 +115,7 @@ def code_sha256() -> str:
 
 
 class Timings:
-    """What the time of a job was spent on, in seconds.
-
-    Attributes:
-        by_name: Of what comes before the measurement.
-        checkpoints: Spent on writing checkpoints.
-    """
+    """What the time of a job was spent on, in seconds."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, float] = {}
@@ -203,25 +187,45 @@ def describe_stream(job: Job) -> dict[str, Any]:
 
 def describe_job(job: Job, adapted: Method, command: str) -> dict[str, Any]:
     """Return everything about a job that a reader of its numbers may ask for, as JSON types."""
-    settings = job.settings()
+    settings, artifact, card = job.settings(), job.wrapping.artifact, adapted.card
+    file = None if job.spec.weights is None else str(Path(job.spec.weights))
     return {
         "spec": job.spec.to_dict(),
         **describe_stream(job),
-        "predicts": f"{adapted.card.predicts} the update",
-        "model": _describe_model(job),
-        "method": _describe_method(adapted),
-        "artifact": _describe_artifact(job),
+        "predicts": f"{card.predicts} the update",
+        "model": {
+            "name": job.spec.model_name,
+            "file": file,
+            "file_sha256": None if file is None else file_digest(file),
+            "weights_sha256": job.weights_sha256,
+            "n_parameters": sum(parameter.numel() for parameter in job.model.parameters()),
+        },
+        "method": {
+            "name": adapted.name,
+            "config": adapted.config.to_dict(),
+            **{term.name: term.to_dict() for term in adapted.added_terms},
+            "moves": card.moves,
+            "predicts": card.predicts,
+            "is_oracle": card.is_oracle,
+            "reconstruction": card.reconstruction,
+        },
+        "artifact": None
+        if artifact is None
+        else {
+            "key": job.spec.artifact_key,
+            "file": ", ".join(file.name for file in job.files),
+            "sha256": digest(artifact.tensors),
+            "seed": artifact.card["seed"],
+            "parts": artifact.parts,
+            "versions": artifact.card["versions"],
+        },
         "settings": {name: settings[name] for name in _SETTINGS},
         **describe_origin(command, job.device),
     }
 
 
 def describe_settings(jobs: Sequence[Job]) -> dict[str, Any]:
-    """Return everything that changes the numbers of jobs on one stream, as JSON types.
-
-    Args:
-        jobs: They differ in method and seed only; of each method, the first job counts.
-    """
+    """Return everything that changes the numbers of jobs on one stream, as JSON types."""
     first, labels = jobs[0], dict.fromkeys(job.label for job in jobs)
     by_label = {label: next(job for job in jobs if job.label == label) for label in labels}
     how, spec = first.wrapping, first.spec
@@ -277,41 +281,4 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
         "n_cores": os.cpu_count(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-    }
-
-
-def _describe_model(job: Job) -> dict[str, Any]:
-    file = None if job.spec.weights is None else Path(job.spec.weights)
-    return {
-        "name": job.spec.model_name,
-        "file": None if file is None else str(file),
-        "file_sha256": None if file is None else file_digest(file),
-        "weights_sha256": job.weights_sha256,
-        "n_parameters": sum(parameter.numel() for parameter in job.model.parameters()),
-    }
-
-
-def _describe_method(adapted: Method) -> dict[str, Any]:
-    return {
-        "name": adapted.name,
-        "config": adapted.config.to_dict(),
-        **{term.name: term.to_dict() for term in adapted.added_terms},
-        "moves": adapted.card.moves,
-        "predicts": adapted.card.predicts,
-        "is_oracle": adapted.card.is_oracle,
-        "reconstruction": adapted.card.reconstruction,
-    }
-
-
-def _describe_artifact(job: Job) -> dict[str, Any] | None:
-    artifact = job.wrapping.artifact
-    if artifact is None:
-        return None
-    return {
-        "key": job.spec.artifact_key,
-        "file": ", ".join(file.name for file in job.files),
-        "sha256": digest(artifact.tensors),
-        "seed": artifact.card["seed"],
-        "parts": artifact.parts,
-        "versions": artifact.card["versions"],
     }

@@ -103,14 +103,13 @@ def open_ray(
         storage: URL of a folder that all nodes can read and write, such as `s3://bucket/suite`;
             run folders are copied there. Any file system of fsspec.
 
-    Raises:
-        MissingExtra: Ray is not installed.
-        BadInput: The cluster or the storage cannot be used, or no node is large enough.
     """
-    for name, value, least in (("n_workers", n_workers, 1), ("n_cpus", n_cpus, 1)):
-        if value is not None:
-            check_at_least(name, value, least)
-    check_at_least("n_gpus", n_gpus, 0)
+    for name, value, low in (
+        ("n_workers", n_workers, 1),
+        ("n_cpus", n_cpus, 1),
+        ("n_gpus", n_gpus, 0),
+    ):
+        check_at_least(name, low if value is None else value, low)
     ray = import_ray()
     place = os.environ.get("RAY_ADDRESS") if address is None else address
     if not (place or ray.is_initialized()):
@@ -124,11 +123,7 @@ def open_ray(
 
 
 def import_ray() -> Any:
-    """Return the package.
-
-    Raises:
-        MissingExtra: It is not installed.
-    """
+    """Return the package."""
     try:
         return importlib.import_module("ray")
     except ModuleNotFoundError as error:
@@ -176,16 +171,7 @@ def connect(ray: Any, address: str | None, **size: float) -> Iterator[None]:
 
 
 class RayExecutor:
-    """An executor of actors of Ray.
-
-    Args:
-        ray: The package, connected to a cluster.
-        store: Where the suite is kept.
-        setup: What the jobs have in common.
-        n_workers: Jobs at once; None for as many as the nodes have room for.
-        size: Cores (which are also the threads) and graphics processors of each.
-        storage: Where run folders are copied; None if all nodes see the folder of the suite.
-    """
+    """An executor of actors of Ray."""
 
     def __init__(
         self,
@@ -225,11 +211,7 @@ class RayExecutor:
         self._room, self._look_at, self._last = 0, -math.inf, time.monotonic()
 
     def capacity(self) -> int:
-        """Return how many workers the nodes have room for.
-
-        Raises:
-            BadInput: No node is large enough, and none was for some time.
-        """
+        """Return how many workers the nodes have room for."""
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + _LOOK_AT_NODES_EVERY
@@ -275,17 +257,7 @@ class RayExecutor:
 
 
 class RayWorker(Worker):
-    """An actor on some node.
-
-    Args:
-        ray: The package.
-        actor: A `NodeRunner`, or soon one.
-        suite: A file that its node must see, with its checksum; None if that is not needed.
-        storage: Where run folders are copied.
-
-    Attributes:
-        answer: Of Ray: when its next message is there; None if none is expected.
-    """
+    """An actor on some node."""
 
     def __init__(
         self,
@@ -361,14 +333,7 @@ class RayWorker(Worker):
 
 
 class Assets:
-    """An actor on the machine of the command: puts what nodes lack into the object store, once.
-
-    Args:
-        setup: What the jobs have in common.
-        folder: Where the command runs.
-        data: Its folder of data sets, if the environment names one.
-        put: Takes a value, and returns what stands for it; None for `ray.put`.
-    """
+    """An actor on the machine of the command: puts what nodes lack into the object store, once."""
 
     def __init__(
         self,
@@ -436,15 +401,7 @@ class Assets:
 
 
 class NodeRunner:
-    """An actor that runs jobs on a node, one after another.
-
-    Args:
-        setup: What the jobs have in common.
-        folder: Where the command runs.
-        data: Its folder of data sets, if the environment names one.
-        assets: The actor `Assets`.
-        storage: Where run folders are copied; None if this node sees them.
-    """
+    """An actor that runs jobs on a node, one after another."""
 
     def __init__(
         self,
@@ -462,11 +419,7 @@ class NodeRunner:
         self._loader = NodeLoader(setup, Path(self._scratch.name), ask, storage)
 
     def start(self, suite: tuple[Path, str] | None) -> Message:
-        """Return the name of this machine, if it sees the folder of the suite.
-
-        Raises:
-            BadInput: It does not.
-        """
+        """Return the name of this machine, if it sees the folder of the suite."""
         if suite is not None and not has_file(str(suite[0]), suite[1]):
             raise BadInput(
                 "folder_not_shared",
@@ -478,13 +431,7 @@ class NodeRunner:
         return "ready", 0, 0, platform.node()
 
     def run(self, spec: JobSpec, place: str, sums: Mapping[str, str]) -> Iterator[Message]:
-        """Run a job; give its messages, the last of which is how it ended.
-
-        Args:
-            spec: The job.
-            place: Its folder, or the name of that in the storage.
-            sums: The SHA-256 of each file that it names.
-        """
+        """Run a job; give its messages, the last of which is how it ended."""
         messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
         job = self._thread.submit(self._run, spec, place, sums, messages.put)
         job.add_done_callback(lambda job: messages.put(None))
@@ -519,14 +466,7 @@ class NodeRunner:
 
 
 class NodeLoader(Loader):
-    """Loads what is on this node if it is what the command means; else it is fetched.
-
-    Args:
-        setup: What the jobs have in common.
-        scratch: Folder for what is fetched.
-        ask: Calls a method of `Assets`, and returns the value.
-        storage: Where artifacts are copied; None if this node sees their folder.
-    """
+    """Loads what is on this node if it is what the command means; else it is fetched."""
 
     def __init__(
         self,
@@ -588,13 +528,7 @@ class NodeLoader(Loader):
 
 
 class NodeFolder(RunFolder):
-    """A run folder that is copied to the storage at every checkpoint.
-
-    Args:
-        path: The folder.
-        spec: The job, with the names that files have where the command runs.
-        upload: Copies the folder; None if nothing has to be copied.
-    """
+    """A run folder that is copied to the storage at every checkpoint."""
 
     def __init__(
         self, path: str | Path, spec: JobSpec, upload: Callable[..., None] | None = None
@@ -627,12 +561,6 @@ class Storage:
 
     A reader of a folder finds what belongs together, whenever the writer is killed: what refers to
     other files is copied after them.
-
-    Args:
-        url: Of a folder.
-
-    Raises:
-        BadInput: It cannot be written.
     """
 
     def __init__(self, url: str) -> None:

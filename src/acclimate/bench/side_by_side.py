@@ -35,12 +35,12 @@ from acclimate.errors import (
     BadInput,
     InvalidConfig,
     UnsuitableModel,
-    did_you_mean,
+    check_name,
+    check_options,
 )
-from acclimate.evaluation import Record
 from acclimate.methods import get_method, list_methods
 from acclimate.methods.gradient import GradientMethod
-from acclimate.metrics import BatchMetrics, MetricsWriter
+from acclimate.metrics import BatchMetrics, MetricsWriter, Record
 from acclimate.progress import Progress
 from acclimate.storage import digest
 
@@ -51,12 +51,7 @@ _KEEP_SETTINGS = "Use the same settings as before, pass another --out, or start 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came out of a comparison.
-
-    Attributes:
-        outcomes: Of every method with every seed.
-        provenance: Where the numbers come from.
-    """
+    """What came out of every method with every seed, and where the numbers come from."""
 
     outcomes: tuple[Outcome, ...]
     provenance: dict[str, Any]
@@ -65,11 +60,7 @@ class Comparison:
         """Return the summary of every run and the provenance as JSON types."""
         return {
             "runs": [
-                {
-                    "method": own.entry.label,
-                    "seed": own.entry.spec.seed,
-                    **own.result.to_dict(),
-                }
+                {"method": own.entry.label, "seed": own.entry.spec.seed, **own.result.to_dict()}
                 for own in self.outcomes
             ],
             "provenance": self.provenance,
@@ -79,13 +70,7 @@ class Comparison:
 def choose_methods(names: Sequence[str], reveal_labels: bool = False) -> tuple[str, ...]:
     """Return the methods of these names; `all` stands for every one.
 
-    Args:
-        names: In the order of the table. `tent+swr` is TENT with the term SWR.
-        reveal_labels: Whether oracles, which learn from labels, may be among them.
-
-    Raises:
-        UnknownMethod: One of them does not exist.
-        BadInput: There are none, one comes twice, or one is an oracle and labels are not revealed.
+    `tent+swr` is TENT with the term SWR. Oracles, which learn from labels, must be allowed.
 
     >>> choose_methods(["source", "tent"])
     ('source', 'tent')
@@ -101,27 +86,24 @@ def choose_methods(names: Sequence[str], reveal_labels: bool = False) -> tuple[s
             "not a method to deploy. To run it anyway, pass --reveal-labels.",
             methods=tuple(oracles),
         )
-    message = (
-        f"Expected one or more methods, each listed once, found: {', '.join(names) or 'none'}."
-    )
+    check_each_once("methods", names)
+    return tuple(names)
+
+
+def check_each_once(option: str, names: Sequence[str]) -> None:
+    """Refuse an empty list of names, and names that are listed twice."""
+    text = f"Expected one or more {option}, each listed once, found: {', '.join(names) or 'none'}."
     if not names:
-        raise BadInput("missing_option", message, option="methods")
+        raise BadInput("missing_option", text, option=option)
     for place, name in enumerate(names):
         if name in names[:place]:
-            raise BadInput("duplicate", message, name=name)
-    return tuple(names)
+            raise BadInput("duplicate", text, name=name)
 
 
 def split_options(methods: Sequence[str], values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the hyper-parameters of each method.
 
-    Args:
-        methods: Names of methods.
-        values: By name of a hyper-parameter, for all methods that have it; or by
-            `method.hyper_parameter`, for that method, which wins.
-
-    Raises:
-        InvalidConfig: No method has a hyper-parameter of that name.
+    A name applies to all methods that have it; `method.name` to that method, and wins.
 
     >>> split_options(["source", "tent"], {"lr": 1e-4, "tent.beta1": 0.8})
     {'source': {}, 'tent': {'lr': 0.0001, 'beta1': 0.8}}
@@ -132,23 +114,11 @@ def split_options(methods: Sequence[str], values: Mapping[str, Any]) -> dict[str
     }
     for key in values:
         method, dot, option = key.rpartition(".")
-        if dot and method not in fields:
-            raise InvalidConfig(
-                "unknown_name",
-                f'{key}: the method "{method}" is not part of the comparison. '
-                f"{did_you_mean(method, methods)}",
-                kind="method",
-                name=method,
-                known=tuple(methods),
-            )
+        if dot:
+            check_name(method, methods, "method of the comparison", InvalidConfig)
         known = fields[method] if dot else sorted({n for own in fields.values() for n in own})
         if option not in known:
-            raise InvalidConfig(
-                "unknown_option",
-                f'Unknown hyper-parameter "{key}". {did_you_mean(option, known)}',
-                option=key,
-                known=tuple(known),
-            )
+            check_options([key], known, method or "No method")
     return {
         name: {key: value for key, value in values.items() if key in known}
         | {
@@ -198,16 +168,7 @@ def make_comparison(
 
 
 def check_place(out: str | Path, resume: bool = False, force: bool = False) -> None:
-    """Refuse a folder that holds another comparison, before anything is loaded.
-
-    Args:
-        out: The folder.
-        resume: Whether to continue what it holds.
-        force: Whether to discard what it holds.
-
-    Raises:
-        BadInput: It holds something, and neither was asked for; or it is a file.
-    """
+    """Refuse a folder that holds another comparison, which is neither continued nor discarded."""
     folder = Path(out)
     if resume and force:
         raise BadInput(
@@ -217,11 +178,8 @@ def check_place(out: str | Path, resume: bool = False, force: bool = False) -> N
             options=("resume", "force"),
         )
     if folder.exists() and not folder.is_dir():
-        raise BadInput(
-            "not_a_folder",
-            f"Cannot write to {folder}: it is a file. Pass a folder with --out.",
-            path=folder,
-        )
+        text = f"Cannot write to {folder}: it is a file. Pass a folder with --out."
+        raise BadInput("not_a_folder", text, path=folder)
     found = [name for name in (BEGUN, SUITE, RESULT) if (folder / name).exists()]
     if found and not (resume or force):
         raise BadInput(
@@ -256,15 +214,16 @@ def run_side_by_side(
         options: When to write checkpoints.
         progress: Called with the stage, the batches done and those to do, of all jobs.
         metrics: Writes the metrics of every batch, also of those that were recorded before.
-
-    Raises:
-        BadInput: The folder cannot be used, or another process uses it.
-        ArtifactMismatch: The folder was started with other settings.
     """
     check_place(out, resume, force)
     how = options or RunOptions()
     loader = loader or Loader(Path(out) / ARTIFACTS, progress=progress)
     store, timings = Store(out, suite), Timings()
+
+    def write(spec: JobSpec, record: Record) -> None:
+        if metrics is not None:
+            metrics.write(BatchMetrics.of_record(record), method=spec.label, seed=spec.seed)
+
     with collect_warnings(passes_on=True) as warned:
         jobs = _open_all(store.jobs(), loader)
         timings.note("loading")
@@ -277,17 +236,25 @@ def run_side_by_side(
             root.write(BEGUN, identity)
             Store.create(out, suite)
             totals = {name: sum(u.n_batches for u in job.units()) for name, job in jobs.items()}
-            bar = _Bar(sum(totals.values()), progress)
+            n_before, has_begun = 0, False
+
+            def move(done: int, total: int) -> None:
+                nonlocal has_begun
+                if progress is not None and has_begun:
+                    progress("measuring (batches)", n_before + done, sum(totals.values()))
+                has_begun = True
+
             if metrics is not None:
                 metrics.begin()
             for names in _group(jobs, one_by_one):
                 left = [name for name in names if not store.is_done(name)]
                 for name in [name for name in names if name not in left]:
-                    bar.n_before += totals[name]
-                    _write_known(metrics, store.outcome(name))
+                    n_before += totals[name]
+                    for record in store.outcome(name).result.records if metrics else ():
+                        write(jobs[name].spec, record)
                 if not left:
                     continue
-                own = [loader.complete(jobs[name]) for name in left]
+                has_begun, own = False, [loader.complete(jobs[name]) for name in left]
                 jobs |= zip(left, own, strict=True)
                 timings.note("artifact")
                 with ExitStack() as locks:
@@ -299,15 +266,15 @@ def run_side_by_side(
                         own,
                         folders,
                         how,
-                        on_batch=bar.move,
-                        on_record=None if metrics is None else _Writes(metrics),
+                        on_batch=move,
+                        on_record=lambda job, record: write(job.spec, record),
                         timings=timings,
                         warned=warned,
                     )
-                bar.end()
-            outcomes = tuple(store.outcomes())
+                n_before += sum(totals[name] for name in left)
             origin = _describe(jobs, identity, how.command)
-            result = Comparison(outcomes, {**origin, "side_by_side": not one_by_one})
+            origin["side_by_side"] = not one_by_one
+            result = Comparison(tuple(store.outcomes()), origin)
             root.write(RESULT, result.to_dict())
     return result
 
@@ -326,42 +293,6 @@ def _open_all(entries: Mapping[str, Entry], loader: Loader) -> dict[str, Job]:
     if refused:
         raise refuse_methods(refused)
     return jobs
-
-
-class _Bar:
-    """Adds up the progress of groups of jobs."""
-
-    def __init__(self, n_all: int, progress: Progress | None) -> None:
-        self.n_before, self._n_all, self._progress = 0, n_all, progress
-        self._known: int | None = None
-        self._total = 0
-
-    def move(self, done: int, total: int) -> None:
-        if self._known is None:
-            self._known, self._total = done, total
-        elif self._progress is not None:
-            self._progress("measuring (batches)", self.n_before + done, self._n_all)
-
-    def end(self) -> None:
-        self.n_before, self._known = self.n_before + self._total, None
-
-
-@dataclass(frozen=True)
-class _Writes:
-    """Writes the metrics of records."""
-
-    metrics: MetricsWriter
-
-    def __call__(self, job: Job, record: Record) -> None:
-        measured = BatchMetrics.of_record(record)
-        self.metrics.write(measured, method=job.label, seed=job.spec.seed)
-
-
-def _write_known(metrics: MetricsWriter | None, outcome: Outcome) -> None:
-    if metrics is not None:
-        spec = outcome.entry.spec
-        for record in outcome.result.records:
-            metrics.write(BatchMetrics.of_record(record), method=spec.label, seed=spec.seed)
 
 
 def _group(jobs: Mapping[str, Job], one_by_one: bool) -> list[list[str]]:

@@ -28,7 +28,7 @@ from acclimate.errors import (
     AcclimateWarning,
     BadInput,
     CorruptFile,
-    did_you_mean,
+    check_name,
 )
 from acclimate.evaluation import Result
 from acclimate.metrics import unpack_sums
@@ -61,17 +61,11 @@ class Status:
 
 
 class Store:
-    """Suites on disk, which share the jobs that they have in common.
+    """Suites in a folder, which share the jobs that they have in common.
 
     Args:
-        root: Their folder.
+        root: The folder.
         suite: The suite, or its title; None for the one that was run last.
-
-    Attributes:
-        suite: The jobs with their labels.
-
-    Raises:
-        BadInput: The folder has no such suite.
     """
 
     def __init__(self, root: str | Path, suite: Suite | str | None = None) -> None:
@@ -90,14 +84,7 @@ class Store:
             )
         if suite is not None:
             known = self.list_suites()
-            if suite not in known:
-                raise BadInput(
-                    "unknown_name",
-                    f'There is no suite "{suite}" in {root}. {did_you_mean(suite, known)}',
-                    kind="suite",
-                    name=suite,
-                    known=tuple(known),
-                )
+            check_name(suite, known, "suite")
             path = self.root / _name_list(suite)
         content = _read_list(path)
         try:
@@ -110,10 +97,7 @@ class Store:
 
     @classmethod
     def create(cls, root: str | Path, suite: Suite) -> Self:
-        """Add a suite to a folder, which is created if need be; jobs that it has are kept.
-
-        The lists of other suites stay; one of the same title is replaced.
-        """
+        """Add a suite to a folder, or replace one of the same title; jobs and other suites stay."""
         place = Path(root)
         for name in ("", JOBS, SUITES):
             make_folder(place / name)
@@ -156,12 +140,7 @@ class Store:
         return RunFolder(self.root / name)
 
     def outcome(self, name: str) -> Outcome:
-        """Return what came out of a finished job.
-
-        Raises:
-            BadInput: It has not finished.
-            CorruptFile: Its files were altered.
-        """
+        """Return what came out of a finished job."""
         return read_outcome(self.folder(name), self.jobs()[name], name)
 
     def outcomes(self) -> list[Outcome]:
@@ -226,16 +205,7 @@ def name_folder(spec: JobSpec) -> str:
 
 
 def read_outcome(folder: RunFolder, entry: Entry, name: str) -> Outcome:
-    """Return what came out of a finished job.
-
-    Args:
-        folder: Of the job.
-        entry: The job with its label.
-        name: Of the folder, relative to that of the suite.
-
-    Raises:
-        CorruptFile: The files do not belong together.
-    """
+    """Return what came out of a finished job."""
     written, path = folder.read_result(), folder.path / RECORDS
     records = []
     for number, line in enumerate(folder.read_lines(RECORDS)[0], start=1):

@@ -1,10 +1,16 @@
 """The demonstration: a task under several shifts, with several methods, measured."""
 
-from acclimate.demo.groups import assign_models
 from acclimate.demo.result import DemoResult
 from acclimate.demo.run import run_demo
-from acclimate.demo.settings import DemoSettings
-from acclimate.demo.tasks import TASKS, SourceModel, Task, fetch_data, get_task
+from acclimate.demo.tasks import (
+    TASKS,
+    DemoSettings,
+    SourceModel,
+    Task,
+    assign_models,
+    fetch_data,
+    get_task,
+)
 
 __all__ = [
     "TASKS",

@@ -9,12 +9,30 @@ from typing import Any
 
 from acclimate.artifact import Artifact
 from acclimate.bench.outcome import Outcome
-from acclimate.demo.groups import Group
-from acclimate.demo.notes import UsedModel, make_notes
-from acclimate.demo.settings import DemoSettings
-from acclimate.demo.tasks import Task
+from acclimate.demo.tasks import DemoSettings, Group, SourceModel, Task
 from acclimate.methods import get_method
 from acclimate.report import DemoPage, Layer, Sample, Summary, headlines, summarize
+from acclimate.report.stats import margin
+
+
+@dataclass(frozen=True)
+class UsedModel:
+    """A source model that methods stood on.
+
+    Attributes:
+        source: Which one.
+        artifacts: One a seed.
+        clean_error: Its error on the same images without a shift, as a share.
+    """
+
+    source: SourceModel
+    artifacts: tuple[Artifact, ...]
+    clean_error: float
+
+    @property
+    def sha256(self) -> str:
+        """Of the weights."""
+        return str(self.artifacts[0].card["model"]["weights_sha256"])
 
 
 @dataclass(frozen=True)
@@ -63,8 +81,28 @@ class DemoResult:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What sets the groups after the first apart."""
-        return make_notes(self.task, self.groups, self.models)
+        """What sets the groups after the first apart, and what follows from it."""
+        notes = []
+        for group in self.groups:
+            guests, is_one = " and ".join(group.guests), len(group.guests) == 1
+            if group.model != self.task.models[0]:
+                used = next(model for model in self.models if model.source == group.model)
+                notes.append(
+                    f"({group.name}): {guests} {'needs' if is_one else 'need'} another source "
+                    f"model: {group.model.text}. Without a shift it errs on "
+                    f"{100 * used.clean_error:.1f} %."
+                )
+            if group.is_cut:
+                notes.append(
+                    f"({group.name}): {guests} {'was' if is_one else 'were'} measured on the first "
+                    f"{group.n_images} images of each shift only, for the time it takes; an error "
+                    f"there is uncertain by up to ±{margin(group.n_images):.1f} points (95 %)."
+                )
+        if notes:
+            notes.append(
+                "Rows of such a group are compared with the source row of the same group only."
+            )
+        return tuple(notes)
 
     @property
     def protocol(self) -> dict[str, str]:

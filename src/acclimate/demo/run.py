@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
+from torch import Tensor, nn
 
 from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact
@@ -23,19 +26,18 @@ from acclimate.bench.store import ARTIFACTS
 from acclimate.bench.suite import Suite
 from acclimate.data.datasets import corrupt_images
 from acclimate.data.request import Data
-from acclimate.demo.groups import Group, make_groups
-from acclimate.demo.notes import UsedModel
-from acclimate.demo.result import DemoResult
-from acclimate.demo.samples import get_layers, get_samples
-from acclimate.demo.settings import DemoSettings
-from acclimate.demo.tasks import SourceModel, Task, get_task
+from acclimate.demo.result import DemoResult, UsedModel
+from acclimate.demo.tasks import DemoSettings, Group, SourceModel, Task, get_task, make_groups
 from acclimate.evaluation import evaluate
+from acclimate.functional.norm import norm_parameters
 from acclimate.parts.contrastive_head import write_head
 from acclimate.progress import Progress
-from acclimate.report import BASELINE
+from acclimate.report import BASELINE, Layer, Sample
 from acclimate.streams import Domain, reset_each
 from acclimate.streams.cutting import shuffled
 
+#: Images of each shift that are kept to be shown.
+N_SAMPLES = 4
 #: The page shows what this method's artifact contains, whatever methods are compared.
 _SHOWN = "swr_nsp"
 
@@ -45,13 +47,7 @@ def run_demo(
 ) -> DemoResult:
     """Prepare the models of a task, then stream every shift through every method.
 
-    Args:
-        settings: What to run.
-        progress: Called with the stage, the count done and the count to do.
-        task: Another task than the one that the settings name, such as one with another model.
-
-    Raises:
-        UnsuitableModel: A method refuses every source model of the task.
+    `task` is another one than the settings name, such as one with another model.
     """
     report: Progress = progress if progress is not None else lambda stage, done, total: None
     start = time.perf_counter()
@@ -70,16 +66,7 @@ def run_demo(
             options=RunOptions(command=settings.command),
             progress=_name_stream(report),
         )
-        samples = get_samples(
-            loader.load_data(suite.entries[0].spec),
-            loader.clean,
-            [
-                (own, _read_predictions(Path(folder), own, settings))
-                for own in compared.outcomes
-                if own.entry.spec.seed == 0 and own.entry.spec.images == settings.images
-            ],
-            settings,
-        )
+        samples = _get_samples(loader, suite, Path(folder), compared.outcomes, settings)
         used = tuple(
             UsedModel(source, own, _measure_clean(source, loader.clean, settings))
             for source, own in artifacts.items()
@@ -92,7 +79,7 @@ def run_demo(
         groups=groups,
         models=used,
         outcomes=compared.outcomes,
-        layers=get_layers(task.models[0].load(), used[0].artifacts),
+        layers=_get_layers(task.models[0].load(), used[0].artifacts),
         samples=samples,
         provenance={
             **compared.provenance,
@@ -107,14 +94,7 @@ def run_demo(
 class DemoLoader(Loader):
     """Provides the images of a task, corrupted with the seed of each job.
 
-    Args:
-        artifacts: Folder of artifacts.
-        task: The task.
-        settings: How many images, and in which order.
-
-    Attributes:
-        images: The clean test images, in the order of the settings.
-        clean: They as a domain.
+    `images` are the clean test images in the order of the settings, `clean` the same as a domain.
     """
 
     def __init__(self, artifacts: Path, task: Task, settings: DemoSettings) -> None:
@@ -153,15 +133,9 @@ class DemoLoader(Loader):
 
 
 def make_suite(task: Task, groups: Sequence[Group], settings: DemoSettings, folder: Path) -> Suite:
-    """Return the jobs: groups, methods in them, and seeds.
-
-    Args:
-        task: The task.
-        groups: Of methods that are compared with each other.
-        settings: What to run.
-        folder: For files that jobs need.
-    """
+    """Return the jobs: methods in groups, and seeds; the folder takes files that they need."""
     order = "file" if settings.order == "sorted" else "shuffled"
+    n_last = (settings.images - 1) % settings.batch_size + 1  # images of the last batch
     entries = []
     for group in groups:
         model = group.model.load()
@@ -187,7 +161,7 @@ def make_suite(task: Task, groups: Sequence[Group], settings: DemoSettings, fold
                 contrast_head=None if head is None else str(head),
             ),
             "reveal_labels": settings.reveal_labels,
-            "keep": {} if group.is_cut else {"predictions": _count_last(settings)},
+            "keep": {} if group.is_cut else {"predictions": n_last},
         }
         entries += [
             Entry(JobSpec(**shared, method=method, seed=seed), method, group.name)
@@ -236,19 +210,67 @@ def _measure_clean(source: SourceModel, clean: Domain, settings: DemoSettings) -
     return evaluate(adapt(source.load(), BASELINE), stream).error
 
 
-def _read_predictions(
-    folder: Path, outcome: Outcome, settings: DemoSettings
-) -> dict[str, torch.Tensor]:
-    """Return the predictions of the last batch of each shift."""
-    return {
-        name: read_kept(folder / outcome.folder, place)["predictions"]
-        for place, name in enumerate(settings.corruptions)
-    }
+def _get_samples(
+    loader: DemoLoader,
+    suite: Suite,
+    folder: Path,
+    outcomes: Sequence[Outcome],
+    settings: DemoSettings,
+) -> tuple[Sample, ...]:
+    """Return the first images of the last batch of each shift, with seed 0."""
+    data, size = loader.load_data(suite.entries[0].spec), settings.batch_size
+    seed = None if settings.order == "sorted" else 0
+    last_clean = list(reset_each([loader.clean], size, seed=seed))[-1]
+    last = {batch.domain: batch for batch in reset_each(data.domains, size, seed=seed)}
+    shown: list[tuple[str, Mapping[str, Tensor]]] = []
+    for own in outcomes:
+        entry = own.entry
+        if entry.spec.seed == 0 and entry.spec.images == settings.images:
+            kept = {
+                name: read_kept(folder / own.folder, place)["predictions"]
+                for place, name in enumerate(settings.corruptions)
+            }
+            name = f"{entry.label} ({entry.group})" if entry.group else entry.label
+            shown.append((name, kept))
+    return tuple(
+        Sample(
+            domain=domain,
+            clean=_to_png(last_clean.x[index]),
+            shifted=_to_png(batch.x[index]),
+            truth=data.classes[int(batch.y[index])],
+            predictions={name: data.classes[int(kept[domain][index])] for name, kept in shown},
+        )
+        for domain, batch in last.items()
+        for index in range(min(N_SAMPLES, len(batch.x)))
+    )
 
 
-def _count_last(settings: DemoSettings) -> int:
-    """Return the number of images of the last batch."""
-    return (settings.images - 1) % settings.batch_size + 1
+def _to_png(image: Tensor) -> bytes:
+    pixels = (image * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG", optimize=True)
+    return file.getvalue()
+
+
+def _get_layers(model: nn.Module, artifacts: Sequence[Artifact]) -> tuple[Layer, ...]:
+    """Return the penalty of each parameter, in the order of the model."""
+    penalties = [artifact.part("penalty") for artifact in artifacts]
+    of_norms = norm_parameters(model)
+    return tuple(
+        Layer(
+            name, _kind(name, parameter, name in of_norms), tuple(float(w[name]) for w in penalties)
+        )
+        for name, parameter in model.named_parameters()
+        if name in penalties[0]
+    )
+
+
+def _kind(name: str, parameter: Tensor, is_norm: bool) -> str:
+    if is_norm:
+        return "normalisation, scale" if name.endswith("weight") else "normalisation, shift"
+    if parameter.dim() == 1:
+        return "head, bias"
+    return "convolution" if parameter.dim() == 4 else "head, weight"
 
 
 def _name_stages(report: Progress, words: Sequence[str]) -> Progress:
