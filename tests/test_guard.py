@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ import torch.nn.functional as F
 
 import acclimate
 from acclimate import Artifact, Guard
+from acclimate.forward import Forward
 from acclimate.functional.signals import RECORD, SIGNALS, measure_signals
+from acclimate.guard import _fresh
 from acclimate.methods import METHODS
 from acclimate.snapshot import flatten_tree
 from acclimate.testing.cases import METHOD_OPTIONS, Case, tiny_artifact
@@ -208,6 +211,45 @@ def test_batches_without_a_probe_are_recorded_without_what_it_tells():
     for column in ("source_steady", "adapted_steady", "norm_class", "norm_steady"):
         known = ~records[:, 0, RECORD.index(column)].isnan()
         assert torch.equal(known, is_probed), column
+
+
+def predictions(n, sureness, seed):
+    """Return logits of about the same sureness, for random classes."""
+    random = torch.Generator().manual_seed(seed)
+    logits = 0.1 * torch.randn(n, N_CLASSES, generator=random)
+    classes = torch.randint(N_CLASSES, (n,), generator=random)
+    logits[torch.arange(n), classes] += sureness
+    return Forward(None, logits, None, None)
+
+
+def test_each_condition_of_a_stream_has_records_of_its_own():
+    guard = build("source").guard
+    state = _fresh()
+    sizes, changes = [], []
+    # Bright, dark, bright, dark; then something new.
+    for number, sureness in enumerate([4.0, 1.0, 4.0, 4.0, 1.0, 4.0, 2.2]):
+        made = predictions(100, sureness, number)
+        guard._record(state, made, made, None, (None, None, None), None)
+        sizes.append(len(state["records"]))
+        changes.append(state["changes"])
+    assert sizes == [100, 100, 200, 300, 200, 400, 100]
+    assert [len(each) for each in state["earlier"]] == [200, 400]
+    # Only what was never seen before makes a stream unstable.
+    fading = [0.5 ** (100 / 1000 * steps) for steps in range(7)]
+    assert changes == pytest.approx([0, 1, *fading[1:5], fading[5] + 1])
+
+
+def test_the_oldest_conditions_are_forgotten():
+    guard = build("source").guard
+    state = _fresh()
+    levels = [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0]
+    for number, sureness in enumerate(levels):
+        for part in range(2):
+            made = predictions(500, sureness, 10 * number + part)
+            guard._record(state, made, made, None, (None, None, None), None)
+    found = [float(each[:, 0, 1].mean()) for each in state["earlier"]]
+    expected = [math.exp(level) / (math.exp(level) + N_CLASSES - 1) for level in levels[2:-1]]
+    assert found == pytest.approx(expected, abs=0.02)
 
 
 @pytest.mark.parametrize(("model", "batch_size"), [("group_norm", 16), ("batch_norm", 1)])

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import acclimate
-from acclimate.functional.stream_norm import LARGEST, PRIOR, TOLERANCE
+from acclimate.functional.stream_norm import LARGEST, MEMORY, PRIOR, TOLERANCE
 from acclimate.parts.confidence import Confidence
 from acclimate.testing.models import tiny_batches, tiny_model
 
@@ -17,7 +17,7 @@ from acclimate.testing.models import tiny_batches, tiny_model
 def plain_loss(model, batches):
     """Return the mean confidence as the model is, less that with mixed statistics."""
     mixed = copy.deepcopy(model).eval()
-    share = LARGEST * 4 * PRIOR / (4 * PRIOR + PRIOR)
+    share = LARGEST * 4 * MEMORY / (4 * MEMORY + PRIOR)
     total = n = 0
     for x in torch.cat([x for x, _ in batches]).split(64):
         hooks = []
