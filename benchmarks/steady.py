@@ -5,19 +5,35 @@
     python benchmarks/steady.py report --out runs/steady                  # write the results
 
 The report writes results/steady.json and the tables in docs/steady.md. Data and weights that are
-not in the repository are found by ACCLIMATE_DATA and ACCLIMATE_SHARED.
+not in the repository are found by ACCLIMATE_DATA and ACCLIMATE_SHARED. Those of PACS are trained by
+
+    for d in sketch art_painting cartoon photo; do acclimate train --task domains --objective erm \
+      --model acclimate.paper.efficientnet:efficientnet_lite0 --data pacs --test-domain $d \
+      --steps 100 --lr 3e-4 --batch-size 16 --size 96 --check-every 50 \
+      --out $ACCLIMATE_DATA/pacs-models/erm-$d.safetensors; done
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from acclimate.bench import Entry, JobSpec, Outcome, Store, Suite, run_suite
 from gather_reproduction import shorten_paths
-from harm import MODELS, ROOT, SHARED, SHIFTS, _show, write_section
+from harm import (
+    ALL_CLASSES,
+    MODELS,
+    ROOT,
+    SHARED,
+    SHIFTS,
+    SOME,
+    STREAMS,
+    _show,
+    write_section,
+)
 
 #: What is left out of `steady`, by name; `nothing` is the whole method.
 WITHOUT: dict[str, dict[str, Any]] = {
@@ -44,6 +60,8 @@ RESNET32 = {
     "weights": str(SHARED / "data/weights/cifar100-resnet32.safetensors"),
     "data": "cifar100c",
 }
+PACS = ("art_painting", "cartoon", "photo", "sketch")
+PACS_MODELS = Path(os.environ.get("ACCLIMATE_DATA", "")) / "pacs-models"
 
 
 def _jobs(
@@ -57,6 +75,60 @@ def _jobs(
 def _ablation(protocol: dict[str, Any], images: int) -> dict[str, dict[str, Any]]:
     whole = _jobs("resnet20", ("steady",), protocol, images=images, corruptions=list(SHIFTS))
     return {name: {**whole["steady"], "options": options} for name, options in WITHOUT.items()}
+
+
+def _pacs() -> dict[str, dict[str, Any]]:
+    """Return jobs on each domain of PACS, with a model that was trained on the others."""
+    frozen = {"lr": 5e-5, "statistics": "source"}  # what table 6 chose
+    rows: dict[str, tuple[str, dict[str, Any]]] = {
+        "source": ("source", {}),
+        "swr_nsp": ("swr_nsp", {}),
+        "swr_nsp, rate and statistics of table 6": ("swr_nsp", frozen),
+        "steady": ("steady", {}),
+    }
+    return {
+        f"{row} | {domain}": {
+            "model": "acclimate.paper.efficientnet:efficientnet_lite0",
+            "weights": str(PACS_MODELS / f"erm-{domain}.safetensors"),
+            "data": "pacs",
+            "domains": {"names": [domain], "size": [96, 96]},
+            "protocol": {"batch_size": 200},
+            "method": method,
+            "options": options,
+            "prepare": {
+                "images": 1024,
+                "domains": {
+                    "names": [other for other in PACS if other != domain],
+                    "part": "train",
+                    "size": [96, 96],
+                },
+            },
+        }
+        for domain in PACS
+        for row, (method, options) in rows.items()
+    }
+
+
+def _imagenet() -> dict[str, dict[str, Any]]:
+    """Return jobs on the ImageNet sample; prototypes need all classes, see `harm.py`."""
+    model = MODELS["efficientnet-lite0"]
+    prepare = {**model["prepare"], "source": ALL_CLASSES["efficientnet-lite0"]}
+    streams = SOME["efficientnet-lite0"]
+    specs = {
+        f"{method} | {stream}": (method, STREAMS[stream])
+        for stream in streams
+        for method in ("source", "norm", "swr_nsp", "steady")
+    }
+    return {
+        row: {
+            **model,
+            "prepare": prepare,
+            "method": method,
+            "images": case.images,
+            "protocol": case.protocol,
+        }
+        for row, (method, case) in specs.items()
+    }
 
 
 _STREAM = {"order": "shuffled", "batch_size": 200}
@@ -78,7 +150,7 @@ TABLES: dict[str, dict[str, dict[str, Any]]] = {
     "sorted, GroupNorm, all images": _jobs(
         "resnet26-gn", ("steady",), {"stream": "label_sorted", "batch_size": 200}
     ),
-    "CIFAR-100-C": _jobs("resnet32", ("swr_nsp", "steady"), _STREAM, images=1000),
+    "CIFAR-100-C": _jobs("resnet32", ("swr_nsp", "steady"), _STREAM, images=2000),
     "ablation: batches of 200, four corruptions": _ablation(_STREAM, 2000),
     "ablation: sorted by label, four corruptions": _ablation(
         {"stream": "label_sorted", "batch_size": 64}, 500
@@ -97,6 +169,14 @@ TABLES: dict[str, dict[str, dict[str, Any]]] = {
         images=100,
         corruptions=list(SHIFTS),
     ),
+    "recurring, all corruptions": _jobs(
+        "resnet20",
+        (*RIVALS, "steady"),
+        {**_STREAM, "stream": "recurring", "times": 5},
+        images=100,
+    ),
+    "PACS": _pacs(),
+    "ImageNet sample, EfficientNet-Lite0": _imagenet(),
     "single images": _jobs(
         "resnet20",
         ("source", "memo", "steady"),
