@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.paper import EXPERIMENTS, load_published
-from acclimate.paper.cells import Cell, Grid
 from acclimate.paper.claims import (
     RESAMPLES,
+    Cell,
     Claim,
+    Grid,
     align,
     below,
     best_below,
@@ -25,7 +26,6 @@ from acclimate.paper.claims import (
     lowest,
     near,
 )
-from acclimate.paper.tables import published_cells
 from acclimate.report.stats import resample
 
 A, B, C, D = (("a", ""), ("b", ""), ("c", ""), ("d", ""))
@@ -197,7 +197,7 @@ def test_claims_agree_with_the_papers_own_numbers(name: str) -> None:
     experiment = EXPERIMENTS[name]
     published = load_published()[name]
     for setting in published.rows:
-        numbers = published_cells(published, setting)
+        numbers = published.errors(setting)
         for claim in experiment.claims:
             if not setting.startswith(claim.where):
                 continue

@@ -9,8 +9,15 @@ import pytest
 
 from acclimate.corruptions import BENCHMARK
 from acclimate.methods.swr_nsp import SwrNspConfig
-from acclimate.paper import EXPERIMENTS, SCALES, Experiment, Settings, find_experiments
-from acclimate.paper.catalog import ALIASES, WHOLES
+from acclimate.paper import (
+    ALIASES,
+    EXPERIMENTS,
+    SCALES,
+    WHOLES,
+    Experiment,
+    Settings,
+    find_experiments,
+)
 from acclimate.paper.published import load_settings
 from acclimate.parts import Penalty, Prototypes
 from acclimate.zoo import list_models

@@ -15,10 +15,15 @@ from acclimate.artifact import Artifact
 from acclimate.bench import Entry, Outcome, Suite, run_suite
 from acclimate.bench.load import Loader
 from acclimate.functional.swr_nsp import penalties
-from acclimate.paper import EXPERIMENTS, embedding
-from acclimate.paper.embedding import Features, separation_by_class
+from acclimate.paper import EXPERIMENTS, figures
 from acclimate.paper.experiment import FigureContext
-from acclimate.paper.figures import draw_against_lr, draw_penalties, read_penalties
+from acclimate.paper.figures import (
+    Features,
+    draw_against,
+    draw_penalties,
+    read_penalties,
+    separation_by_class,
+)
 from acclimate.report.pages import Cloud, render_clouds
 from tests.codes import raises
 from tests.paper.outcomes import fill
@@ -53,7 +58,7 @@ def make_context(name: str, folder: Path, error: float = 30.0) -> FigureContext:
 
 
 def test_curves_against_the_learning_rate(tmp_path: Path) -> None:
-    drawing = draw_against_lr(make_context("fig-1", tmp_path))
+    drawing = draw_against(make_context("fig-1", tmp_path), "learning rate")
     (text,) = drawing.files.values()
     assert list(drawing.files) == ["fig-1.svg"]
     root = ET.fromstring(text)
@@ -143,9 +148,9 @@ def test_the_message_on_a_missing_library_names_the_extra(monkeypatch: pytest.Mo
     def absent(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr(embedding.importlib, "import_module", absent)
+    monkeypatch.setattr(figures.importlib, "import_module", absent)
     with raises("missing_extra", package="scikit-learn") as caught:
-        embedding.check_tsne()
+        figures.check_tsne()
     assert "pip install 'acclimate[tsne]'" in str(caught.value)
 
 
@@ -155,9 +160,9 @@ def test_features_before_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def gather(outcome: Outcome, context: FigureContext) -> Features:
         return make_features(1.5 if outcome.entry.axes["row"] == "After" else 0.1)
 
-    monkeypatch.setattr(embedding, "gather_features", gather)
-    monkeypatch.setattr(embedding, "embed", lambda values, seed: values[:, :2])
-    drawing = embedding.draw_embedding(make_context("fig-6", tmp_path))
+    monkeypatch.setattr(figures, "gather_features", gather)
+    monkeypatch.setattr(figures, "embed", lambda values, seed: values[:, :2])
+    drawing = figures.draw_embedding(make_context("fig-6", tmp_path))
     assert list(drawing.files) == ["fig-6.svg", "fig-6.html"]
     root = ET.fromstring(drawing.files["fig-6.svg"])
     keys = [own.text for own in root.iter(f"{SVG}text") if own.get("class") == "legend"]
@@ -191,7 +196,7 @@ def test_features_are_those_of_the_last_images(tmp_path: Path) -> None:
     (outcome,) = run_suite(
         Suite(title="one", entries=(entry,)), tmp_path / "store", n_workers=0, device="cpu"
     )
-    found = embedding.gather_features(
+    found = figures.gather_features(
         outcome, dataclasses.replace(make_context("fig-6", tmp_path), store=tmp_path / "store")
     )
     loader = Loader(tmp_path)
@@ -211,11 +216,11 @@ def test_features_are_those_of_the_last_images(tmp_path: Path) -> None:
 def test_tsne_itself() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn is not installed: acclimate[tsne]")
     found = make_features(2.0)
-    places = embedding.embed(found.values, 0)
+    places = figures.embed(found.values, 0)
     assert places.shape == (60, 2)
     assert places.min() == 0
     assert places.max() == 1
-    np.testing.assert_array_equal(places, embedding.embed(found.values, 0))
+    np.testing.assert_array_equal(places, figures.embed(found.values, 0))
 
 
 def test_the_page_stands_alone_and_links_its_charts() -> None:
@@ -246,7 +251,7 @@ def test_the_page_stands_alone_and_links_its_charts() -> None:
 
 def test_nothing_to_draw(tmp_path: Path) -> None:
     experiment = EXPERIMENTS["fig-1"]
-    drawing = draw_against_lr(FigureContext(experiment.tabulate(()), (), tmp_path))
+    drawing = draw_against(FigureContext(experiment.tabulate(()), (), tmp_path), "learning rate")
     assert drawing.files == {}
     assert drawing.notes
 

@@ -16,12 +16,12 @@ from acclimate.data import load
 from acclimate.evaluation import Collector, Result
 from acclimate.methods.swr import SwrConfig
 from acclimate.paper import EXPERIMENTS, Settings, reproduce
-from acclimate.paper.cells import Cell, Grid, read_grids
-from acclimate.paper.claims import above, judge, steadier
-from acclimate.paper.experiments.segmentation import MAIN, MIOU, NSP, SOURCE, SWR
+from acclimate.paper.claims import Cell, Grid, above, judge, read_grids, steadier
 from tests.codes import raises
 from tests.paper.outcomes import make_outcome, make_record
 
+MIOU, SOURCE, MAIN, SWR = "mIoU", "Source", "Main", "Main + SWR"
+NSP = "Main + SWR + NSP on pixels"
 DOMAINS = ("noise", "blur", "fog", "snow", "frost", "jpeg")
 
 

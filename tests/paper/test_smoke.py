@@ -12,7 +12,7 @@ import pytest
 
 from acclimate.bench import Event
 from acclimate.errors import InvalidConfig
-from acclimate.paper import EXPERIMENTS, Experiment, Reproduction, embedding, reproduce
+from acclimate.paper import EXPERIMENTS, Experiment, Reproduction, figures, reproduce
 from tests.codes import raises
 
 FIGURES = {
@@ -37,8 +37,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_runs(name: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "fig-6" and importlib.util.find_spec("sklearn") is None:
         # All of it but the library, which is an extra.
-        monkeypatch.setattr(embedding, "_load_manifold", lambda: None)
-        monkeypatch.setattr(embedding, "embed", lambda values, seed: values[:, :2])
+        monkeypatch.setattr(figures, "check_tsne", lambda: None)
+        monkeypatch.setattr(figures, "embed", lambda values, seed: values[:, :2])
     failures: list[Any] = []
 
     def watch(event: Event) -> None:

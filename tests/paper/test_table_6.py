@@ -11,10 +11,9 @@ import pytest
 
 from acclimate.bench import Event, Store
 from acclimate.paper import EXPERIMENTS, Reproduction, Settings, reproduce
-from acclimate.paper.cells import Grid
-from acclimate.paper.claims import judge
-from acclimate.paper.domain_setups import find_domain_setups
-from acclimate.paper.tables import make_table, published_cells
+from acclimate.paper.claims import Grid, judge
+from acclimate.paper.domains import find_domain_setups
+from acclimate.paper.tables import tabulate
 from acclimate.training.domains.selection import DOMAIN_RULES, choose
 from tests.codes import raises
 
@@ -188,7 +187,7 @@ def _grid(errors: dict[str, list[float]], column: str = "PACS") -> Grid:
 
 def test_accuracies_have_means_and_standard_errors_by_hand() -> None:
     grid = _grid({"Source": [10, 20, 30, 40], "Ours": [10, 10, 10, 14]})
-    table = make_table(TABLE.published, [grid], "domains")
+    table = tabulate(TABLE.published, [grid], "domains")
     rows = {row.label: row for row in table.rows}
     assert table.columns == ("PACS",)
     source, ours = rows["Source"].ours[0], rows["Ours"].ours[0]
@@ -205,7 +204,7 @@ def test_accuracies_have_means_and_standard_errors_by_hand() -> None:
 
 def test_claims_are_on_errors_and_agree_with_published_accuracies() -> None:
     grid = _grid({"Source": [30, 30, 30, 30], "T3A": [20, 20, 20, 20], "Ours": [25, 25, 25, 25]})
-    numbers = published_cells(TABLE.published, "ERM")
+    numbers = TABLE.published.errors("ERM")
     assert numbers["Ours", "PACS"] == pytest.approx(11.1)
     found = {
         claim.text: judge(claim, grid, numbers)

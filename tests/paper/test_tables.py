@@ -9,9 +9,8 @@ import pytest
 
 from acclimate.bench import Entry, Outcome
 from acclimate.paper import EXPERIMENTS, PaperTable, Settings
-from acclimate.paper.cells import read_grids
-from acclimate.paper.render import make_table, render_latex, render_markdown, render_page
-from acclimate.paper.tables import NOT_IN_PAPER
+from acclimate.paper.claims import read_grids
+from acclimate.paper.tables import NOT_IN_PAPER, render_latex, render_markdown, render_page
 from tests.codes import raises
 from tests.paper.outcomes import fill, make_outcome
 from tests.report.records import walk
@@ -189,7 +188,7 @@ def test_latex() -> None:
 def test_published_alone() -> None:
     table = EXPERIMENTS["table-6"].tabulate(())
     assert len(table.rows) == 8
-    made = make_table(table, "ERM")
+    made = table.to_table("ERM")
     heads = [column.name for column in made.columns]
     assert heads == ["", "", "VLCS", "PACS", "OfficeHome", "TerraIncognita", "average"]
     assert [row[0].whole for row in made.rows] == ["Source", "T3A", "Ours"]

@@ -235,13 +235,13 @@ def _say(text: str) -> None:
 
 
 def _show(found: Reproduction, folder: Path) -> None:
-    from acclimate.paper.render import make_claims
+    from acclimate.paper import claims_table
 
     console = get_console()
     _show_table(console, found.table, found.scale)
     if found.verdicts:
         console.print("What the paper draws from it", style="bold")
-        make_claims(found.verdicts).show(console)
+        claims_table(found.verdicts).show(console)
         console.print()
     names = ", ".join(path.name for path in found.files)
     console.print(f"{folder}: {names}", style="dim", soft_wrap=True)
@@ -252,8 +252,7 @@ def _show(found: Reproduction, folder: Path) -> None:
 
 def _show_list() -> None:
     """Print all experiments: id, number in the supplement, and what they show."""
-    from acclimate.paper.catalog import EXPERIMENTS, WHOLES, list_aliases
-    from acclimate.paper.scales import SCALES
+    from acclimate.paper import EXPERIMENTS, SCALES, WHOLES, list_aliases
     from acclimate.report.table import Column, Table, plain
 
     rows = [
@@ -268,14 +267,12 @@ def _show_list() -> None:
 
 def _show_table(console: Console, table: PaperTable, scale: str = "") -> None:
     """Print published numbers, ours and the difference, setup by setup."""
-    from acclimate.paper.render import make_table
-
     at = f", {scale}" if scale else ""
     console.print(f"{table.id}{at}: {table.title}", style="bold")
     console.print(f"{table.place}; {table.unit}", style="dim", soft_wrap=True)
     for setup in table.setups:
         console.print(f"\n{setup}", style="bold")
-        make_table(table, setup).show(console)
+        table.to_table(setup).show(console)
     if not table.rows:
         console.print("The text has no numbers of it.")
     for note in table.notes:

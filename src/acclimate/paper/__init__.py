@@ -1,14 +1,11 @@
 """Every table and figure of the paper as an experiment that can be run again."""
 
-from __future__ import annotations
-
-from acclimate.paper.catalog import ALIASES, EXPERIMENTS, WHOLES, find_experiments
 from acclimate.paper.claims import Claim, Verdict
-from acclimate.paper.experiment import Experiment, Variant
+from acclimate.paper.experiment import Experiment, Reproduction, Variant, reproduce
+from acclimate.paper.experiments import ALIASES, EXPERIMENTS, WHOLES, find_experiments, list_aliases
 from acclimate.paper.published import Published, load_published
-from acclimate.paper.run import Reproduction, reproduce
-from acclimate.paper.scales import SCALES, Settings, Setup
-from acclimate.paper.tables import PaperRow, PaperTable
+from acclimate.paper.settings import SCALES, Settings, Setup
+from acclimate.paper.tables import PaperRow, PaperTable, claims_table
 
 __all__ = [
     "ALIASES",
@@ -25,7 +22,9 @@ __all__ = [
     "Setup",
     "Variant",
     "Verdict",
+    "claims_table",
     "find_experiments",
+    "list_aliases",
     "load_published",
     "reproduce",
 ]

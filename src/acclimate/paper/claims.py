@@ -1,21 +1,24 @@
-"""Claims that the paper draws from its tables, and whether they hold in a run.
+"""The numbers of a run as cells of a table, the paper's claims about them, and whether they hold.
 
-A claim is a statistic of the table's cells that is above zero if it holds, such as the error of one
-row minus that of another. The share of the resamples in which it is above zero is the confidence
-that the claim holds; see `acclimate.report.stats`.
+A cell has numbers by seed and domain, so that two cells can be paired. A claim is a statistic of
+cells that is above zero where the claim holds, such as the error of one row minus that of another.
+The share of resamples in which it is above zero is the confidence; see `acclimate.report.stats`.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from acclimate.paper.cells import SEVERITY, Cell, Errors, Grid
-from acclimate.report.stats import most_confidence, resample
+from acclimate.bench.outcome import Outcome
+from acclimate.errors import BadInput
+from acclimate.evaluation import Result
+from acclimate.report.stats import Measure, most_confidence, resample
 
 #: Tables drawn to judge one claim; the draws are the same in every run.
 RESAMPLES = 10_000
@@ -23,8 +26,114 @@ RESAMPLES = 10_000
 ENOUGH = 0.95
 _SEED = 0
 
+#: Row and column.
+Cell = tuple[str, str]
+#: Numbers in percent by seed and domain.
+Errors = Mapping[int, Mapping[str, float]]
 Floats = npt.NDArray[np.float64]
+#: Mean numbers of cells, in any number of tables at once.
+Numbers = Mapping[Cell, Floats]
+
+#: What the columns are: the jobs'; the mean and every corruption of one job; severities, each a
+#: job, and their mean; the passes of one job; sets of domains, each domain a job.
+Kind = Literal["jobs", "corruptions", "severities", "passes", "domains"]
+#: The share of wrong predictions, or mean intersection over union, of which more is better.
+Measured = Literal["error", "miou"]
 Verdicts = Literal["holds", "does not hold", "cannot be told"]
+
+MEAN, AVERAGE = "mean", "average"  # the second is over sets of domains
+#: Between a corruption and its severity, where several of it are in one cell.
+SEVERITY = ", severity "
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All cells of one setup; `paper` is the setting of the paper that it is or stands in for."""
+
+    name: str
+    paper: str
+    cells: Mapping[Cell, Errors]
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The rows in the order of the jobs."""
+        return tuple(dict.fromkeys(row for row, _ in self.cells))
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The corruptions that came, in their order."""
+        every = (own for errors in self.cells.values() for own in errors.values())
+        return tuple(dict.fromkeys(domain for own in every for domain in own))
+
+    def measure(self, row: str, column: str, domain: str | None = None) -> Measure | None:
+        """Return the mean over the domains of a cell, or the number of one; None if there is none.
+
+        A cell without the domain has no number either.
+        """
+        errors = self.cells.get((row, column), {}).values()
+        if domain is None:
+            found = [statistics.fmean(own.values()) for own in errors]
+        else:
+            found = [own[domain] for own in errors if domain in own]
+        return Measure.of(found) if found else None
+
+
+def read_grids(
+    outcomes: Sequence[Outcome], kind: Kind, measured: Measured = "error"
+) -> tuple[Grid, ...]:
+    """Return the cells of every setup, in the order of the jobs.
+
+    Raises:
+        BadInput: The jobs are not those of an experiment, or have not predicted pixels.
+    """
+    found: dict[tuple[str, str], dict[Cell, dict[int, dict[str, float]]]] = {}
+    for outcome in outcomes:
+        axes, entry = outcome.entry.axes, outcome.entry
+        missing = tuple(name for name in ("setting", "row", "column") if name not in axes)
+        if missing:
+            raise BadInput(
+                "wrong_fields",
+                f'Expected the jobs of an experiment; "{entry.label}" defines no row or '
+                "column. Pass the outcomes of Experiment.suite().",
+                missing=missing,
+                unknown=(),
+            )
+        cells = found.setdefault((entry.group, str(axes["setting"])), {})
+        for column, errors in _read(outcome, kind, measured).items():
+            cell = cells.setdefault((str(axes["row"]), column), {})
+            cell.setdefault(entry.spec.seed, {}).update(errors)
+    return tuple(Grid(*names, cells) for names, cells in found.items())
+
+
+def _read(outcome: Outcome, kind: Kind, measured: Measured) -> dict[str, dict[str, float]]:
+    """Return the numbers of one job in percent, by column and domain."""
+    column, result = str(outcome.entry.axes["column"]), outcome.result
+    if kind == "passes":
+        passes = sorted({record.epoch for record in result.records})
+        return {str(n): _percent(result.of_epoch(n), measured) for n in passes}
+    errors = _percent(result, measured)
+    if kind == "corruptions":
+        return {MEAN: errors}
+    if kind == "severities":
+        return {
+            MEAN: {f"{name}{SEVERITY}{column}": e for name, e in errors.items()},
+            column: errors,
+        }
+    if kind == "domains":
+        named = {f"{column}, {domain}": error for domain, error in errors.items()}
+        return {AVERAGE: named, column: errors, **dict.fromkeys(named, errors)}
+    return {column: errors}
+
+
+def _percent(result: Result, measured: Measured) -> dict[str, float]:
+    shares = result.error_by_domain if measured == "error" else result.miou_by_domain
+    if not shares:
+        raise BadInput(
+            "not_recorded",
+            "Expected jobs with pixel predictions, found none with a measured overlap.",
+            what=measured,
+        )
+    return {name: 100 * share for name, share in shares.items()}
 
 
 @dataclass(frozen=True)
@@ -34,8 +143,7 @@ class Claim:
     Attributes:
         text: The claim, as a sentence.
         cells: What it is about.
-        statistic: From the mean number of each cell, in any number of tables at once, to numbers
-            that are above zero where the claim holds; in points.
+        statistic: Above zero where the claim holds; in points.
         where: Beginning of the names of the settings it is made for; empty for all.
         units: What is paired within a seed.
         sides: Cells that stand for each other, such as the rates of a curve: one of each is
@@ -44,17 +152,15 @@ class Claim:
 
     text: str
     cells: tuple[Cell, ...]
-    statistic: Callable[[Mapping[Cell, Floats]], Floats]
+    statistic: Callable[[Numbers], Floats]
     where: str = ""
     units: str = "corruptions"
     sides: tuple[tuple[Cell, ...], ...] = ()
 
     def find_missing(self, there: Collection[Cell]) -> list[Cell]:
         """Return the cells without which there is no verdict."""
-        if not self.sides:
-            return [cell for cell in self.cells if cell not in there]
-        empty = [side for side in self.sides if not set(side) & set(there)]
-        return [cell for side in empty for cell in side]
+        sides = self.sides or tuple((cell,) for cell in self.cells)
+        return [cell for side in sides if not set(side) & set(there) for cell in side]
 
 
 @dataclass(frozen=True)
@@ -90,9 +196,18 @@ class Verdict:
         return {**vars(self), "resamples": RESAMPLES}
 
 
+def _low(numbers: Numbers, cells: Sequence[Cell]) -> Floats:
+    """Return the lowest of the cells that are there."""
+    return np.asarray(np.min([numbers[cell] for cell in cells if cell in numbers], axis=0))
+
+
+def _spread(numbers: Numbers, cells: Sequence[Cell]) -> Floats:
+    return np.asarray(np.ptp([numbers[cell] for cell in cells], axis=0))
+
+
 def below(a: Cell, b: Cell, text: str, where: str = "") -> Claim:
     """Return the claim that one error is lower than another."""
-    return Claim(text, (a, b), lambda errors: errors[b] - errors[a], where)
+    return lowest(a, [b], text, where)
 
 
 def above(a: Cell, b: Cell, text: str, where: str = "") -> Claim:
@@ -102,12 +217,7 @@ def above(a: Cell, b: Cell, text: str, where: str = "") -> Claim:
 
 def lowest(a: Cell, others: Sequence[Cell], text: str, where: str = "") -> Claim:
     """Return the claim that one error is lower than all of the others."""
-    return Claim(
-        text,
-        (a, *others),
-        lambda errors: np.min([errors[other] for other in others], axis=0) - errors[a],
-        where,
-    )
+    return Claim(text, (a, *others), lambda errors: _low(errors, others) - errors[a], where)
 
 
 def best_below(
@@ -117,17 +227,8 @@ def best_below(
 
     Of each side, those that were run are compared.
     """
-
-    def lowest_of(errors: Mapping[Cell, Floats], cells: Sequence[Cell]) -> Floats:
-        return np.asarray(np.min([errors[cell] for cell in cells if cell in errors], axis=0))
-
-    return Claim(
-        text,
-        (*a, *b),
-        lambda errors: lowest_of(errors, b) - lowest_of(errors, a) - margin,
-        where,
-        sides=(tuple(a), tuple(b)),
-    )
+    made = Claim(text, (*a, *b), lambda errors: _low(errors, b) - _low(errors, a) - margin, where)
+    return replace(made, sides=(tuple(a), tuple(b)))
 
 
 def larger_gain(a: tuple[Cell, Cell], b: tuple[Cell, Cell], text: str, where: str = "") -> Claim:
@@ -138,97 +239,67 @@ def larger_gain(a: tuple[Cell, Cell], b: tuple[Cell, Cell], text: str, where: st
     >>> float(claim.statistic(errors))
     3.0
     """
-    return Claim(
-        text,
-        tuple(dict.fromkeys((*a, *b))),
-        lambda errors: (errors[a[0]] - errors[a[1]]) - (errors[b[0]] - errors[b[1]]),
-        where,
-    )
+
+    def statistic(errors: Numbers) -> Floats:
+        return (errors[a[0]] - errors[a[1]]) - (errors[b[0]] - errors[b[1]])
+
+    return Claim(text, tuple(dict.fromkeys((*a, *b))), statistic, where)
 
 
 def near(cells: Sequence[Cell], margin: float, text: str, where: str = "") -> Claim:
     """Return the claim that several errors lie within so many points of each other."""
-
-    def statistic(errors: Mapping[Cell, Floats]) -> Floats:
-        together = [errors[cell] for cell in cells]
-        return np.asarray(margin - (np.max(together, axis=0) - np.min(together, axis=0)))
-
-    return Claim(text, tuple(cells), statistic, where)
+    return Claim(text, tuple(cells), lambda errors: margin - _spread(errors, cells), where)
 
 
 def steadier(a: Sequence[Cell], b: Sequence[Cell], text: str, where: str = "") -> Claim:
     """Return the claim that some numbers lie closer together than others do."""
-
-    def spread(numbers: Mapping[Cell, Floats], cells: Sequence[Cell]) -> Floats:
-        together = [numbers[cell] for cell in cells]
-        return np.asarray(np.max(together, axis=0) - np.min(together, axis=0))
-
-    return Claim(text, (*a, *b), lambda numbers: spread(numbers, b) - spread(numbers, a), where)
+    return Claim(text, (*a, *b), lambda own: _spread(own, b) - _spread(own, a), where)
 
 
 def judge(claim: Claim, grid: Grid, published: Mapping[Cell, float] | None = None) -> Verdict:
-    """Return whether a claim holds in a run.
-
-    Args:
-        claim: The claim.
-        grid: The numbers of one setup.
-        published: The paper's own numbers, as far as they are in the text.
-    """
-    stated = _in_paper(claim, published or {})
+    """Return whether a claim holds in a run; `published` are the paper's own numbers, if any."""
+    there = {c: np.asarray(v) for c, v in (published or {}).items() if c in claim.cells}
+    stated = None if claim.find_missing(there) else bool(claim.statistic(there) > 0)
+    unknown = Verdict(claim.text, grid.name, "cannot be told", published=stated)
     cells = [cell for cell in claim.cells if grid.cells.get(cell)]
-    if missing := claim.find_missing(cells):
+    missing = claim.find_missing(cells)
+    if missing:
         names = "; ".join(" ".join(part for part in cell if part) for cell in missing)
-        return Verdict(
-            claim.text, grid.name, "cannot be told", published=stated, reason=f"not there: {names}"
-        )
+        return replace(unknown, reason=f"not there: {names}")
     found = align([grid.cells[cell] for cell in cells])
-    n_seeds, n_domains = found[0].shape
     if not found[0].size:
-        return Verdict(
-            claim.text,
-            grid.name,
-            "cannot be told",
-            published=stated,
-            reason="the cells have no seed and corruption in common",
-        )
-    point = claim.statistic(
-        {cell: np.asarray(own.mean()) for cell, own in zip(cells, found, strict=True)}
-    )
-    means = resample(np.stack(found), RESAMPLES, _SEED).T
-    draws = claim.statistic(dict(zip(cells, means, strict=True)))
-    verdict, confidence, reason = decide(draws, n_seeds * n_domains)
-    return Verdict(
-        claim.text,
-        grid.name,
-        verdict,
-        confidence,
-        float(point),
-        n_seeds,
-        n_domains,
-        claim.units,
-        stated,
-        reason,
+        return replace(unknown, reason="the cells have no seed and corruption in common")
+    means = {cell: np.asarray(own.mean()) for cell, own in zip(cells, found, strict=True)}
+    drawn = resample(np.stack(found), RESAMPLES, _SEED).T
+    draws = claim.statistic(dict(zip(cells, drawn, strict=True)))
+    verdict, confidence, reason = decide(draws, found[0].size)
+    return replace(
+        unknown,
+        verdict=verdict,
+        confidence=confidence,
+        margin=float(claim.statistic(means)),
+        n_seeds=found[0].shape[0],
+        n_domains=found[0].shape[1],
+        units=claim.units,
+        reason=reason,
     )
 
 
 def align(cells: Sequence[Errors]) -> list[Floats]:
     """Return the errors that all cells have in common, each as an array of seeds × domains.
 
-    What would be counted twice is not: severities of one corruption are averaged, and seeds that
-    change nothing in any cell, as where neither order nor method draws, are one.
+    Nothing is counted twice: severities of one corruption are averaged, and seeds that change
+    nothing in any cell, as where neither order nor method draws, are one.
     """
     seeds = [seed for seed in cells[0] if all(seed in errors for errors in cells)]
     every = [errors[seed] for errors in cells for seed in seeds]
-    names = [name for name in (every[0] if every else ()) if all(name in own for own in every)]
     domains: dict[str, list[str]] = {}
-    for name in names:
-        domains.setdefault(name.partition(SEVERITY)[0], []).append(name)
+    for name in every[0] if every else ():
+        if all(name in own for own in every):
+            domains.setdefault(name.partition(SEVERITY)[0], []).append(name)
     found = [
         np.array(
-            [
-                [np.mean([errors[seed][name] for name in own]) for own in domains.values()]
-                for seed in seeds
-            ]
+            [[np.mean([errors[s][n] for n in own]) for own in domains.values()] for s in seeds]
         ).reshape(len(seeds), len(domains))
         for errors in cells
     ]
@@ -257,9 +328,26 @@ def decide(draws: Floats, n_pairs: int) -> tuple[Verdicts, float, str]:
     return ("holds" if above > under else "does not hold"), confidence, ""
 
 
-def _in_paper(claim: Claim, published: Mapping[Cell, float]) -> bool | None:
-    there = [cell for cell in claim.cells if cell in published]
-    if claim.find_missing(there):
-        return None
-    numbers = {cell: np.asarray(published[cell]) for cell in there}
-    return bool(claim.statistic(numbers) > 0)
+def read_claim(given: Mapping[str, Any], columns: Sequence[str]) -> Claim:
+    """Return a claim as `experiments.toml` describes it; `columns` are those of its table."""
+    about = {key: given[key] for key in ("text", "where") if key in given}
+    (kind,) = set(given) & set(_KINDS)
+    if kind in ("best_below", "steadier"):  # about whole rows
+        curves = [[(row, column) for column in columns] for row in given[kind]]
+        return _KINDS[kind](*curves, **about)
+    cells = []
+    for name in given[kind]:
+        row, _, column = name.partition(" @ ")
+        cells.append(("Ours", row) if row in columns else (row, column or columns[0]))
+    if kind == "near":
+        return near(cells, given["margin"], **about)
+    if kind == "lowest":
+        return lowest(cells[0], cells[1:], **about)
+    pairs = [cells[:2], cells[2:]] if kind == "larger_gain" else cells
+    made: Claim = _KINDS[kind](*pairs, **about)
+    return replace(made, units=given.get("units", made.units))
+
+
+_KINDS: dict[str, Callable[..., Claim]] = {
+    make.__name__: make for make in (below, above, lowest, best_below, larger_gain, near, steadier)
+}

@@ -2,30 +2,80 @@
 
 from __future__ import annotations
 
+import importlib
 import statistics
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn import functional as F
 
 from acclimate.artifact import Artifact
+from acclimate.bench.execute import read_kept
+from acclimate.bench.load import Loader
 from acclimate.bench.outcome import Outcome
-from acclimate.errors import BadInput
+from acclimate.errors import BadInput, MissingExtra
 from acclimate.functional.swr_nsp import penalties, shape_penalties
+from acclimate.paper.claims import Cell, Claim, Errors, judge, read_grids
 from acclimate.paper.experiment import Drawing, FigureContext
+from acclimate.paper.published import load_published
+from acclimate.paper.tables import tabulate
 from acclimate.report.charts import (
+    N_COLOURS,
     Axis,
     Chart,
     Curve,
     assign_looks,
     axis_around,
+    class_looks,
     compose,
     draw_curves,
     draw_scatter,
     log_axis,
 )
+from acclimate.report.pages import Cloud, render_clouds
+from acclimate.report.panels import render_panels
 from acclimate.terms.swr import SwrOptions
+
+Floats = npt.NDArray[np.floating]
+Panel = npt.NDArray[np.generic]
+
+# Figures 1 and s1: error against a number
+
+
+def draw_against(context: FigureContext, name: str) -> Drawing:
+    """Draw the errors of all rows against what the columns are."""
+    table = context.table
+    measured = [row for row in table.rows if row.is_measured]
+    errors = [own.mean for row in measured for own in row.ours if own is not None]
+    if not errors:
+        return Drawing(notes=("Nothing to draw: no job has reached its end.",))
+    looks = assign_looks(list(dict.fromkeys(row.label for row in measured)))
+    xs = [float(column) for column in table.columns]
+    # What matters are differences, which an axis from zero would hide.
+    y_axis = axis_around("error, %", errors)
+    if y_axis.low > 0:
+        y_axis = replace(y_axis, name="error, % (not from 0)")
+    axes = (log_axis(f"{name}, log scale", xs), y_axis)
+    panels = []
+    for setup, rows in table.setups.items():
+        curves = []
+        for row in rows:
+            found = [(x, own) for x, own in zip(xs, row.ours, strict=True) if own is not None]
+            points = tuple((x, own.mean) for x, own in found)
+            if found:
+                curves.append(Curve(row.label, points, tuple(own.deviation for _, own in found)))
+        if curves:
+            panels.append(draw_curves(setup, curves, looks, axes))
+    legend = looks if len(looks) > 1 else None
+    return Drawing({f"{table.id}.svg": compose(table.title, panels, 2, legend)})
+
+
+# Figure s2: penalties by layer
 
 _VARIANTS = {
     "a": "as proposed",
@@ -39,39 +89,30 @@ _VARIANTS = {
     "i": "square (ours)",
     "j": "step (ours)",
 }
-_PENALTY_PANELS = 5
-
-
-def draw_against_lr(context: FigureContext) -> Drawing:
-    """Draw the error of every method against the learning rate."""
-    return _draw_against(context, "learning rate")
-
-
-def draw_against_samples(context: FigureContext) -> Drawing:
-    """Draw the error against the number of source samples."""
-    return _draw_against(context, "source samples")
 
 
 def draw_penalties(context: FigureContext) -> Drawing:
     """Draw the penalties by layer of every variant, with its error, from the jobs' artifacts."""
     files, notes = {}, []
-    for number, (setup, rows) in enumerate(context.table.setups.items()):
-        (row,) = rows
-        errors = {
-            name: measure.mean
-            for name, measure in zip(context.table.columns, row.ours, strict=True)
-            if measure is not None
-        }
+    for number, (setup, (row,)) in enumerate(context.table.setups.items()):
+        pairs = zip(context.table.columns, row.ours, strict=True)
+        errors = {name: own.mean for name, own in pairs if own is not None}
         panels = []
-        for outcome in _first_seed(context, setup):
+        for outcome in context.first_seed(setup):
             name = str(outcome.entry.axes["column"])
             weights = read_penalties(outcome, context.artifacts)
             panels.append(_penalty_panel(name, weights, errors))
             if name == "a":
-                notes.append(_describe_layers(setup, weights))
+                values = list(weights.values())
+                third = max(1, len(values) // 3)
+                first, last = (statistics.fmean(v) for v in (values[:third], values[-third:]))
+                notes.append(
+                    f"{setup}: {len(values)} penalties; their mean is {first:.2f} over the first "
+                    f"third of the layers and {last:.2f} over the last."
+                )
         title = f"Penalties by layer, {setup}: error in %, and the difference from (a)"
         suffix = f"-{number + 1}" if number else ""
-        files[f"fig-s2{suffix}.svg"] = compose(title, panels, _PENALTY_PANELS)
+        files[f"fig-s2{suffix}.svg"] = compose(title, panels, n_columns=5)
     return Drawing(files, notes=tuple(notes))
 
 
@@ -91,16 +132,13 @@ def read_penalties(outcome: Outcome, artifacts: Path) -> dict[str, float]:
         )
     artifact = Artifact.load(path)
     options = SwrOptions.taken_from(outcome.entry.spec.get_config())
-    return {name: float(value) for name, value in _shape(artifact, options).items()}
-
-
-def _shape(artifact: Artifact, options: SwrOptions) -> dict[str, Tensor]:
     weights = artifact.part("penalty")
     if options.exponent:
         weights = penalties(artifact.part("cosine"), options.exponent)
     # Files are sorted by name; the fingerprint of the model knows its order.
     order = [name for name in artifact.card["model"]["layout"] if name in weights]
-    return shape_penalties({name: weights[name] for name in order}, options.shape)
+    shaped = shape_penalties({name: weights[name] for name in order}, options.shape)
+    return {name: float(value) for name, value in shaped.items()}
 
 
 def _penalty_panel(name: str, weights: Mapping[str, float], errors: Mapping[str, float]) -> Chart:
@@ -110,51 +148,159 @@ def _penalty_panel(name: str, weights: Mapping[str, float], errors: Mapping[str,
     ]
     n = len(points)
     axes = (Axis("layer", 0, n + 1, (1, n)), Axis("penalty", 0, 1, (0, 0.5, 1)))
-    note = ""
-    if name in errors:
-        away = f" ({errors[name] - errors['a']:+.2f})" if "a" in errors and name != "a" else ""
-        note = f"{errors[name]:.2f}{away}"
+    note = f"{errors[name]:.2f}" if name in errors else ""
+    if note and name != "a" and "a" in errors:
+        note += f" ({errors[name] - errors['a']:+.2f})"
     return draw_scatter(f"({name}) {_VARIANTS[name]}", points, axes, note=note)
 
 
-def _describe_layers(setup: str, weights: Mapping[str, float]) -> str:
-    values = list(weights.values())
-    third = max(1, len(values) // 3)
-    first, last = statistics.fmean(values[:third]), statistics.fmean(values[-third:])
-    return (
-        f"{setup}: {len(values)} penalties; their mean is {first:.2f} over the first third of the "
-        f"layers and {last:.2f} over the last."
-    )
+# Figure 6: target features in two dimensions by t-SNE
+
+#: Images of the picture: the last of the stream, when the model has met all before.
+MOST_POINTS = 2000
+BEFORE, AFTER, SEPARATION = "Before", "After", "separation"
+
+_NOTES_6 = (
+    "Features are those of the last images of the first corruption, as the model makes them at the "
+    "end of the stream; the same images before and after.",
+    "Separation is measured on the features themselves, not on the picture: how much nearer a "
+    "feature is to the centre of its own class than to the nearest other one (a silhouette of "
+    "cosine distances to class means, times 100; 100 is perfect, below 0 is wrong).",
+)
+_SEPARATES = Claim(
+    "classes lie closer together and further apart after adaptation",
+    ((BEFORE, SEPARATION), (AFTER, SEPARATION)),
+    lambda values: values[AFTER, SEPARATION] - values[BEFORE, SEPARATION],
+    units="classes",
+)
 
 
-def _first_seed(context: FigureContext, setup: str) -> list[Outcome]:
-    own = [outcome for outcome in context.outcomes if outcome.entry.group == setup]
-    seed = min((outcome.entry.spec.seed for outcome in own), default=0)
-    return [outcome for outcome in own if outcome.entry.spec.seed == seed]
+@dataclass(frozen=True)
+class Features:
+    """Features (n, width) of the last images of a stream, their labels, and all class names."""
+
+    values: Floats
+    labels: npt.NDArray[np.int64]
+    classes: tuple[str, ...]
+    domain: str
 
 
-def _draw_against(context: FigureContext, name: str) -> Drawing:
-    panels = []
-    rows = [row for row in context.table.rows if row.is_measured]
-    looks = assign_looks(list(dict.fromkeys(row.label for row in rows)))
-    xs = [float(column) for column in context.table.columns]
-    errors = [own.mean for row in rows for own in row.ours if own is not None]
-    if not errors:
-        return Drawing({}, notes=("Nothing to draw: no job has reached its end.",))
-    # What matters are differences, which an axis from zero would hide.
-    y_axis = axis_around("error, %", errors)
-    if y_axis.low > 0:
-        y_axis = replace(y_axis, name="error, % (not from 0)")
-    axes = (log_axis(f"{name}, log scale", xs), y_axis)
-    for setup, own in context.table.setups.items():
-        curves = []
-        for row in own:
-            found = [(x, value) for x, value in zip(xs, row.ours, strict=True) if value is not None]
-            if found:
-                points = tuple((x, value.mean) for x, value in found)
-                spreads = tuple(value.deviation for _, value in found)
-                curves.append(Curve(row.label, points, spreads))
-        if curves:
-            panels.append(draw_curves(setup, curves, looks, axes))
-    legend = looks if len(looks) > 1 else None
-    return Drawing({f"{context.table.id}.svg": compose(context.table.title, panels, 2, legend)})
+def draw_embedding(context: FigureContext) -> Drawing:
+    """Compute and draw the features of both jobs of every setup, and measure how they separate."""
+    panels: list[Chart] = []
+    clouds: list[Cloud] = []
+    grids = []
+    for grid in read_grids(context.outcomes, "jobs"):
+        extra: dict[Cell, Errors] = {}
+        for outcome in context.first_seed(grid.name):
+            row, seed = str(outcome.entry.axes["row"]), outcome.entry.spec.seed
+            found = gather_features(outcome, context)
+            places = embed(found.values, seed)
+            title = f"{grid.name}, {row.lower()}"
+            clouds.append(Cloud(title, places, found.labels, found.classes))
+            panels.append(clouds[-1].draw(found.domain.replace("_", " ")))
+            extra[row, SEPARATION] = {seed: separation_by_class(found)}
+        grids.append(replace(grid, cells={**grid.cells, **extra}))
+    published = load_published()[context.table.id]
+    table = tabulate(published, grids, "jobs", notes=context.table.notes)
+    table = replace(table, rising=(SEPARATION,), notes=tuple(dict.fromkeys(table.notes)))
+    title, classes = "Target features before and after adaptation", clouds[0].classes
+    legend = class_looks(classes) if len(classes) <= N_COLOURS else None
+    files = {
+        "fig-6.svg": compose(title, panels, 2, legend),
+        "fig-6.html": render_clouds(title, clouds, _NOTES_6),
+    }
+    return Drawing(files, table, tuple(judge(_SEPARATES, grid) for grid in grids), _NOTES_6)
+
+
+def gather_features(outcome: Outcome, context: FigureContext) -> Features:
+    """Return what a job has kept of its features at the end of the first corruption."""
+    kept = read_kept(context.store / outcome.folder)
+    classes, domain = tuple(outcome.provenance["classes"]), outcome.result.records[0].domain
+    return Features(kept["features"].numpy(), kept["labels"].numpy(), classes, domain)
+
+
+def separation_by_class(found: Features) -> dict[str, float]:
+    """Return by class how well its features are set apart from those of the others, times 100."""
+    values = F.normalize(torch.from_numpy(np.asarray(found.values, dtype=np.float64)), dim=1)
+    labels = torch.from_numpy(found.labels)
+    present = sorted({int(label) for label in found.labels})
+    centres = torch.stack([values[labels == label].mean(dim=0) for label in present])
+    distances = 1 - values @ F.normalize(centres, dim=1).T
+    own = torch.searchsorted(torch.tensor(present), labels)
+    inside = distances.gather(1, own[:, None]).squeeze(1)
+    outside = distances.scatter(1, own[:, None], torch.inf).min(dim=1).values
+    scores = (outside - inside) / torch.maximum(inside, outside).clamp_min(1e-12)
+    return {found.classes[label]: 100 * float(scores[labels == label].mean()) for label in present}
+
+
+def embed(values: Floats, seed: int) -> Floats:
+    """Return features in two dimensions by t-SNE, scaled to [0, 1]."""
+    perplexity = min(30.0, (len(values) - 1) / 3)
+    tsne = check_tsne().TSNE(perplexity=perplexity, init="pca", random_state=seed)
+    found = tsne.fit_transform(values)
+    low, high = found.min(axis=0), found.max(axis=0)
+    scaled: Floats = (found - low) / np.where(high > low, high - low, 1.0)
+    return scaled
+
+
+def check_tsne() -> Any:
+    """Return the module with t-SNE; called first, so that the picture can be drawn in the end.
+
+    Raises:
+        MissingExtra: scikit-learn is not installed.
+    """
+    try:
+        return importlib.import_module("sklearn.manifold")
+    except ImportError as error:
+        raise MissingExtra(
+            "missing_extra",
+            "The experiment fig-6 uses t-SNE, which requires scikit-learn, and it is not "
+            "installed. Run: pip install 'acclimate[tsne]'",
+            package="scikit-learn",
+        ) from error
+
+
+# Figure s3: images in snow, their masks, and predictions
+
+#: Images of the picture: the last of the stream, when the model has met all before.
+N_STREETS = 3
+# Panels that are narrower or wider are brought near to this, by whole numbers.
+_NARROWEST, _WIDEST = 200, 512
+
+_NOTE_S3 = (
+    "The picture shows the last images of the stream: the image, its mask (black: not labelled), "
+    "and the predictions of each model as it is and adapted, before it has learned from them."
+)
+
+
+def draw_streets(context: FigureContext) -> Drawing:
+    """Draw images, masks and the predictions of all jobs of the first seed, side by side."""
+    jobs = context.first_seed()
+    spec = jobs[0].entry.spec
+    data = Loader(context.artifacts).load_data(spec)
+    images: list[Panel] = []
+    masks: list[Panel] = []
+    for batch in spec.get_protocol().units(data.groups, None, spec.seed)[0].batches:
+        pixels = (255 * batch.x).round().to(torch.uint8).permute(0, 2, 3, 1)
+        images = [*images, *pixels.numpy()][-N_STREETS:]
+        masks = [*masks, *batch.y.numpy()][-N_STREETS:]
+    columns, titles = [images, masks], ["image", "mask"]
+    for job in jobs:
+        row, model = str(job.entry.axes["row"]), job.entry.group.rpartition(", ")[2]
+        columns.append(read_predictions(job, context))
+        titles.append(f"{model}: {row}" if len(context.table.setups) > 1 else row)
+    rows = [[_scale(column[index]) for column in columns] for index in range(len(images))]
+    picture = render_panels(rows, data.palette, titles, data.classes)
+    return Drawing({"fig-s3.png": picture}, notes=(_NOTE_S3,))
+
+
+def read_predictions(outcome: Outcome, context: FigureContext) -> list[Panel]:
+    """Return the classes that a job predicted for its last images."""
+    return list(read_kept(context.store / outcome.folder)["predictions"].numpy())
+
+
+def _scale(panel: Panel) -> Panel:
+    step = max(1, panel.shape[1] // _WIDEST)
+    times = -(-_NARROWEST // panel.shape[1])
+    return panel[::step, ::step].repeat(times, axis=0).repeat(times, axis=1)

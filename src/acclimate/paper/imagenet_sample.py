@@ -12,6 +12,7 @@ of them are empty.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from acclimate.data.layouts import list_corrupted
@@ -21,17 +22,13 @@ N_CLASSES = 1000
 
 
 def split_sample(images: str | Path, out: str | Path) -> tuple[Path, Path]:
-    """Copy every other class to `out/source`, the rest to `out/target`, and return both.
-
-    Args:
-        images: `images/<wnid>/<image>`, all classes.
-        out: Must not hold such folders yet.
+    """Copy every other class of `images/<wnid>/<image>` to `out/source`, the rest to `out/target`.
 
     Raises:
         BadInput: Classes are missing.
     """
     root = Path(images)
-    classes = sorted(path.name for path in root.iterdir() if path.is_dir())
+    classes = _list_folders([root])
     _check(classes, root)
     halves = Path(out) / "source", Path(out) / "target"
     for number, name in enumerate(classes):
@@ -43,18 +40,14 @@ def split_sample(images: str | Path, out: str | Path) -> tuple[Path, Path]:
 
 
 def complete_classes(corrupted: str | Path, like: str | Path) -> None:
-    """Make the empty class folders that copies of a folder lack.
+    """Make the class folders of `like` that copies of it lack, as they were empty.
 
-    Args:
-        corrupted: `corrupted/<corruption>/<severity>/<wnid>/<image>`.
-        like: The folder that it was made from.
+    The copies are `corrupted/<corruption>/<severity>/<wnid>/<image>`.
     """
-    names = sorted(path.name for path in Path(like).iterdir() if path.is_dir())
-    for corruption, severities in list_corrupted(Path(corrupted)).items():
-        for severity in severities:
-            for name in names:
-                place = Path(corrupted) / corruption / str(severity) / name
-                place.mkdir(exist_ok=True)
+    names = _list_folders([Path(like)])
+    for place in _list_copies(Path(corrupted)):
+        for name in names:
+            (place / name).mkdir(exist_ok=True)
 
 
 def check_corrupted(folder: str | Path) -> None:
@@ -63,15 +56,16 @@ def check_corrupted(folder: str | Path) -> None:
     Raises:
         BadInput: With how to make them.
     """
-    root = Path(folder)
-    found = {
-        path.name
-        for corruption, severities in list_corrupted(root).items()
-        for severity in severities
-        for path in (root / corruption / str(severity)).iterdir()
-        if path.is_dir()
-    }
-    _check(sorted(found), root)
+    _check(_list_folders(_list_copies(Path(folder))), Path(folder))
+
+
+def _list_copies(root: Path) -> Iterator[Path]:
+    for corruption, severities in list_corrupted(root).items():
+        yield from (root / corruption / str(severity) for severity in severities)
+
+
+def _list_folders(places: Iterable[Path]) -> list[str]:
+    return sorted({path.name for place in places for path in place.iterdir() if path.is_dir()})
 
 
 def _check(classes: list[str], root: Path) -> None:

@@ -6,20 +6,16 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from acclimate.errors import CorruptFile
 
-#: What stands where the paper has a number only in a picture.
-NOT_IN_TEXT = "not in the text"
-
 Values = tuple[float | None, ...]
 Rows = Mapping[str, Mapping[str, Values]]
 
 _ABOUT = ("paper", "settings", "text")
-_KEYS = {"title", "place", "tex", "unit", "columns", "rows", "spread", "gains", "notes"}
 _NEEDED = ("title", "place", "tex", "unit", "columns", "rows")
 
 
@@ -61,6 +57,12 @@ class Published:
         """Whether its numbers are accuracies; errors otherwise."""
         return is_accuracy(self.unit)
 
+    @property
+    def has_numbers(self) -> bool:
+        """Whether the text has any of its numbers."""
+        every = (values for own in self.rows.values() for values in own.values())
+        return any(value is not None for values in every for value in values)
+
     def get(self, setting: str, row: str, column: str) -> float | None:
         """Return a number, or None if the text has none there."""
         values = self.rows.get(setting, {}).get(row)
@@ -68,24 +70,22 @@ class Published:
             return None
         return values[self.columns.index(column)]
 
-    @property
-    def has_numbers(self) -> bool:
-        """Whether the text has any of its numbers."""
-        every = (values for own in self.rows.values() for values in own.values())
-        return any(value is not None for values in every for value in values)
+    def errors(self, setting: str) -> dict[tuple[str, str], float]:
+        """Return the numbers that the text has of a setting, by row and column, as errors."""
+        return {
+            (row, column): 100 - value if self.is_accuracy else value
+            for row, values in self.rows.get(setting, {}).items()
+            for column, value in zip(self.columns, values, strict=True)
+            if value is not None
+        }
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A number that stands in the running text.
+    """A number that stands in the running text, in points of error.
 
-    Attributes:
-        place: Where.
-        says: What it is.
-        value: In points of error.
-        table: Id of the table whose cells it is the difference of; empty if it is of none.
-        setting: Of the two cells.
-        rows: Of the two cells: the second is better than the first by the value.
+    If it is the difference of two cells of a table, `rows` are theirs: the second is better than
+    the first by the value.
     """
 
     place: str
@@ -96,21 +96,25 @@ class Statement:
     rows: tuple[str, str] = ("", "")
 
 
-@lru_cache(maxsize=1)
+@cache
 def load_published() -> dict[str, Published]:
     """Return the tables and figures of the paper by id.
 
     Raises:
         CorruptFile: The file in the package is not what it should be.
     """
-    tables = {key: value for key, value in _read().items() if key not in _ABOUT}
-    return {name: _table(name, content) for name, content in tables.items()}
+    return {name: _table(name, own) for name, own in _read().items() if name not in _ABOUT}
 
 
-@lru_cache(maxsize=1)
+@cache
 def load_statements() -> tuple[Statement, ...]:
     """Return the numbers of the running text."""
-    return tuple(_statement(entry) for entry in _read()["text"])
+    made = []
+    for entry in _read()["text"]:
+        table, setting, *rows = entry.get("from", ("", "", "", ""))
+        texts = (entry["place"], entry["says"], entry["value"])
+        made.append(Statement(*texts, table, setting, (rows[0], rows[1])))
+    return tuple(made)
 
 
 def load_settings() -> dict[str, float]:
@@ -125,54 +129,35 @@ def _read() -> dict[str, Any]:
 
 def _table(name: str, content: Mapping[str, Any]) -> Published:
     missing = [key for key in _NEEDED if key not in content]
-    unknown = [key for key in content if key not in _KEYS]
+    unknown = [key for key in content if key not in (*_NEEDED, "spread", "gains", "notes")]
     if missing or unknown:
         raise _damaged(name, f"missing: {missing}, unknown: {unknown}")
     columns = tuple(content["columns"])
     if len(set(columns)) < len(columns):
         raise _damaged(name, "a column occurs twice")
-    return Published(
-        id=name,
-        title=content["title"],
-        place=content["place"],
-        tex=content["tex"],
-        unit=content["unit"],
-        columns=columns,
-        rows=_rows(name, content["rows"], len(columns)),
-        spread=_rows(name, content.get("spread", {}), len(columns)),
-        gains={
-            setting: _values(f"{name}, gains of {setting}", values, len(columns), lowest=-100)
-            for setting, values in content.get("gains", {}).items()
-        },
-        notes=tuple(content.get("notes", ())),
-    )
 
-
-def _rows(name: str, rows: Mapping[str, Mapping[str, Any]], n_columns: int) -> Rows:
-    return {
-        setting: {
-            row: _values(f"{name}, {setting}, {row}", values, n_columns)
-            for row, values in own.items()
+    def read(rows: Mapping[str, Sequence[float]], about: str, lowest: float = 0) -> Any:
+        return {
+            row: _values(f"{name}, {about}, {row}", values, len(columns), lowest)
+            for row, values in rows.items()
         }
-        for setting, own in rows.items()
+
+    several: dict[str, Any] = {
+        key: {setting: read(own, setting) for setting, own in content.get(key, {}).items()}
+        for key in ("rows", "spread")
     }
+    texts = {key: content[key] for key in ("title", "place", "tex", "unit")}
+    gains, notes = read(content.get("gains", {}), "gains", -100), tuple(content.get("notes", ()))
+    return Published(id=name, columns=columns, gains=gains, notes=notes, **texts, **several)
 
 
-def _values(place: str, values: Sequence[float], n_columns: int, lowest: float = 0) -> Values:
+def _values(place: str, values: Sequence[float], n_columns: int, lowest: float) -> Values:
     if len(values) != n_columns:
         raise _damaged(place, f"expected {n_columns} numbers, found {len(values)}")
     numbers = tuple(None if math.isnan(value) else float(value) for value in values)
     if any(number is not None and not lowest <= number <= 100 for number in numbers):
         raise _damaged(place, f"expected numbers from {lowest:g} to 100, found {values}")
     return numbers
-
-
-def _statement(entry: Mapping[str, Any]) -> Statement:
-    made = Statement(entry["place"], entry["says"], entry["value"])
-    if "from" not in entry:
-        return made
-    table, setting, first, second = entry["from"]
-    return Statement(made.place, made.says, made.value, table, setting, (first, second))
 
 
 def _damaged(place: str, what: str) -> CorruptFile:

@@ -1,4 +1,4 @@
-"""Tables of published and own numbers side by side."""
+"""Tables of published and own numbers side by side, with the verdicts: as tables and as files."""
 
 from __future__ import annotations
 
@@ -8,12 +8,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acclimate.paper.cells import AVERAGE, MEAN, Cell, Grid, Kind, Measured
-from acclimate.paper.published import NOT_IN_TEXT, Published, is_accuracy
+from acclimate.corruptions import BENCHMARK
+from acclimate.paper.claims import (
+    AVERAGE,
+    ENOUGH,
+    MEAN,
+    RESAMPLES,
+    Grid,
+    Kind,
+    Measured,
+    Verdict,
+)
+from acclimate.paper.published import Published, is_accuracy
+from acclimate.report.pages import render_tables
 from acclimate.report.stats import Measure
+from acclimate.report.table import ABSENT, LATEX_HEADER, Cell, Column, Table, escape_markdown, plain
 
-#: What stands where a row of ours has no counterpart.
-NOT_IN_PAPER = "not in the paper"
+#: What stands where a row of ours has no counterpart, and where the paper has only a picture.
+NOT_IN_PAPER, NOT_IN_TEXT = "not in the paper", "not in the text"
+
+_SIGNS = {
+    "holds": ("✓", "green"),
+    "does not hold": ("✗", "bold red"),
+    "cannot be told": ("?", "yellow"),
+}
+_HOW = (
+    f"Verdicts: a paired bootstrap over seeds and corruptions or domains, {RESAMPLES} resamples "
+    f"with a fixed seed; something holds, or does not, from a confidence of {ENOUGH:.0%} on. n "
+    "pairs cannot show more than 1 − 2⁻ⁿ."
+)
 
 
 @dataclass(frozen=True)
@@ -94,12 +117,11 @@ class PaperTable:
         table with one row the best of the row are meant, as the paper marks them. Oracles do not
         compete.
         """
-        rows = [row for row in self.setups[setup] if "oracle" not in row.mark]
         found = {
             (row.label, index): round(value.mean, 2)
-            for row in rows
+            for row in self.setups[setup]
             for index, value in enumerate(row.ours)
-            if value is not None
+            if value is not None and "oracle" not in row.mark
         }
         rises = self.measured != "error" or is_accuracy(self.unit)
         across = len({label for label, _ in found}) == 1
@@ -110,40 +132,71 @@ class PaperTable:
             best[label, index] = len(rivals) > 1 and value == choose(rivals)
         return best
 
+    def to_table(self, setup: str) -> Table:
+        """Return the rows of one setup, the best of ours marked.
+
+        With one column, a line for each row; with several, a line for each of published, ours and
+        difference.
+        """
+        ran = any(row.is_measured for row in self.rows)
+        best = self.find_best(setup)
+        is_flat = len(self.columns) == 1
+        rows: list[tuple[Cell, ...]] = []
+        for row in self.setups[setup]:
+            name, lines = _name_row(row, ran), self._lines(row, best)
+            if is_flat:
+                if row.published[0] is None:
+                    lines["published"] = (Cell(row.absent),)
+                rows.append((name, *(cell for cells in lines.values() for cell in cells)))
+                continue
+            there = {"published": row.is_published, "ours": row.is_measured}
+            for kind, cells in lines.items():
+                if there.get(kind, all(there.values())):
+                    rows.append((name, plain(kind), *cells))
+                    name = Cell("")
+        if is_flat:
+            columns = [Column("", "label"), *map(Column, ("published", "ours", "difference"))]
+        else:
+            columns = [Column("", "label")] * 2 + [
+                Column(name.replace("_", " "), "detail" if index else "value")
+                for index, name in enumerate(self.columns)
+            ]
+        return Table(tuple(columns), tuple(rows), name=f"{self.title}: {setup} ({self.unit})")
+
+    def _lines(
+        self, row: PaperRow, best: Mapping[tuple[str, int], bool]
+    ) -> dict[str, tuple[Cell, ...]]:
+        ours = []
+        for index, (own, column) in enumerate(zip(row.ours, self.columns, strict=True)):
+            has_spread = own is not None and own.deviation is not None and column not in BENCHMARK
+            spread = f" ± {own.deviation:.2f}" if own is not None and has_spread else ""
+            is_best = best.get((row.label, index), False)
+            ours.append(
+                _number(None if own is None else own.mean, column, spread=spread, is_best=is_best)
+            )
+        pairs = zip(row.published, row.differences, self.columns, strict=True)
+        others = [(_number(a, name), _number(b, name, "+")) for a, b, name in pairs]
+        published, difference = zip(*others, strict=True)
+        return {"published": published, "ours": tuple(ours), "difference": difference}
+
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
-        return {
-            "id": self.id,
-            "title": self.title,
-            "place": self.place,
-            "unit": self.unit,
-            "columns": list(self.columns),
-            "rows": [
-                {
-                    "setup": row.setup,
-                    "label": row.label,
-                    "mark": row.mark,
-                    "published": list(row.published) if row.is_published else row.absent,
-                    "ours": [None if own is None else vars(own) for own in row.ours],
-                    "difference": list(row.differences),
-                }
-                for row in self.rows
-            ],
-            "notes": list(self.notes),
-        }
+        rows = [
+            {
+                "setup": row.setup,
+                "label": row.label,
+                "mark": row.mark,
+                "published": list(row.published) if row.is_published else row.absent,
+                "ours": [None if own is None else vars(own) for own in row.ours],
+                "difference": list(row.differences),
+            }
+            for row in self.rows
+        ]
+        texts = {name: getattr(self, name) for name in ("id", "title", "place", "unit")}
+        return {**texts, "columns": list(self.columns), "rows": rows, "notes": list(self.notes)}
 
 
-def published_cells(published: Published, setting: str) -> dict[Cell, float]:
-    """Return the numbers that the text has of a setting, by cell, as errors."""
-    return {
-        (row, column): 100 - value if published.is_accuracy else value
-        for row, values in published.rows.get(setting, {}).items()
-        for column, value in zip(published.columns, values, strict=True)
-        if value is not None
-    }
-
-
-def make_table(
+def tabulate(
     published: Published,
     grids: Sequence[Grid],
     kind: Kind,
@@ -161,81 +214,48 @@ def make_table(
         notes: To stand below, before those of the paper's numbers.
         measured: What the numbers are.
     """
-    columns = _columns(published, grids, kind)
-    rows = [row for grid in grids for row in _rows(published, grid, columns, kind, marks or {})]
+    columns = _list_columns(published, grids, kind) if grids else published.columns
+    absent = NOT_IN_PAPER if published.has_numbers else NOT_IN_TEXT
+    rows = []
+    for grid in grids:
+        known = published.rows.get(grid.paper, ())
+        for label in (*known, *(row for row in grid.rows if row not in known)):
+            theirs = tuple(_published(published, grid, label, name, kind) for name in columns)
+            ours = tuple(_ours(published, grid, label, name, kind) for name in columns)
+            mark = (marks or {}).get(label, "")
+            rows.append(PaperRow(grid.name, label, theirs, ours, mark, absent))
     if not grids:
         rows = [
             PaperRow(setting, label, values, (None,) * len(values))
             for setting, own in published.rows.items()
             for label, values in own.items()
         ]
-    return PaperTable(
-        published.id,
-        published.title,
-        published.place,
-        published.unit,
-        columns,
-        tuple(rows),
-        (*notes, *published.notes),
-        measured,
-    )
+    texts = (published.id, published.title, published.place, published.unit)
+    return PaperTable(*texts, columns, tuple(rows), (*notes, *published.notes), measured)
 
 
-def _columns(published: Published, grids: Sequence[Grid], kind: Kind) -> tuple[str, ...]:
-    if not grids:
-        return published.columns
+def _list_columns(published: Published, grids: Sequence[Grid], kind: Kind) -> tuple[str, ...]:
     if kind == "corruptions":
         came = dict.fromkeys(domain for grid in grids for domain in grid.domains)
-        known = [name for name in published.columns if name in came]
-        return (MEAN, *known, *(name for name in came if name not in known))
-    if kind == "domains":
-        return _domain_columns(published, grids)
-    came = dict.fromkeys(column for grid in grids for _, column in grid.cells)
+    else:
+        came = dict.fromkeys(column for grid in grids for _, column in grid.cells)
     known = [name for name in published.columns if name in came]
+    if kind == "domains":
+        # The sets that came, and their average if all did; of one alone, its domains, too.
+        sets = [name for name in known if name != AVERAGE]
+        if len(sets) == len(published.columns) - 1:
+            return published.columns
+        single = [name for name in came if len(sets) == 1 and name.startswith(f"{sets[0]}, ")]
+        return (*sets, *single)
     others = [name for name in came if name not in known and name != MEAN]
-    return (*known, *others)
+    return (*([MEAN] if kind == "corruptions" else []), *known, *others)
 
 
-def _domain_columns(published: Published, grids: Sequence[Grid]) -> tuple[str, ...]:
-    """Return the sets that came, and their average if all did; of one alone, its domains, too."""
-    came = dict.fromkeys(column for grid in grids for _, column in grid.cells)
-    sets = [name for name in published.columns if name in came and name != AVERAGE]
-    if len(sets) == len(published.columns) - 1:
-        return published.columns
-    single = [name for name in came if name.startswith(f"{sets[0]}, ")] if len(sets) == 1 else []
-    return (*sets, *single)
-
-
-def _rows(
-    published: Published,
-    grid: Grid,
-    columns: Sequence[str],
-    kind: Kind,
-    marks: Mapping[str, str],
-) -> list[PaperRow]:
-    known = published.rows.get(grid.paper, {})
-    absent = NOT_IN_PAPER if published.has_numbers else NOT_IN_TEXT
-    labels = [*known, *(row for row in grid.rows if row not in known)]
-    return [
-        PaperRow(
-            setup=grid.name,
-            label=label,
-            published=tuple(_published(published, grid, label, column, kind) for column in columns),
-            ours=tuple(
-                grid.measure_domain(label, column)
-                if kind == "corruptions" and column != MEAN
-                else _as_published(grid.measure(label, column), published)
-                for column in columns
-            ),
-            mark=marks.get(label, ""),
-            absent=absent,
-        )
-        for label in labels
-    ]
-
-
-def _as_published(own: Measure | None, published: Published) -> Measure | None:
-    """Return an error as the paper would print it: tables of accuracy have standard errors."""
+def _ours(published: Published, grid: Grid, label: str, column: str, kind: Kind) -> Measure | None:
+    """Return a number as the paper would print it: tables of accuracy have standard errors."""
+    if kind == "corruptions":
+        return grid.measure(label, MEAN, None if column == MEAN else column)
+    own = grid.measure(label, column)
     if own is None or not published.is_accuracy:
         return own
     spread = None if own.deviation is None else own.deviation / math.sqrt(own.n_seeds)
@@ -247,11 +267,92 @@ def _published(
 ) -> float | None:
     """Return a number of the paper; the mean over the corruptions that ours is a mean over."""
     value = published.get(grid.paper, label, column)
-    if kind != "corruptions" or column != MEAN or value is None:
-        return value
     every = [name for name in published.columns if name != MEAN]
-    if not grid.domains or set(grid.domains) == set(every):
+    is_part = bool(grid.domains) and set(grid.domains) != set(every)
+    if kind != "corruptions" or column != MEAN or value is None or not is_part:
         return value
     chosen = [published.get(grid.paper, label, name) for name in grid.domains]
     numbers = [number for number in chosen if number is not None]
     return statistics.fmean(numbers) if len(numbers) == len(chosen) else None
+
+
+def _name_row(row: PaperRow, ran: bool) -> Cell:
+    missing = "" if row.is_published else row.absent
+    if ran and not row.is_measured:
+        missing = "not run"
+    marks = ", ".join(mark for mark in (row.mark, missing) if mark)
+    return Cell(row.label, row.label, about=f"({marks})" if marks else "")
+
+
+def _number(
+    value: float | None, column: str, sign: str = "", spread: str = "", is_best: bool = False
+) -> Cell:
+    """Return a cell; the paper has one decimal for a corruption, two for a mean."""
+    if value is None:
+        return Cell(ABSENT)
+    text = f"{value:{sign}.{1 if column in BENCHMARK else 2}f}".replace("-", "−")
+    return Cell(text + spread, value, is_best)
+
+
+def claims_table(verdicts: Sequence[Verdict]) -> Table:
+    """Return what became of each claim."""
+    heads = ("", "claim", "where", "in our run", "in the paper's numbers")
+    agrees = {None: NOT_IN_TEXT, True: "yes", False: "no"}
+    rows = []
+    for own in verdicts:
+        sign, style = _SIGNS[own.verdict]
+        texts = (own.claim, own.setup, describe_verdict(own), agrees[own.published])
+        rows.append((Cell(sign, style=style), *map(plain, texts)))
+    columns = tuple(Column(head, "words") for head in heads)
+    return Table(columns, tuple(rows), name="Claims", notes=(_HOW,))
+
+
+def describe_verdict(verdict: Verdict) -> str:
+    """Return what became of a claim, without the claim itself."""
+    parts = []
+    if verdict.margin is not None:
+        parts.append(f"{verdict.margin:+.2f} points".replace("-", "−"))
+    if verdict.confidence:
+        parts.append(f"confidence {min(verdict.confidence, 0.9999):.1%}")
+    if verdict.n_seeds:
+        seeds = f"{verdict.n_seeds} seed{'s' if verdict.n_seeds > 1 else ''}"
+        parts.append(f"{seeds} × {verdict.n_domains} {verdict.units}")
+    if verdict.reason:
+        parts.append(verdict.reason)
+    return f"{verdict.verdict} ({', '.join(parts)})" if parts else verdict.verdict
+
+
+def render_markdown(
+    table: PaperTable, verdicts: Sequence[Verdict], facts: Sequence[str] = ()
+) -> str:
+    """Return the table, the verdicts and all notes."""
+    parts = [f"# {table.id}: {table.title}", f"{table.place}; {table.unit}.", *facts]
+    for setup in table.setups:
+        parts += [f"## {setup}", table.to_table(setup).to_markdown()]
+    if verdicts:
+        parts += ["## Claims", claims_table(verdicts).to_markdown(), _HOW]
+    if table.notes:
+        parts += ["## Notes", "\n".join(f"- {escape_markdown(note)}" for note in table.notes)]
+    return "\n\n".join(parts) + "\n"
+
+
+def render_latex(table: PaperTable) -> str:
+    """Return the table for LaTeX with booktabs; the best of ours is bold, as in the paper."""
+    parts = [f"% {table.id}: {table.title} ({table.place}; {table.unit})\n{LATEX_HEADER}"]
+    parts += [table.to_table(setup).to_latex() for setup in table.setups]
+    return "\n\n".join(parts) + "\n"
+
+
+def render_page(
+    table: PaperTable,
+    verdicts: Sequence[Verdict],
+    facts: Sequence[str] = (),
+    files: Mapping[str, str | bytes] | None = None,
+) -> str:
+    """Return a page with the table, the pictures among the files, the verdicts and all notes."""
+    parts = [(setup, table.to_table(setup)) for setup in table.setups]
+    parts += [("Claims", claims_table(verdicts))] if verdicts else []
+    pictures = [(n, own) for n, own in (files or {}).items() if n.endswith((".svg", ".png"))]
+    lead = [" ".join([f"{table.place}; {table.unit}.", *facts])]
+    title = f"{table.id}: {table.title}"
+    return render_tables(title, "acclimate reproduce", parts, lead, table.notes, pictures)
