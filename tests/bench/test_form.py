@@ -179,7 +179,7 @@ def test_constants_in_a_suite_are_one_value(tmp_path: Path) -> None:
         '[[rows]]\nmethod = "source"\n'
     )
     (entry,) = Suite.load(file).entries
-    found = entry.spec.get_wrapping().info.normalization
+    found = entry.spec.get_info().normalization
     assert found is not None
     assert found.mean == MEAN
     x = torch.rand(2, 3, 4, 4)

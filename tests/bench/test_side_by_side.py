@@ -147,7 +147,7 @@ def test_a_model_that_needs_its_layout_is_found_out(tmp_path: Path) -> None:
     groups = {"any": (Domain("any", torch.rand(9, 3, 8, 8), torch.zeros(9).long()),)}
     (entry,) = make_toys(["source"], model=Picky()).entries
     job = ToyLoader(tmp_path, make_data(groups)).open(entry.spec)
-    assert not job.wrapping.channels_last
+    assert not job.channels_last
 
 
 # Options of methods -----------------------------------------------------------------------------

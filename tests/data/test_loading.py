@@ -231,7 +231,7 @@ def test_an_artifact_is_prepared_from_a_folder_or_a_set(tmp_path):
             method="swr_nsp",
             prepare=Preparing(**how),
         )
-        return loader.load(spec).wrapping.artifact
+        return loader.load(spec).artifact
 
     with warns("few_samples", found=24, expected=1024):
         made = prepare(source=str(root))

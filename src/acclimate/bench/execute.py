@@ -212,11 +212,11 @@ class _Run:
         with self._at_work():
             batch = job.feed(first)
             n = max(_WARM_UP, len(batch.x) // 8)
-            if "features" in job.spec.keep and job.wrapping.info.head is None:
-                info = job.wrapping.info
-                if job.wrapping.artifact is None:
+            if "features" in job.spec.keep and job.info.head is None:
+                info = job.info
+                if job.artifact is None:
                     info = replace(info, head=inspect_model(job.model, batch.x[:2]).head)
-                job = replace(job, wrapping=replace(job.wrapping, info=info))
+                job = replace(job, info=info)
             adapted = self._adapted = job.wrap()
             if adapted.card.is_oracle and job.spec.reveal_labels:
                 adapted.reveal(batch.y[:n])

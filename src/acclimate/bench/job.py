@@ -15,7 +15,6 @@ from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hin
 from torch import nn
 
 from acclimate.adaptation import check_terms
-from acclimate.artifact import Artifact
 from acclimate.bench.protocol import OWN_ORDERS, Protocol
 from acclimate.bench.provenance import file_sha256, folder_id, model_code_sha256
 from acclimate.data import SETS
@@ -57,22 +56,6 @@ KEPT = ("predictions", "features")
 
 #: Whether there is a guard; `"watch"` for one that only estimates accuracy.
 Guarded = bool | Literal["watch"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wrapping:
-    """How a model is wrapped, whatever the method: `acclimate.adapt` has the same options.
-
-    Attributes:
-        channels_last: Whether the copies of the model keep colour as the last axis in memory. On a
-            processor this is half as fast again; numbers differ by rounding only.
-    """
-
-    artifact: Artifact | None = None
-    info: ModelInfo = field(default_factory=ModelInfo)
-    channels_last: bool = True
-    speed: Speed = field(default_factory=Speed)
-    guard: Guarded = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +184,8 @@ class JobSpec:
             )
         check_terms(get_method(self.method), self.get_config(), self.get_terms())
         self.get_protocol()
-        self.get_wrapping()
+        self.get_info()
+        Speed.of(self.speed)
         self._ask()
 
     def get_config(self) -> Config:
@@ -252,15 +236,9 @@ class JobSpec:
         as_size(size)  # refuses none
         return size
 
-    def get_wrapping(self) -> Wrapping:
-        """Return how the model is wrapped, but for the artifact."""
-        return Wrapping(
-            speed=Speed.of(self.speed),
-            info=ModelInfo(
-                head=self.head, logits_at=self.logits_at, normalization=self.normalization
-            ),
-            guard=self.guard,
-        )
+    def get_info(self) -> ModelInfo:
+        """Return what is stated about the model."""
+        return ModelInfo(head=self.head, logits_at=self.logits_at, normalization=self.normalization)
 
     def get_terms(self) -> tuple[Term, ...]:
         """Return the terms that are added to the method, with their options."""
@@ -367,7 +345,6 @@ class JobSpec:
         return job
 
     def _identity(self) -> dict[str, Any]:
-        how = Speed.of(self.speed)
         return {
             **self._model_identity(),
             "data": _identify(self.data),
@@ -381,18 +358,17 @@ class JobSpec:
             "config": self.get_config().to_dict(),
             **_identify_terms(self.get_terms()),
             "artifact": self.artifact_key,
-            "speed": how.to_dict(),
+            "speed": Speed.of(self.speed).to_dict(),
             **({"guard": self.guard} if self.guard else {}),
             "reveal_labels": self.reveal_labels,
             "seed": self.seed,
         }
 
     def _model_identity(self) -> dict[str, Any]:
-        how = self.get_wrapping()
         described: dict[str, Any] = {"head": self.head, "logits_at": self.logits_at}
         described["code"] = model_code_sha256(self.model_name)
-        if how.info.normalization is not None:
-            described["normalization"] = how.info.normalization.to_dict()
+        if (normal := self.get_info().normalization) is not None:
+            described["normalization"] = normal.to_dict()
         return {
             "model": self.model_name,
             "weights": None if self.weights is None else file_sha256(self.weights),

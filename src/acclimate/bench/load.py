@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact
-from acclimate.bench.job import GUARDED, JobSpec, Wrapping
+from acclimate.bench.job import GUARDED, JobSpec
 from acclimate.bench.protocol import Protocol, Unit
 from acclimate.bench.provenance import Timings, describe_settings
 from acclimate.data.loading import Preparation, load_data
@@ -29,8 +29,9 @@ from acclimate.errors import (
 )
 from acclimate.forward import get_logits
 from acclimate.functional.pixels import IGNORE_LABEL
-from acclimate.introspect import suits_channels_last, try_forward
+from acclimate.introspect import ModelInfo, suits_channels_last, try_forward
 from acclimate.methods import get_method
+from acclimate.methods.compute import Speed
 from acclimate.methods.config import Config
 from acclimate.methods.method import Method
 from acclimate.parts.contrastive_head import HOW_TO_TRAIN
@@ -58,7 +59,9 @@ class Job:
     model: nn.Module  # the source model, which must not be changed
     weights_sha256: str
     data: Data
-    wrapping: Wrapping
+    info: ModelInfo  # images of the stream are in [0, 1]: the normalisation is applied to them
+    artifact: Artifact | None = None
+    channels_last: bool = True  # half as fast again on a processor; rounding differs
     files: tuple[Path, ...] = ()  # that the artifact is kept in
 
     @property
@@ -86,8 +89,9 @@ class Job:
     @property
     def artifact_id(self) -> str | None:
         """What identifies the artifact: its digest, or before it is prepared, its key."""
-        artifact = self.wrapping.artifact
-        return self.spec.artifact_key if artifact is None else digest(artifact.tensors)
+        if self.artifact is None:
+            return self.spec.artifact_key
+        return digest(self.artifact.tensors)
 
     def units(self) -> tuple[Unit, ...]:
         """Return the stream in parts that start with a reset."""
@@ -104,33 +108,32 @@ class Job:
 
     def wrap(self) -> Method:
         """Return a copy of the model, wrapped by the method."""
-        how, spec = self.wrapping, self.spec
-        own = copy.deepcopy(self.model)
-        if how.channels_last:
+        spec, own = self.spec, copy.deepcopy(self.model)
+        if self.channels_last:
             own = own.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return adapt(
             own,
             spec.method,
-            how.artifact,
+            self.artifact,
             config=spec.get_config(),
             terms=spec.get_terms(),
-            info=how.info,
+            info=self.info,
             seed=spec.seed,
-            speed=how.speed,
-            guard=how.guard,
+            speed=Speed.of(spec.speed),
+            guard=spec.guard,
         )
 
     @property
     def form(self) -> tuple[Any, ...]:
         """How images must be given to the model: jobs of one form can share them."""
         like = next(self.model.parameters(), torch.empty(0))
-        normal = self.wrapping.info.normalization
+        normal = self.info.normalization
         return like.dtype, like.device, None if normal is None else str(normal.to_dict())
 
     def feed(self, batch: Batch) -> Batch:
         """Return a batch as the model takes it: normalised, in its precision, on its device."""
         dtype, device, _ = self.form
-        normal = self.wrapping.info.normalization
+        normal = self.info.normalization
         x = batch.x if normal is None else normal.normalize(batch.x)
         return replace(batch, x=x.to(device=device, dtype=dtype))
 
@@ -163,9 +166,8 @@ class Loader:
         artifact = self.get_artifact(job.spec, job.model, job.data)
         if artifact is None:
             return job
-        wrapping = replace(job.wrapping, artifact=artifact)
         files = tuple(self.list_files(job.spec))
-        return check_job(replace(job, wrapping=wrapping, files=files))
+        return check_job(replace(job, artifact=artifact, files=files))
 
     def open(self, spec: JobSpec) -> Job:
         """Return a job that can be run, but for an artifact that must be prepared for it."""
@@ -184,16 +186,15 @@ class Loader:
         if spec.get_needs() and spec.prepare.artifact is None:
             self.check_source(spec, data)
         model = self.load_model(spec, len(data.classes))
-        wrapping = spec.get_wrapping()
+        artifact = None
         if spec.prepare.artifact is not None:
             artifact = self.get_artifact(spec, model, data)
             if artifact is not None:
                 artifact.check(model)
-            wrapping = replace(wrapping, artifact=artifact)
         key = self._kept["model"][0]
         sha256 = self._once("fingerprint", key, lambda: fingerprint(model)["weights_sha256"])
-        job = Job(spec=spec, model=model, weights_sha256=sha256, data=data, wrapping=wrapping)
-        return check_job(job)
+        known: dict[str, Any] = {"weights_sha256": sha256, "data": data, "artifact": artifact}
+        return check_job(Job(spec=spec, model=model, info=spec.get_info(), **known))
 
     def load_data(self, spec: JobSpec) -> Data:
         """Return the data of a job."""
@@ -251,7 +252,7 @@ class Loader:
 
     def open_source(self, spec: JobSpec, data: Data) -> tuple[Labelled, Sequence[str]]:
         """Return the labelled batches that an artifact is prepared from, and their classes."""
-        return self._plan_preparation(spec, data).open(spec.get_wrapping().info.normalization)
+        return self._plan_preparation(spec, data).open(spec.get_info().normalization)
 
     def _plan_preparation(self, spec: JobSpec, data: Data) -> Preparation:
         how = spec.prepare
@@ -309,7 +310,7 @@ class Loader:
             model,
             batches,
             parts=[options.get(name, name) for name in parts],
-            info=spec.get_wrapping().info,
+            info=spec.get_info(),
             classes=classes,
             seed=_seed(spec),
             speed=pace,
@@ -350,11 +351,10 @@ def check_job(job: Job) -> Job:
     if job.protocol.needs_clean and data.clean is None:
         text = f'The data set "{data.name}" has no clean images. {job.protocol.without_clean}'
         raise BadInput("no_clean_images", text, name=data.name)
-    how, classes = job.wrapping, list(data.classes)
-    at = how.info.logits_at
-    if how.artifact is not None:
-        at = how.artifact.info.logits_at if at is None else at
-        known = how.artifact.classes
+    classes, at = list(data.classes), job.info.logits_at
+    if job.artifact is not None:
+        at = job.artifact.info.logits_at if at is None else at
+        known = job.artifact.classes
         if known is not None and known != classes:
             raise BadInput(
                 "class_mismatch",
@@ -365,8 +365,8 @@ def check_job(job: Job) -> Job:
                 expected=tuple(known),
             )
     x, _ = data.domains[0].take(torch.arange(min(2, len(data.domains[0]))))
-    x = x if how.info.normalization is None else how.info.normalization.normalize(x)
-    x = x.to(next(job.model.parameters(), x))
+    normal = job.info.normalization
+    x = (x if normal is None else normal.normalize(x)).to(next(job.model.parameters(), x))
     logits = get_logits(try_forward(job.model, x), at)
     n_logits = logits.shape[1]
     if n_logits != len(classes):
@@ -385,14 +385,14 @@ def check_job(job: Job) -> Job:
     unsuitable = find_unsuitable(
         job.model,
         configs,
-        how.artifact,
+        job.artifact,
         has_head=spec.prepare.contrast_head is not None,
         predicts_pixels=logits.dim() == 4,
     )
     if unsuitable:
         raise refuse_methods(unsuitable)
     fits = x.device.type == "cpu" and suits_channels_last(job.model, x)
-    return replace(job, wrapping=replace(how, channels_last=how.channels_last and fits))
+    return replace(job, channels_last=job.channels_last and fits)
 
 
 def refuse_methods(reasons: Mapping[str, str]) -> UnsuitableModel:

@@ -25,6 +25,7 @@ import acclimate
 from acclimate.bench.protocol import OWN_ORDERS, RESET_EACH, Protocol
 from acclimate.errors import BadInput
 from acclimate.evaluation import Result
+from acclimate.methods.compute import Speed
 from acclimate.methods.method import Method
 from acclimate.storage import digest, file_digest, versions
 from acclimate.zoo.named import is_own
@@ -187,7 +188,7 @@ def describe_stream(job: Job) -> dict[str, Any]:
 
 def describe_job(job: Job, adapted: Method, command: str) -> dict[str, Any]:
     """Return everything about a job that a reader of its numbers may ask for, as JSON types."""
-    settings, artifact, card = job.settings(), job.wrapping.artifact, adapted.card
+    settings, artifact, card = job.settings(), job.artifact, adapted.card
     file = None if job.spec.weights is None else str(Path(job.spec.weights))
     return {
         "spec": job.spec.to_dict(),
@@ -228,14 +229,13 @@ def describe_settings(jobs: Sequence[Job]) -> dict[str, Any]:
     """Return everything that changes the numbers of jobs on one stream, as JSON types."""
     first, labels = jobs[0], dict.fromkeys(job.label for job in jobs)
     by_label = {label: next(job for job in jobs if job.label == label) for label in labels}
-    how, spec = first.wrapping, first.spec
-    about = how.info.to_dict()
+    spec, about = first.spec, first.info.to_dict()
     artifacts = {name: job.artifact_id for name, job in by_label.items() if job.artifact_id}
     return {
         "model": first.weights_sha256,
         "device": first.device.type,
-        "channels_last": how.channels_last,
-        "speed": how.speed.to_dict(),
+        "channels_last": first.channels_last,
+        "speed": Speed.of(spec.speed).to_dict(),
         **{name: about[name] for name in ("normalization", "head", "logits_at")},
         "artifact": artifacts or None,
         "methods": {name: job.describe_method() for name, job in by_label.items()},
@@ -252,7 +252,7 @@ def describe_settings(jobs: Sequence[Job]) -> dict[str, Any]:
             },
         },
         "versions": versions(),
-        **({"guard": how.guard} if how.guard else {}),
+        **({"guard": spec.guard} if spec.guard else {}),
     }
 
 

@@ -351,7 +351,7 @@ def _discard(root: RunFolder, names: Sequence[str]) -> None:
 def _describe(jobs: Mapping[str, Job], identity: Mapping[str, Any], command: str) -> dict[str, Any]:
     first = next(iter(jobs.values()))
     spec, file = first.spec, first.spec.weights
-    artifacts = {job.label: job.wrapping.artifact for job in jobs.values()}
+    artifacts = {job.label: job.artifact for job in jobs.values()}
     return {
         **describe_origin(command, first.device),
         "model": spec.model_name,

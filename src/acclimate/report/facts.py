@@ -135,7 +135,7 @@ def protocol_facts(outcome: Outcome) -> Facts:
 
 def _form_facts(spec: JobSpec) -> Facts:
     """Return what images and labels are brought to, where a job says something of it."""
-    normal, choice = spec.get_wrapping().info.normalization, spec.domains
+    normal, choice = spec.get_info().normalization, spec.domains
     described = {
         "size": None if spec.size is None else str(spec.size),
         "normalization": None if normal is None else json.dumps(normal.to_dict(), sort_keys=True),
