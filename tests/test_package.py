@@ -15,6 +15,7 @@ import torch
 
 import acclimate
 from acclimate.builtin import load_artifact, load_model, load_split
+from acclimate.zoo.torchvision_compat import import_torchvision
 from tests.paths import ROOT
 from tests.surface import MODULES, RECORD, read_commands, read_modules
 
@@ -70,8 +71,11 @@ def find_pages():
 
 
 @pytest.fixture
-def names_of_pages(monkeypatch):
+def names_of_pages(monkeypatch, tmp_path):
     """What a page may use without making it: a model, an artifact, an adapted model, batches."""
+    import_torchvision()  # docs/integrations.md
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
     ray_serve = pytest.importorskip("ray.serve")  # docs/serving.md
     monkeypatch.setattr(ray_serve, "run", lambda application: application)
     model = load_model()

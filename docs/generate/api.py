@@ -27,6 +27,7 @@ MODULES = {
     "Training": "acclimate.training",
     "Bench": "acclimate.bench",
     "Processes that share a batch": "acclimate.distributed",
+    "Integrations": "acclimate.integrations",
     "Functions": "acclimate.functional",
     "Parts": "acclimate.parts",
     "Terms": "acclimate.terms",

@@ -88,6 +88,7 @@ _MODULES = (
     "data",
     "distributed",
     "functional",
+    "integrations",
     "methods",
     "metrics",
     "parts",

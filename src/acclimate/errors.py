@@ -394,6 +394,7 @@ class AcclimateWarning(Coded, UserWarning):
         "accuracy_left_out": "The part accuracy, which the guard needs, was not prepared.",
         "correlated_stream": "Consecutive images seem to be of the same class.",
         "small_batch": "A batch has too few images for BatchNorm statistics.",
+        "nothing_adapted": "The module that was adapted in place was not called.",
         "nothing_changed": "An update changed no parameter.",
         "eval_mode": "The adapted model is in eval mode: it predicts, but does not learn.",
         "cache_full": "The features of the source fit neither in memory nor on disk.",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -14,12 +13,11 @@ from torch import Tensor, nn
 from acclimate.errors import (
     AcclimateError,
     BadInput,
-    MissingExtra,
     UnsuitableModel,
     did_you_mean,
 )
 from acclimate.zoo.resnet import ImageModel
-from acclimate.zoo.torchvision_compat import import_torchvision
+from acclimate.zoo.torchvision_compat import import_library, import_torchvision
 
 
 class NormalizedModel(ImageModel):
@@ -75,28 +73,22 @@ def build_external(spec: str, n_classes: int | None, pretrained: bool) -> nn.Mod
 
 
 def _build_timm(name: str, n_classes: int | None, pretrained: bool) -> nn.Module:
-    with suppress(MissingExtra):  # timm imports torchvision, and would not find its operators
-        import_torchvision()
-    try:
-        timm = importlib.import_module("timm")
-    except ModuleNotFoundError as error:
-        if error.name != "timm":
-            raise
-        raise MissingExtra(
-            "missing_extra",
-            "Models named timm:NAME require timm, which is not installed. Run: pip install "
-            "'acclimate[timm]'",
-            package="timm",
-        ) from error
-    if not timm.is_model(name):
-        raise _no_model("timm", name, timm.list_models())
     # With its own number of classes: timm would put an untrained head on pretrained weights.
     options = {} if n_classes is None or pretrained else {"num_classes": n_classes}
-    model = timm.create_model(name, pretrained=pretrained, **options)
+    model: Any = create_timm(name, pretrained, **options)
     known = model.pretrained_cfg
     if pretrained:
         _check_classes(f"timm:{name}", n_classes, known["num_classes"])
     return NormalizedModel(model, known["mean"], known["std"])
+
+
+def create_timm(name: str, pretrained: bool, **options: Any) -> nn.Module:
+    """Return a model of timm as it is; options are those of `timm.create_model`."""
+    timm: Any = import_library("timm", "timm")
+    if ":" not in name and not timm.is_model(name):  # hf-hub:NAME
+        raise _no_model("timm", name, timm.list_models())
+    model: nn.Module = timm.create_model(name, pretrained=pretrained, **options)
+    return model
 
 
 def _build_torchvision(name: str, n_classes: int | None, pretrained: bool) -> nn.Module:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from contextlib import suppress
 from types import ModuleType
 
 import torch
@@ -47,3 +48,24 @@ def import_torchvision() -> ModuleType:
         library.define(schema)  # type: ignore[no-untyped-call]
     _declared.append(library)
     return importlib.import_module("torchvision")
+
+
+def import_library(name: str, extra: str) -> ModuleType:
+    """Return a library that may itself import torchvision, if that is installed.
+
+    Raises:
+        MissingExtra: The library is not installed; the message names the extra.
+    """
+    with suppress(MissingExtra):
+        import_torchvision()
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        package = name.partition(".")[0]
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise
+        raise MissingExtra(
+            "missing_extra",
+            f"This needs {package}, which is not installed. Run: pip install 'acclimate[{extra}]'",
+            package=package,
+        ) from error
