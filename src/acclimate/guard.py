@@ -17,8 +17,8 @@ With each batch the guard
 Nothing here depends on the method. One that combines predictions of the image and of its mirror
 image, and corrects them, is judged by the predictions before that: the maps know no others. Costs,
 in forward passes per batch besides the method's own: one of the source model, and with every second
-batch one of each model on mirrored images and two of the source model with statistics of the batch;
-with `Guard(artifact, answers=False)`, which only estimates, these five with every fifth batch.
+batch one of each model on mirrored images and one of the source model with statistics of the batch;
+with `Guard(artifact, answers=False)`, which only estimates, these four with every fourth batch.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Guard:
         answers: Whether the guard may answer with the source model, restore states and stop
             learning. If False, it only estimates and warns.
         window: Number of images that an estimate covers at most.
-        every: A mirrored view is predicted with every so many batches; None for 2, or 5 if the
+        every: A mirrored view is predicted with every so many batches; None for 2, or 4 if the
             guard only estimates.
         patience: Number of images for which the adapted model must be estimated worse before a
             state is restored.
@@ -173,7 +173,7 @@ class Guard:
             for size in sizes
         ]
         self._n_classes = artifact.info.known_classes
-        every = (2 if answers else 5) if every is None else every
+        every = (2 if answers else 4) if every is None else every
         values = {"window": window, "every": every, "patience": patience, "rest": rest}
         lowest = {"window": _ENOUGH, "every": 1, "patience": 1, "rest": 1}
         problems = {
@@ -244,7 +244,7 @@ class Guard:
         source = self._run_source(method, x)
         state["n_forwards"] += 1
         norm: Tensor | None = None
-        views: tuple[Tensor | None, ...] = (None, None, None)
+        views: tuple[Tensor | None, Tensor | None] = (None, None)
         if is_probed:
             mirrored = x.flip(-1)
             seen = mirror_back(self._run_source(method, mirrored).logits, source.grid)
@@ -254,14 +254,11 @@ class Guard:
                 state["n_forwards"] += 1
             else:
                 own = own_views[1]
-            norm, seen_by_norm = source.logits, seen
+            norm = source.logits
             if self._has_batch_norm and _count(x) > 1:
-                norm, seen_by_norm = (
-                    self._run_source(method, each, "batch").logits for each in (x, mirrored)
-                )
-                seen_by_norm = mirror_back(seen_by_norm, source.grid)
-                state["n_forwards"] += 2
-            views = seen, own, seen_by_norm
+                norm = self._run_source(method, x, "batch").logits
+                state["n_forwards"] += 1
+            views = seen, own
         if everywhere(adapted.logits.isfinite().all()):
             judged = adapted if own_views is None else replace(adapted, logits=own_views[0])
             self._record(state, source, judged, norm, views, plain if own_views is None else None)
@@ -307,23 +304,25 @@ class Guard:
         views: Sequence[Tensor | None],
         plain: Tensor | None,
     ) -> None:
-        """Add the batch to the records of the window, (images, rows, 9).
+        """Add the batch to the records of the window, (images, rows, 8).
 
         If the newest images differ from those before, the window goes on from the records of
         earlier conditions that resemble them, or else starts anew.
         """
-        described: list[Tensor] = []
-        for number, logits in enumerate((source.logits, adapted.logits, norm)):
-            if logits is None:
-                described.append(torch.full_like(described[0], torch.nan))
-                continue
+        described = []
+        for number, model in enumerate((source, adapted)):
             own = plain if number == 1 else None
             view, own = (
                 None if each is None else pick_rows(each.detach(), source.grid)
                 for each in (views[number], own)
             )
-            rows = pick_rows(logits.detach(), source.grid)
-            described.append(describe_predictions(rows, view, own))
+            logits = pick_rows(model.logits.detach(), source.grid)
+            described.append(describe_predictions(logits, view, own))
+        described.append(
+            torch.full_like(described[0][:, :2], torch.nan)
+            if norm is None
+            else describe_predictions(pick_rows(norm.detach(), source.grid), None)[:, :2]
+        )
         n_images = len(described[0]) if source.grid is None else source.grid.n_images
         new = torch.cat(described, dim=1).reshape(n_images, -1, len(RECORD))
         new = _gather(new, source.logits.device)

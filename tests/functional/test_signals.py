@@ -65,7 +65,8 @@ def by_hand(records, n_classes):
     for first, rows in ((0, records), (3, records), (6, probed)):
         classes = [record[first] for record in rows]
         confidences = [record[first + 1] for record in rows]
-        steady = [record[first + 2] for record in rows if not math.isnan(record[first + 2])]
+        third = min(first + 2, 5)
+        steady = [record[third] for record in rows if not math.isnan(record[third])]
         n = len(rows)
         n_pairs = n_equal = 0
         for i in range(n):
@@ -74,9 +75,10 @@ def by_hand(records, n_classes):
                     n_pairs += 1
                     n_equal += classes[i] == classes[j]
         n_repeated = sum(classes[i] == classes[i - 1] for i in range(1, n))
+        found.append(sum(confidences) / n if n else math.nan)
+        if first < 6:
+            found.append(sum(steady) / len(steady) if steady else math.nan)
         found += [
-            sum(confidences) / n if n else math.nan,
-            sum(steady) / len(steady) if steady else math.nan,
             math.log(n_equal / n_pairs + 1 / n_classes, n_classes) if n_pairs else math.nan,
             n_repeated / (n - 1) if n > 1 else math.nan,
         ]
@@ -100,7 +102,7 @@ def random_third(random, n_classes, p_unknown):
 
 def random_record(random, n_classes, p_unknown):
     source, adapted, norm = (random_third(random, n_classes, p_unknown) for _ in range(3))
-    return [*source, *adapted, *(norm if random.random() >= p_unknown else 3 * [math.nan])]
+    return [*source, *adapted, *(norm[:2] if random.random() >= p_unknown else 2 * [math.nan])]
 
 
 @settings(deadline=None, max_examples=50)

@@ -5,7 +5,7 @@ statistics of the batch, called norm. A *record* states what they predicted for 
 one pixel of a dense model. The signals of a window of records are:
 
 * confidence: the mean largest probability;
-* consistency: the share of predictions that are the same for the mirrored image;
+* consistency: the share of predictions that are the same for the mirrored image (not of norm);
 * concentration: log(c + 1/K) / log K, where c is the share of pairs of records with equal
   predictions, without bias for windows of any size; −1 or less if predictions spread over all
   classes, and about 0 if all are equal;
@@ -38,16 +38,16 @@ from acclimate.schema import Schema, TensorOf, positive
 
 #: The columns of a record; `steady` is 1 if the prediction for the mirrored image is the same, 0 if
 #: not. NaN is what is not known.
-RECORD = tuple(
-    f"{model}_{fact}"
-    for model in ("source", "adapted", "norm")
-    for fact in ("class", "confidence", "steady")
+RECORD = (
+    *("source_class", "source_confidence", "source_steady"),
+    *("adapted_class", "adapted_confidence", "adapted_steady"),
+    *("norm_class", "norm_confidence"),
 )
 
 SIGNALS = (
     *("source_confidence", "source_consistency", "source_concentration", "source_repetition"),
     *("adapted_confidence", "adapted_consistency", "adapted_concentration", "adapted_repetition"),
-    *("norm_confidence", "norm_consistency", "norm_concentration", "norm_repetition"),
+    *("norm_confidence", "norm_concentration", "norm_repetition"),
     *("agreement", "norm_agreement", "source_norm_agreement"),
 )
 
@@ -105,7 +105,7 @@ def describe_predictions(
 
 
 def measure_signals(records: Tensor, n_classes: int) -> Tensor:
-    """Return the signals of a window of records (rows, 9), in double precision.
+    """Return the signals of a window of records (rows, 8), in double precision.
 
     Signals that cannot be measured are NaN: consistency if no mirrored image was predicted,
     concentration and repetition of a single record, those of norm if it was not run.
@@ -115,21 +115,23 @@ def measure_signals(records: Tensor, n_classes: int) -> Tensor:
     source, adapted, norm = (
         rows[:, 3 * place : 3 * place + 3] for place, rows in enumerate((records, records, probed))
     )
-    each = [_signals_of(model, n_classes) for model in (source, adapted, norm)]
+    signals = [
+        signal for model in (source, adapted, norm) for signal in _signals_of(model, n_classes)
+    ]
     pairs = [(records, 0, 3), (probed, 3, 6), (probed, 0, 6)]
     shares = [(rows[:, a] == rows[:, b]).double().mean() for rows, a, b in pairs]
-    return torch.stack([*each[0], *each[1], *each[2], *shares])
+    return torch.stack([*signals, *shares])
 
 
 def _signals_of(model: Tensor, n_classes: int) -> list[Tensor]:
-    predicted, confidence, steady = model.unbind(dim=1)
+    predicted, confidence, *steady = model.unbind(dim=1)
     n = len(predicted)
     counts = torch.bincount(predicted.long(), minlength=n_classes).double()
     n_pairs = n * (n - 1) or torch.nan
     equal_pairs = (counts * (counts - 1)).sum() / n_pairs
     share = (equal_pairs + 1 / n_classes).log() / torch.tensor(float(n_classes)).double().log()
     repetition = (predicted[1:] == predicted[:-1]).double().mean()
-    return [confidence.mean(), steady.nanmean(), share, repetition]
+    return [confidence.mean(), *(each.nanmean() for each in steady), share, repetition]
 
 
 def is_correlated(predicted: Tensor) -> bool:

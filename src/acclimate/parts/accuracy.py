@@ -324,7 +324,7 @@ def _windows(n: int) -> Iterator[tuple[int, slice]]:
 def _adapt(context: Context, x: Tensor, each: Run) -> Tensor:
     """Return descriptions of the predictions of a model that adapts while it predicts.
 
-    The last three of the six columns are of the source model with statistics of the batch.
+    The last two of the five columns are of the source model with statistics of the batch.
     """
     model, has_batch_norm = context.model, bool(batch_norm_layers(context.model))
     is_norm = not each.rate and each.statistics == "batch"
@@ -345,16 +345,14 @@ def _adapt(context: Context, x: Tensor, each: Run) -> Tensor:
         with _normalise_as(model, each, len(batch), stream), learns:
             result = _forward(model, batch, context)
         if number >= n_unseen:
-            mirrored = batch.flip(-1)
             with _normalise_as(model, each, len(batch), stream, moves=False):
-                described = _describe(result, _forward(model, mirrored, context))
+                described = _describe(result, _forward(model, batch.flip(-1), context))
             by_norm = described
             if not is_norm:
                 alone = len(batch) == 1 or not has_batch_norm
                 with use_statistics(context.model, "source" if alone else "batch"):
-                    plain = (_forward(context.model, view, context) for view in (batch, mirrored))
-                    by_norm = _describe(*plain)
-            found.append(torch.cat([described, by_norm], dim=-1))
+                    by_norm = _describe(_forward(context.model, batch, context), None)
+            found.append(torch.cat([described, by_norm[..., :2]], dim=-1))
         if optimizer is not None:
             optimizer.zero_grad()
             with torch.enable_grad():
@@ -411,11 +409,13 @@ def _forward(model: nn.Module, x: Tensor, context: Context) -> Forward:
     return run(model, x, None, context.info.logits_at, context.call)
 
 
-def _describe(result: Forward, mirrored: Forward) -> Tensor:
+def _describe(result: Forward, mirrored: Forward | None) -> Tensor:
     n_images = len(result.logits) if result.grid is None else result.grid.n_images
-    back = mirror_back(mirrored.logits, mirrored.grid)
-    rows = pick_rows(result.logits.detach(), result.grid), pick_rows(back, result.grid)
-    return describe_predictions(*rows).reshape(n_images, -1, 3)
+    back = None
+    if mirrored is not None:
+        back = pick_rows(mirror_back(mirrored.logits, mirrored.grid), result.grid)
+    rows = pick_rows(result.logits.detach(), result.grid)
+    return describe_predictions(rows, back).reshape(n_images, -1, 3)
 
 
 def _label_rows(y: Tensor, grid: Grid | None, ignore_label: int | None) -> Tensor:
