@@ -16,6 +16,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="+", default=[], metavar="OPTION=VALUE")
     parser.add_argument("--constant", nargs="+", default=[], metavar="MODULE.NAME=VALUE")
     parser.add_argument("--guard", action="store_true")
+    parser.add_argument("--artifact", type=Path, help="file to keep what was prepared")
     parser.add_argument("--images", type=int, default=400, help="of each domain")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
@@ -130,7 +132,12 @@ def main() -> None:
     options = {key: json.loads(value) for key, value in (text.split("=") for text in asked.set)}
     model, source, domains = load(asked.model, asked.images, asked.seed)
     parts = (*PARTS, "accuracy") if asked.guard else PARTS
-    artifact = acclimate.prepare(model, source, parts=list(parts))
+    if asked.artifact is not None and asked.artifact.exists():
+        artifact = Artifact.load(asked.artifact)
+    else:
+        artifact = acclimate.prepare(model, source, parts=list(parts))
+        if asked.artifact is not None:
+            artifact.save(asked.artifact)
     made = make_streams(domains, asked.seed)
     print(f"{'stream':12}", *(f"{name:>10}" for name in asked.methods), flush=True)
     for name in asked.streams or made:
