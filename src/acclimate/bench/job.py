@@ -6,11 +6,11 @@ import dataclasses
 import hashlib
 import json
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, wraps
 from pathlib import Path
-from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from torch import nn
 
@@ -56,6 +56,23 @@ KEPT = ("predictions", "features")
 
 #: Whether there is a guard; `"watch"` for one that only estimates accuracy.
 Guarded = bool | Literal["watch"]
+
+Made = TypeVar("Made")
+
+
+def _once(make: Callable[[JobSpec], Made]) -> Callable[[JobSpec], Made]:
+    """Keep what is made of the fields of a job, which never change."""
+    name = f"_{make.__name__}"
+
+    @wraps(make)
+    def get(spec: JobSpec) -> Made:
+        known = vars(spec)
+        if name not in known:
+            known[name] = make(spec)
+        made: Made = known[name]
+        return made
+
+    return get
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +205,7 @@ class JobSpec:
         Speed.of(self.speed)
         self._ask()
 
+    @_once
     def get_config(self) -> Config:
         """Return all hyper-parameters of the method."""
         kind = get_method(self.method).config_class
@@ -195,6 +213,7 @@ class JobSpec:
             return kind.from_dict(self.options)
         return kind.from_preset(self.preset, self.options)
 
+    @_once
     def get_protocol(self) -> Protocol:
         """Return how the stream is run."""
         usual = {"order": "shuffled"} if is_folder(self.data) else {}
@@ -236,14 +255,17 @@ class JobSpec:
         as_size(size)  # refuses none
         return size
 
+    @_once
     def get_info(self) -> ModelInfo:
         """Return what is stated about the model."""
         return ModelInfo(head=self.head, logits_at=self.logits_at, normalization=self.normalization)
 
+    @_once
     def get_terms(self) -> tuple[Term, ...]:
         """Return the terms that are added to the method, with their options."""
         return tuple(get_term_class(name).from_dict(given) for name, given in self.terms.items())
 
+    @_once
     def get_needs(self) -> tuple[str, ...]:
         """Return the parts of an artifact that the job needs."""
         needs = dict.fromkeys(find_needs([self.method], self.guard))

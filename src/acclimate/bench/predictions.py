@@ -33,6 +33,7 @@ from acclimate.bench.run_folder import (
     Checkpoint,
     Resume,
     RunFolder,
+    check_start,
 )
 from acclimate.errors import BadInput, CorruptFile, MissingExtra, check_at_least
 from acclimate.forward import get_logits
@@ -107,13 +108,7 @@ class PredictionFile:
                 f"Predictions and state cannot both be {self.state}. Pass another --state.",
                 options=("out", "state"),
             )
-        if resume and force:
-            raise BadInput(
-                "conflicting_options",
-                "The options resume, which continues a run, and force, which starts a new one, "
-                "exclude each other. Pass only one of them.",
-                options=("resume", "force"),
-            )
+        check_start(resume, force)
         self.resumes = resume and self.part.exists()
         if not (force or self.resumes):
             self._check_free()

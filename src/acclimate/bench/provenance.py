@@ -23,6 +23,7 @@ import torch
 
 import acclimate
 from acclimate.bench.protocol import OWN_ORDERS, RESET_EACH, Protocol
+from acclimate.data.request import Data
 from acclimate.errors import BadInput
 from acclimate.evaluation import Result
 from acclimate.methods.compute import Speed
@@ -242,17 +243,21 @@ def describe_settings(jobs: Sequence[Job]) -> dict[str, Any]:
         "protocol": first.protocol.to_dict(),
         "seeds": list(dict.fromkeys(job.spec.seed for job in jobs)),
         "reveal_labels": spec.reveal_labels,
-        "data": {
-            "name": first.data.name,
-            "classes": list(first.data.classes),
-            # Where a folder is changes nothing: it may have been moved.
-            "domains": {
-                name: {key: value for key, value in about.items() if key != "folder"}
-                for name, about in first.data.descriptions.items()
-            },
-        },
+        "data": {"name": first.data.name, **describe_data(first.data)},
         "versions": versions(),
         **({"guard": spec.guard} if spec.guard else {}),
+    }
+
+
+def describe_data(data: Data) -> dict[str, Any]:
+    """Return the classes, and what identifies the images of each domain."""
+    return {
+        "classes": list(data.classes),
+        # Where a folder is changes nothing: it may have been moved.
+        "domains": {
+            name: {key: value for key, value in about.items() if key != "folder"}
+            for name, about in data.descriptions.items()
+        },
     }
 
 

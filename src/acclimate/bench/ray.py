@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from acclimate.artifact import Artifact
 from acclimate.bench.job import JobSpec
 from acclimate.bench.load import Labelled, Loader
-from acclimate.bench.provenance import file_sha256
+from acclimate.bench.provenance import describe_data, file_sha256
 from acclimate.bench.run_folder import (
     BEGUN,
     CHECKPOINT,
@@ -662,14 +662,7 @@ def has_file(name: str, sha256: str) -> bool:
 
 def identify(data: Data) -> dict[str, Any]:
     """Return what must be equal for the data of two machines to be the same: the checksums."""
-    return {
-        "classes": list(data.classes),
-        "n_unreadable": len(data.unreadable),
-        "domains": {
-            name: {key: value for key, value in about.items() if key != "folder"}
-            for name, about in data.descriptions.items()
-        },
-    }
+    return {"n_unreadable": len(data.unreadable), **describe_data(data)}
 
 
 def gather(data: Data, needs_clean: bool) -> Data:

@@ -88,6 +88,17 @@ class Resume:
     state: Path | None = None
 
 
+def check_start(resume: bool, force: bool) -> None:
+    """Refuse to resume a run and to start it again at once."""
+    if resume and force:
+        raise BadInput(
+            "conflicting_options",
+            "The options resume, which continues a run, and force, which starts a new one, "
+            "exclude each other. Pass only one of them.",
+            options=("resume", "force"),
+        )
+
+
 class RunFolder:
     """One run on disk, whose folder need not exist yet. All methods that write need the lock.
 
@@ -256,7 +267,7 @@ class RunFolder:
         if begun is None:
             return
         before, now = (
-            _flatten({name: own for name, own in values.items() if name != N_THREADS})
+            {".".join(key): own for key, own in flatten(values).items() if key != (N_THREADS,)}
             for values in (begun, json.loads(json.dumps(identity)))
         )
         names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
@@ -411,13 +422,13 @@ class RunFolder:
         return os.fstat(file.fileno()).st_size
 
 
-def _flatten(values: Mapping[str, Any], name: str = "") -> dict[str, Any]:
-    """Return all leaves of nested mappings by their dotted name."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        full = f"{name}.{key}" if name else key
-        flat |= _flatten(value, full) if isinstance(value, Mapping) and value else {full: value}
-    return flat
+def flatten(value: Any, key: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """Return all leaves of nested mappings by the names that lead to them."""
+    if isinstance(value, Mapping) and (value or not key):
+        return {
+            k: v for name, inner in value.items() for k, v in flatten(inner, (*key, name)).items()
+        }
+    return {key: value}
 
 
 def _show(value: Any) -> str:

@@ -27,7 +27,7 @@ from acclimate.bench.provenance import (
     describe_stream,
     file_sha256,
 )
-from acclimate.bench.run_folder import BEGUN, LOCK, RECORDS, RESULT, RunFolder
+from acclimate.bench.run_folder import BEGUN, LOCK, RECORDS, RESULT, RunFolder, check_start
 from acclimate.bench.store import ARTIFACTS, JOBS, SUITE, SUITES, Store
 from acclimate.bench.suite import Suite
 from acclimate.errors import (
@@ -170,13 +170,7 @@ def make_comparison(
 def check_place(out: str | Path, resume: bool = False, force: bool = False) -> None:
     """Refuse a folder that holds another comparison, which is neither continued nor discarded."""
     folder = Path(out)
-    if resume and force:
-        raise BadInput(
-            "conflicting_options",
-            "Expected either --resume (continue with the existing results) or --force "
-            "(discard them), found both. Remove one of them.",
-            options=("resume", "force"),
-        )
+    check_start(resume, force)
     if folder.exists() and not folder.is_dir():
         text = f"Cannot write to {folder}: it is a file. Pass a folder with --out."
         raise BadInput("not_a_folder", text, path=folder)

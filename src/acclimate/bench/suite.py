@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Entry
+from acclimate.bench.run_folder import flatten
 from acclimate.bench.selection import Rule, get_rule
 from acclimate.data import SETS
 from acclimate.errors import AcclimateError, BadInput, check_options, refuse_type
@@ -210,7 +211,7 @@ def _merge(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 def _expand(merged: Mapping[str, Any], where: str) -> Iterator[tuple[Flat, Flat]]:
     """Yield all that the lists of a row stand for: the values, and those of them that vary."""
-    flat = _flatten(merged)
+    flat = flatten(merged)
     lists = {key: value for key, value in flat.items() if _stands_for_several(key, value)}
     # Seeds change fastest: they are looked at together.
     lists = dict(sorted(lists.items(), key=lambda item: item[0] == ("seed",)))
@@ -227,7 +228,7 @@ def _expand(merged: Mapping[str, Any], where: str) -> Iterator[tuple[Flat, Flat]
         varying = dict(zip(lists, chosen, strict=True))
         # A table in a list, such as terms.swr = [false, {strength = 10}], has values itself.
         every = {**flat, **varying}.items()
-        values = {k: v for key, value in every for k, v in _flatten(value, key).items()}
+        values = {k: v for key, value in every for k, v in flatten(value, key).items()}
         yield values, {key: value for key, value in varying.items() if len(flat[key]) > 1}
 
 
@@ -239,14 +240,6 @@ def _stands_for_several(key: tuple[str, ...], value: Any) -> bool:
     if key[-1] == "views":  # a table is one transform of several that follow each other
         return not isinstance(value[0], Mapping)
     return key[-1] not in _LISTS
-
-
-def _flatten(value: Any, key: tuple[str, ...] = ()) -> Flat:
-    if isinstance(value, Mapping) and (value or not key):
-        return {
-            k: v for name, inner in value.items() for k, v in _flatten(inner, (*key, name)).items()
-        }
-    return {key: value}
 
 
 def _build(values: Flat, file: Path) -> JobSpec:
