@@ -25,7 +25,13 @@ from torch import Tensor
 from acclimate.bench.job import JobSpec
 from acclimate.bench.load import Job, Loader
 from acclimate.bench.protocol import Unit
-from acclimate.bench.provenance import Timings, code_sha256, describe_job, forget_peak
+from acclimate.bench.provenance import (
+    Timings,
+    code_sha256,
+    describe_job,
+    describe_settings,
+    forget_peak,
+)
 from acclimate.bench.run_folder import N_THREADS, Checkpoint, RunFolder
 from acclimate.errors import AcclimateWarning, ArtifactError, CorruptFile
 from acclimate.evaluation import Collector, Record, Result, iter_evaluate
@@ -196,7 +202,7 @@ class _Run:
         identity |= {N_THREADS: torch.get_num_threads(), "code_sha256": code_sha256()}
         if job.spec.keep:
             identity["keep"] = dict(job.spec.keep)
-        self._resume = folder.begin({**identity, **job.settings()})
+        self._resume = folder.begin({**identity, **describe_settings([job])})
         self.n_threads = self._resume.n_threads
         self.records = [read_record(line) for line in self._resume.records]
         self.n_done = 0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from filelock import FileLock, Timeout
@@ -18,7 +18,7 @@ from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact
 from acclimate.bench.job import GUARDED, JobSpec
 from acclimate.bench.protocol import Protocol, Unit
-from acclimate.bench.provenance import Timings, describe_settings
+from acclimate.bench.provenance import Timings
 from acclimate.data.loading import Preparation, load_data
 from acclimate.data.request import Data
 from acclimate.errors import (
@@ -44,6 +44,7 @@ from acclimate.zoo.named import find_classes, get_device, load_named
 
 #: Inputs and class numbers, in batches, as often as needed.
 Labelled = Iterable[tuple[Tensor, Tensor]]
+Kept = TypeVar("Kept")
 
 WAITING = "waiting for an artifact that another process makes"
 
@@ -101,10 +102,6 @@ class Job:
         """Return all options of the method and its terms."""
         terms = {term.name: term.to_dict() for term in self.spec.get_terms()}
         return {**self.spec.get_config().to_dict(), **terms}
-
-    def settings(self) -> dict[str, Any]:
-        """Return everything that changes the numbers, as JSON types."""
-        return describe_settings([self])
 
     def wrap(self) -> Method:
         """Return a copy of the model, wrapped by the method."""
@@ -198,8 +195,7 @@ class Loader:
 
     def load_data(self, spec: JobSpec) -> Data:
         """Return the data of a job."""
-        found: Data = self._once("data", spec.data_key, lambda: self.read_data(spec))
-        return found
+        return self._once("data", spec.data_key, lambda: self.read_data(spec))
 
     def read_data(self, spec: JobSpec) -> Data:
         """Return the data of a job as it is on disk."""
@@ -215,9 +211,7 @@ class Loader:
             spec.check_portable()
             return load_named(spec.model, spec.weights, n_classes).to(self.device)
 
-        key = (spec.model, spec.weights, n_classes)
-        found: nn.Module = self._once("model", key, load)
-        return found
+        return self._once("model", (spec.model, spec.weights, n_classes), load)
 
     def get_artifact(self, spec: JobSpec, model: nn.Module, data: Data) -> Artifact | None:
         """Return the artifact of a job: from its file, or made now; None if none is needed.
@@ -227,8 +221,7 @@ class Loader:
         """
         if spec.prepare.artifact is not None:
             path = spec.prepare.artifact
-            found: Artifact = self._once("artifact", path, lambda: Artifact.load(path))
-            return found
+            return self._once("artifact", path, lambda: Artifact.load(path))
         key = spec.artifact_key
         if key is None:
             return None
@@ -237,8 +230,7 @@ class Loader:
             pieces = spec.get_pieces()
             return join([self._load_or_make(own, spec, model, data, pieces[own]) for own in pieces])
 
-        made: Artifact = self._once("artifact", key, load)
-        return made
+        return self._once("artifact", key, load)
 
     def list_files(self, spec: JobSpec) -> list[Path]:
         """Return the files that the artifact of a job is kept in."""
@@ -279,12 +271,11 @@ class Loader:
             ignore_label=spec.ignore_label,
         )
 
-    def _once(self, what: str, key: Any, make: Callable[[], Any]) -> Any:
-        known, value = self._kept.get(what, (None, None))
-        if known != key:
+    def _once(self, what: str, key: Any, make: Callable[[], Kept]) -> Kept:
+        if what not in self._kept or self._kept[what][0] != key:
             self._kept.pop(what, None)  # the memory may be needed
-            value = make()
-            self._kept[what] = key, value
+            self._kept[what] = key, make()
+        value: Kept = self._kept[what][1]
         return value
 
     def _load_or_make(

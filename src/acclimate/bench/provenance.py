@@ -189,7 +189,7 @@ def describe_stream(job: Job) -> dict[str, Any]:
 
 def describe_job(job: Job, adapted: Method, command: str) -> dict[str, Any]:
     """Return everything about a job that a reader of its numbers may ask for, as JSON types."""
-    settings, artifact, card = job.settings(), job.artifact, adapted.card
+    settings, artifact, card = describe_settings([job]), job.artifact, adapted.card
     file = None if job.spec.weights is None else str(Path(job.spec.weights))
     return {
         "spec": job.spec.to_dict(),

@@ -118,7 +118,7 @@ def split_options(methods: Sequence[str], values: Mapping[str, Any]) -> dict[str
             check_name(method, methods, "method of the comparison", InvalidConfig)
         known = fields[method] if dot else sorted({n for own in fields.values() for n in own})
         if option not in known:
-            check_options([key], known, method or "No method")
+            check_options([key], known, method or "This set of methods")
     return {
         name: {key: value for key, value in values.items() if key in known}
         | {

@@ -182,8 +182,8 @@ class Sums:
     def to_dict(self) -> dict[str, Any]:
         """Return the sums as JSON types, with the non-empty bins of the histogram."""
         filled = self.n_by_bin.nonzero()[0]
-        bins = (self.n_by_bin, self.n_correct_by_bin, self.confidence_by_bin)
-        columns = (filled.tolist(), *(to_plain(column[filled]) for column in bins))
+        counts = (filled, self.n_by_bin[filled], self.n_correct_by_bin[filled])
+        columns = (*(own.tolist() for own in counts), to_plain(self.confidence_by_bin[filled]))
         return {
             **{name: getattr(self, name).tolist() for name in _COUNTS},
             "nll_sum": to_plain(self.nll_sum),
