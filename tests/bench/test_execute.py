@@ -15,7 +15,7 @@ import acclimate
 from acclimate.bench import Entry, JobSpec, Preparing
 from acclimate.bench.load import Loader
 from acclimate.bench.run_folder import RunFolder
-from acclimate.bench.store import read_outcome
+from acclimate.bench.suite import read_outcome
 from acclimate.builtin import SPLITS, render
 from acclimate.corruptions import apply
 from acclimate.errors import AcclimateWarning

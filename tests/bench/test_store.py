@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from acclimate.bench import Entry, Store, Suite
 from acclimate.bench.run_folder import Checkpoint, RunFolder
-from acclimate.bench.store import read_outcome
+from acclimate.bench.suite import read_outcome
 from acclimate.cli.main import app
 from acclimate.errors import BadInput, CorruptFile
 from acclimate.evaluation import Record

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-import acclimate.bench.store
+import acclimate.bench.suite
 from acclimate.bench.outcome import Outcome
 from acclimate.bench.suite import Suite
 from acclimate.cli.bench_report import compare, report
@@ -42,7 +42,7 @@ class FakeStore:
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
-    monkeypatch.setattr(acclimate.bench.store, "Store", FakeStore)
+    monkeypatch.setattr(acclimate.bench.suite, "Store", FakeStore)
     first = [exact("source", 50, 60, method="source"), exact("norm", 10, 20)]
     first.append(exact("unfinished", 1, 2, method="tent"))
     second = [exact("source", 50, 60, method="source"), exact("norm", 8, 19)]

@@ -17,7 +17,7 @@ from PIL import Image
 
 from acclimate.bench import Entry, JobSpec, Outcome
 from acclimate.bench.run_folder import RunFolder
-from acclimate.bench.store import read_outcome
+from acclimate.bench.suite import read_outcome
 from acclimate.builtin.scene_model import load_scene_model
 from acclimate.data import SETS, FolderStore, corrupt, load, masks
 from acclimate.data.loading import Preparation, load_data

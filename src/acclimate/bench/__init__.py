@@ -6,8 +6,7 @@ from acclimate.bench.job import JobSpec, Preparing
 from acclimate.bench.outcome import Entry, Outcome
 from acclimate.bench.schedule import ENGINES, Event, run_suite
 from acclimate.bench.selection import RULES, Rule, get_rule
-from acclimate.bench.store import Status, Store
-from acclimate.bench.suite import Suite
+from acclimate.bench.suite import Status, Store, Suite
 
 __all__ = [
     "ENGINES",

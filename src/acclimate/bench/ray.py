@@ -58,7 +58,7 @@ from acclimate.bench.schedule import (
     Worker,
     choose_n_workers,
 )
-from acclimate.bench.store import ARTIFACTS, SUITE, Store
+from acclimate.bench.suite import ARTIFACTS, SUITE, Store
 from acclimate.data import SETS, ArrayStore
 from acclimate.data.places import VARIABLE
 from acclimate.data.request import Data

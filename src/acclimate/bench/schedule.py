@@ -34,8 +34,7 @@ from acclimate.bench.job import JobSpec
 from acclimate.bench.load import Loader
 from acclimate.bench.outcome import Entry, Outcome
 from acclimate.bench.run_folder import ERROR, RunFolder
-from acclimate.bench.store import LOGS, Store
-from acclimate.bench.suite import Suite
+from acclimate.bench.suite import LOGS, Store, Suite
 from acclimate.data import SETS
 from acclimate.errors import BadInput, check_at_least, check_name, check_options
 from acclimate.methods import get_method

@@ -28,8 +28,7 @@ from acclimate.bench.provenance import (
     file_sha256,
 )
 from acclimate.bench.run_folder import BEGUN, LOCK, RECORDS, RESULT, RunFolder, check_start
-from acclimate.bench.store import ARTIFACTS, JOBS, SUITE, SUITES, Store
-from acclimate.bench.suite import Suite
+from acclimate.bench.suite import ARTIFACTS, JOBS, SUITE, SUITES, Store, Suite
 from acclimate.errors import (
     AcclimateError,
     BadInput,

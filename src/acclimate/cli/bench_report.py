@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from acclimate.bench.outcome import Outcome
-    from acclimate.bench.store import Store
+    from acclimate.bench.suite import Store
     from acclimate.report import Summary
 
 #: Names of the formats; the first is the one if none is asked for.
@@ -58,7 +58,7 @@ def report(
             name=format_,
             known=tuple(FORMATS),
         )
-    from acclimate.bench.store import Store
+    from acclimate.bench.suite import Store
     from acclimate.storage import write_atomically
 
     store = Store(folder)
@@ -83,7 +83,7 @@ def compare(
 
     Example: `acclimate bench compare results/before results/after`
     """
-    from acclimate.bench.store import Store
+    from acclimate.bench.suite import Store
     from acclimate.report import compare_suites, show_comparison
 
     found = compare_suites(_read_done(Store(first)), _read_done(Store(second)))

@@ -140,7 +140,7 @@ def evaluate(
         make_comparison,
         run_side_by_side,
     )
-    from acclimate.bench.store import ARTIFACTS
+    from acclimate.bench.suite import ARTIFACTS
     from acclimate.metrics import MetricsWriter
 
     # Whatever can be refused is refused before the model is loaded.

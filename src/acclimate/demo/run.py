@@ -22,8 +22,7 @@ from acclimate.bench.job import JobSpec, Preparing
 from acclimate.bench.load import Loader, join
 from acclimate.bench.outcome import Entry, Outcome
 from acclimate.bench.side_by_side import run_side_by_side
-from acclimate.bench.store import ARTIFACTS
-from acclimate.bench.suite import Suite
+from acclimate.bench.suite import ARTIFACTS, Suite
 from acclimate.data.datasets import corrupt_images
 from acclimate.data.request import Data
 from acclimate.demo.result import DemoResult, UsedModel
