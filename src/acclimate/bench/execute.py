@@ -206,10 +206,9 @@ class _Run:
         self.n_threads = self._resume.n_threads
         self.records = [read_record(line) for line in self._resume.records]
         self.n_done = 0
-        self._sums = [
-            pair for own in self._resume.sums.values() for pair in unpack_sums(own).items()
-        ]
-        self._n_batches, self._warned, self._texts = n_batches, warned, list(warned.texts)
+        packed = self._resume.sums.values()
+        self._sums = [pair for own in packed for pair in unpack_sums(own).items()]
+        self._warned, self._texts = warned, list(warned.texts)
         self._kept: list[str] = []
 
     def wrap(self, first: Batch) -> None:
@@ -218,11 +217,9 @@ class _Run:
         with self._at_work():
             batch = job.feed(first)
             n = max(_WARM_UP, len(batch.x) // 8)
-            if "features" in job.spec.keep and job.info.head is None:
-                info = job.info
-                if job.artifact is None:
-                    info = replace(info, head=inspect_model(job.model, batch.x[:2]).head)
-                job = replace(job, info=info)
+            if "features" in job.spec.keep and job.info.head is None and job.artifact is None:
+                head = inspect_model(job.model, batch.x[:2]).head
+                job = replace(job, info=replace(job.info, head=head))
             adapted = self._adapted = job.wrap()
             if adapted.card.is_oracle and job.spec.reveal_labels:
                 adapted.reveal(batch.y[:n])

@@ -28,7 +28,7 @@ from acclimate.bench.execute import has_finished, read_record
 from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Entry, Outcome
 from acclimate.bench.run_folder import ERROR, RECORDS, SUMS, RunFolder, State, flatten
-from acclimate.bench.selection import Rule, get_rule
+from acclimate.bench.selection import RULES, Rule
 from acclimate.data import SETS
 from acclimate.errors import (
     AcclimateError,
@@ -81,7 +81,7 @@ class Suite:
     selection: str = "paper"
 
     def __post_init__(self) -> None:
-        get_rule(self.selection)
+        check_name(self.selection, RULES, "selection rule")
         if not self.entries:
             text = f'The suite "{self.title}" has no jobs. Add at least one row.'
             raise BadInput("missing_option", text, option="entries")
@@ -100,7 +100,7 @@ class Suite:
     @property
     def rule(self) -> Rule:
         """The rule that hyper-parameters were chosen by."""
-        return get_rule(self.selection)
+        return RULES[self.selection]
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
