@@ -168,7 +168,7 @@ def test_by_default_all_runs_come_in_turn():
     part = Accuracy()
     assert part.n_runs == 7
     n_shifts = len(part._list_shifts())
-    assert n_shifts == 30
+    assert n_shifts == 34
     chosen = [part._choose_runs(number, has_batch_norm=True) for number in range(n_shifts)]
     assert all(len(runs) == 7 for runs in chosen)
     assert all(tuple(runs[:_N_FIXED]) == _STATISTICS_RUNS[:_N_FIXED] for runs in chosen)

@@ -100,12 +100,20 @@ def test_several_shifts_follow_one_another():
     assert np.array_equal(shift_images(before, "tint+saturate", 5), one_by_one)
 
 
+def test_every_image_of_a_mixture_has_one_of_its_shifts():
+    before = images(8)
+    found = shift_images(before, "tint/clean/saturate+posterize", 5)
+    tinted, both = (shift_images(before, name, 5) for name in ("tint", "saturate+posterize"))
+    for number, image in enumerate(found):
+        expected = (tinted, before, both)[number % 3][number]
+        assert np.array_equal(image, expected)
+    assert np.array_equal(before, images(8))
+
+
 @pytest.mark.parametrize("name", ["clean", *ALTERATIONS])
-def test_severity_0_changes_nothing_and_others_do(name):
+def test_only_clean_images_stay_as_they_are(name):
     before = images()
-    assert np.array_equal(shift_images(before, name, 0), before)
-    if name != "clean":
-        assert (shift_images(before, name, 5) != before).any()
+    assert np.array_equal(shift_images(before, name, 5), before) == (name == "clean")
 
 
 def test_names_are_not_those_of_corruptions():

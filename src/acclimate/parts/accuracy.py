@@ -33,7 +33,7 @@ from acclimate.functional.signals import (
 from acclimate.functional.stream_norm import stream_share, use_stream, weigh_batch
 from acclimate.options import hp
 from acclimate.parts.part import Computed, Context, Part, Saved, register_part
-from acclimate.parts.shifts import ALTERATIONS, shift_images
+from acclimate.parts.shifts import ALTERATIONS, CLEAN, shift_images
 from acclimate.parts.source import iterate_blocks
 from acclimate.schema import Schema, TensorOf
 
@@ -233,9 +233,10 @@ class Accuracy(Part):
         return tensors, {**self.to_card(), "n_samples": len(images), "spread": spreads}
 
     def _list_shifts(self) -> list[tuple[str, int]]:
-        """Return names and severities: clean images, each shift, and several at once.
+        """Return names and severities: clean images, each shift, several at once, and mixtures.
 
-        Several shifts of the highest severity spoil images more than any one does.
+        Several shifts of the highest severity spoil images more than any one does. In a mixture,
+        predictions spread over more classes than under one shift.
         """
         highest = max(self.severities)
         single = [(name, severity) for name in self.shifts for severity in self.severities]
@@ -243,7 +244,10 @@ class Accuracy(Part):
         groups = [*itertools.combinations(self.shifts, 2), self.shifts]
         groups += zip(self.alterations, self.shifts, strict=False)
         several = [("+".join(names), highest) for names in groups if len(names) > 1]
-        return list(dict.fromkeys([("clean", 0), *single, *several]))
+        mixtures = [self.shifts, (CLEAN, *self.shifts), self.alterations]
+        mixtures.append((*self.shifts, *self.alterations))
+        mixed = [("/".join(names), highest) for names in mixtures if len(names) > 1]
+        return list(dict.fromkeys([(CLEAN, 0), *single, *several, *mixed]))
 
     def _choose_runs(self, number: int, has_batch_norm: bool) -> list[Run]:
         """Return the runs of the shift with this number, so that all kinds come in turn."""

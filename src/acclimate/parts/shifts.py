@@ -2,7 +2,8 @@
 
 Corruptions are those of `acclimate.corruptions`; the fifteen of the usual benchmark are not used.
 Alterations are simpler: they turn, colour, sharpen or hide a part of an image, or take away
-shades. A shift is a name, or several joined by `+`.
+shades. A shift is a name, or several joined by `+`, all of which every image gets. Names joined by
+`/` are a mixture: every image gets one of them in turn. `clean` stands for the image as it is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from acclimate import corruptions
 
+CLEAN = "clean"
 _HIGHEST = 5  # severity
 
 
@@ -73,8 +75,17 @@ ALTERATIONS = tuple(_ALTERATIONS)
 
 
 def shift_images(images: NDArray[np.uint8], name: str, severity: int) -> NDArray[np.uint8]:
-    """Return shifted images, 8-bit (n, height, width, 3); severity 0 leaves them as they are."""
-    for each in name.split("+") if severity else ():
+    """Return shifted images, 8-bit (n, height, width, 3)."""
+    if len(mixture := name.split("/")) > 1:
+        mixed = images.copy()
+        for number, each in enumerate(mixture):
+            mixed[number :: len(mixture)] = shift_images(
+                np.ascontiguousarray(images[number :: len(mixture)]), each, severity
+            )
+        return mixed
+    for each in name.split("+"):
+        if each == CLEAN:
+            continue
         if each not in _ALTERATIONS:
             images = corruptions.apply(images, each, severity, scale=True)
             continue
