@@ -78,10 +78,9 @@ def shift_images(images: NDArray[np.uint8], name: str, severity: int) -> NDArray
     """Return shifted images, 8-bit (n, height, width, 3)."""
     if len(mixture := name.split("/")) > 1:
         mixed = images.copy()
-        for number, each in enumerate(mixture):
-            mixed[number :: len(mixture)] = shift_images(
-                np.ascontiguousarray(images[number :: len(mixture)]), each, severity
-            )
+        for number, each in enumerate(mixture[: len(images)]):
+            own = np.ascontiguousarray(images[number :: len(mixture)])
+            mixed[number :: len(mixture)] = shift_images(own, each, severity)
         return mixed
     for each in name.split("+"):
         if each == CLEAN:
