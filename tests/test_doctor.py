@@ -65,7 +65,7 @@ def test_a_method_without_its_artifact_is_a_note_not_a_problem() -> None:
     assert find(diagnosis, "artifact").level == "note"
     finding = find(diagnosis, "method swr_nsp")
     assert finding.level == "note"
-    assert "penalty and prototypes" in finding.remedy
+    assert "the parts penalty, prototypes:" in finding.remedy
 
 
 def test_a_model_without_normalisation_layers() -> None:

@@ -322,6 +322,9 @@ def _method(name: str, kind: type[Method], model: nn.Module, artifact: Artifact 
     parts = () if artifact is None else tuple(artifact.parts)
     missing = [part for part in kind.needed_parts() if part not in parts]
     if missing:
-        remedy = f"It needs an artifact with the parts {', '.join(missing)}: acclimate prepare."
+        many = "s" * (len(missing) > 1)
+        remedy = (
+            f"It needs an artifact with the part{many} {', '.join(missing)}: acclimate prepare."
+        )
         return Finding("note", topic, text, remedy)
     return Finding("ok", topic, text)
