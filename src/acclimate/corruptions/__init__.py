@@ -13,10 +13,16 @@ fog, brightness, contrast, saturate, pixelate, JPEG, and defocus of small images
 from __future__ import annotations
 
 from acclimate.corruptions.arrays import Pixels
-from acclimate.corruptions.constants import BENCHMARK, HELD_OUT
 from acclimate.corruptions.frost import describe_frost
 from acclimate.corruptions.parallel import apply_in_parallel, open_pool
-from acclimate.corruptions.registry import CORRUPTIONS, Corruption, Family, apply
+from acclimate.corruptions.registry import (
+    BENCHMARK,
+    CORRUPTIONS,
+    HELD_OUT,
+    Corruption,
+    Family,
+    apply,
+)
 
 __all__ = [
     "BENCHMARK",

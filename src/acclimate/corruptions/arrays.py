@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from acclimate.errors import MissingExtra
+from acclimate.errors import import_extra
 
 Pixels = npt.NDArray[np.uint8]
 Values = npt.NDArray[np.float64]
@@ -29,35 +29,15 @@ def to_singles(pixels: Pixels) -> Singles:
     return x
 
 
-def draw_uniform(shape: tuple[int, ...], generators: Generators) -> Values:
-    """Return numbers in [0, 1), an array of that shape from each generator."""
+def draw(kind: str, shape: tuple[int, ...], generators: Generators) -> Values:
+    """Return an array of that shape from each generator, by its method `random` or another."""
     draws = np.empty((len(generators), *shape))
     for row, generator in zip(draws, generators, strict=True):
-        generator.random(out=row)
-    return draws
-
-
-def draw_normal(shape: tuple[int, ...], generators: Generators) -> Values:
-    """Return standard normal numbers, an array of that shape from each generator."""
-    draws = np.empty((len(generators), *shape))
-    for row, generator in zip(draws, generators, strict=True):
-        generator.standard_normal(out=row)
+        getattr(generator, kind)(out=row)
     return draws
 
 
 def load_extra(module: str, name: str) -> Any:
-    """Return a module of the extra `corruptions`.
-
-    Raises:
-        MissingExtra: It is not installed.
-    """
-    try:
-        return import_module(module)
-    except ImportError as error:
-        package = module.partition(".")[0]
-        raise MissingExtra(
-            "missing_extra",
-            f"{name} needs {package}, which cannot be imported ({error}). Run: pip install "
-            "'acclimate[corruptions]'",
-            package=package,
-        ) from error
+    """Return a module of the extra `corruptions`, which the named corruption needs."""
+    import_extra(module.partition(".")[0], name, "acclimate[corruptions]")
+    return import_module(module)

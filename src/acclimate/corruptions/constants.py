@@ -13,28 +13,6 @@ import numpy as np
 #: Images whose shorter side is at most this take the constants of the 32 family.
 LARGEST_SMALL = 48
 
-#: Names in the order of the table of the benchmark.
-BENCHMARK: tuple[str, ...] = (
-    "gaussian_noise",
-    "shot_noise",
-    "impulse_noise",
-    "defocus_blur",
-    "glass_blur",
-    "motion_blur",
-    "zoom_blur",
-    "snow",
-    "frost",
-    "fog",
-    "brightness",
-    "contrast",
-    "elastic_transform",
-    "pixelate",
-    "jpeg_compression",
-)
-
-#: Names of those that are set aside for choosing hyper-parameters.
-HELD_OUT: tuple[str, ...] = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-
 
 def _zooms(*ranges: tuple[float, float]) -> tuple[tuple[float, ...], ...]:
     # As the published program counts, rounding and all: 1 … 1.06 by 0.01 keeps its end, 1 … 1.16
@@ -42,95 +20,108 @@ def _zooms(*ranges: tuple[float, float]) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(np.arange(1, end, step).tolist()) for end, step in ranges)
 
 
-#: Family, then name, then one entry a severity.
-CONSTANTS: dict[int, dict[str, tuple[Any, ...]]] = {
-    32: {
-        "gaussian_noise": (0.04, 0.06, 0.08, 0.09, 0.10),
-        "shot_noise": (500, 250, 100, 75, 50),
-        "impulse_noise": (0.01, 0.02, 0.03, 0.05, 0.07),
-        "speckle_noise": (0.06, 0.10, 0.12, 0.16, 0.20),
-        "gaussian_blur": (0.4, 0.6, 0.7, 0.8, 1.0),
-        # width of the blur, reach of the exchange, rounds
-        "glass_blur": ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
-        # radius, width of the smoothing of the edge
-        "defocus_blur": ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1)),
-        # radius, width
-        "motion_blur": ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5)),
-        "zoom_blur": _zooms((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
-        # mean, deviation, zoom, threshold, radius, width, share of the image
-        "snow": (
+#: By name, one entry a severity: of the family 32, then of the family 224.
+_BOTH: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
+    "gaussian_noise": ((0.04, 0.06, 0.08, 0.09, 0.10), (0.08, 0.12, 0.18, 0.26, 0.38)),
+    "shot_noise": ((500, 250, 100, 75, 50), (60, 25, 12, 5, 3)),
+    "impulse_noise": ((0.01, 0.02, 0.03, 0.05, 0.07), (0.03, 0.06, 0.09, 0.17, 0.27)),
+    "speckle_noise": ((0.06, 0.10, 0.12, 0.16, 0.20), (0.15, 0.20, 0.35, 0.45, 0.60)),
+    "gaussian_blur": ((0.4, 0.6, 0.7, 0.8, 1.0), (1.0, 2.0, 3.0, 4.0, 6.0)),
+    # width of the blur, reach of the exchange, rounds
+    "glass_blur": (
+        ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
+        ((0.7, 1, 2), (0.9, 2, 1), (1.0, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
+    ),
+    # radius, width of the smoothing of the edge
+    "defocus_blur": (
+        ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1)),
+        ((3.0, 0.1), (4.0, 0.5), (6.0, 0.5), (8.0, 0.5), (10.0, 0.5)),
+    ),
+    # radius, width
+    "motion_blur": (
+        ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5)),
+        ((10, 3.0), (15, 5.0), (15, 8.0), (15, 12.0), (20, 15.0)),
+    ),
+    "zoom_blur": (
+        _zooms((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
+        _zooms((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
+    ),
+    # mean, deviation, zoom, threshold, radius, width, share of the image
+    "snow": (
+        (
             (0.1, 0.2, 1.0, 0.6, 8, 3.0, 0.95),
             (0.1, 0.2, 1.0, 0.5, 10, 4.0, 0.9),
             (0.15, 0.3, 1.75, 0.55, 10, 4.0, 0.9),
             (0.25, 0.3, 2.25, 0.6, 12, 6.0, 0.85),
             (0.3, 0.3, 1.25, 0.65, 14, 12.0, 0.8),
         ),
-        # weight of the image, weight of the frost
-        "frost": ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
-        # strength, decay
-        "fog": ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75)),
-        "brightness": (0.05, 0.1, 0.15, 0.2, 0.3),
-        "contrast": (0.75, 0.5, 0.4, 0.3, 0.15),
-        # factor, addend
-        "saturate": ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2)),
-        # displacement, width of its smoothing, reach of the affine map, as parts of the side
-        "elastic_transform": (
-            (0.0, 0.0, 0.08),
-            (0.05, 0.2, 0.07),
-            (0.08, 0.06, 0.06),
-            (0.1, 0.04, 0.05),
-            (0.1, 0.03, 0.03),
-        ),
-        "pixelate": (0.95, 0.9, 0.85, 0.75, 0.65),
-        "jpeg_compression": (80, 65, 58, 50, 40),
-        # mean, deviation, width, threshold, strength of water or width of mud, mud
-        "spatter": (
-            (0.62, 0.1, 0.7, 0.7, 0.5, False),
-            (0.65, 0.1, 0.8, 0.7, 0.5, False),
-            (0.65, 0.3, 1.0, 0.69, 0.5, False),
-            (0.65, 0.1, 0.7, 0.69, 0.6, True),
-            (0.65, 0.1, 0.5, 0.68, 0.6, True),
-        ),
-    },
-    224: {
-        "gaussian_noise": (0.08, 0.12, 0.18, 0.26, 0.38),
-        "shot_noise": (60, 25, 12, 5, 3),
-        "impulse_noise": (0.03, 0.06, 0.09, 0.17, 0.27),
-        "speckle_noise": (0.15, 0.20, 0.35, 0.45, 0.60),
-        "gaussian_blur": (1.0, 2.0, 3.0, 4.0, 6.0),
-        "glass_blur": ((0.7, 1, 2), (0.9, 2, 1), (1.0, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
-        "defocus_blur": ((3.0, 0.1), (4.0, 0.5), (6.0, 0.5), (8.0, 0.5), (10.0, 0.5)),
-        "motion_blur": ((10, 3.0), (15, 5.0), (15, 8.0), (15, 12.0), (20, 15.0)),
-        "zoom_blur": _zooms((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
-        "snow": (
+        (
             (0.1, 0.3, 3.0, 0.5, 10, 4.0, 0.8),
             (0.2, 0.3, 2.0, 0.5, 12, 4.0, 0.7),
             (0.55, 0.3, 4.0, 0.9, 12, 8.0, 0.7),
             (0.55, 0.3, 4.5, 0.85, 12, 8.0, 0.65),
             (0.55, 0.3, 2.5, 0.85, 12, 12.0, 0.55),
         ),
-        "frost": ((1.0, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
-        "fog": ((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4)),
-        "brightness": (0.1, 0.2, 0.3, 0.4, 0.5),
-        "contrast": (0.4, 0.3, 0.2, 0.1, 0.05),
-        "saturate": ((0.3, 0.0), (0.1, 0.0), (2.0, 0.0), (5.0, 0.1), (20.0, 0.2)),
-        "elastic_transform": (
+    ),
+    # weight of the image, weight of the frost
+    "frost": (
+        ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
+        ((1.0, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
+    ),
+    # strength, decay
+    "fog": (
+        ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75)),
+        ((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4)),
+    ),
+    "brightness": ((0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5)),
+    "contrast": ((0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05)),
+    # factor, addend
+    "saturate": (
+        ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2)),
+        ((0.3, 0.0), (0.1, 0.0), (2.0, 0.0), (5.0, 0.1), (20.0, 0.2)),
+    ),
+    # displacement, width of its smoothing, reach of the affine map, as parts of the side
+    "elastic_transform": (
+        (
+            (0.0, 0.0, 0.08),
+            (0.05, 0.2, 0.07),
+            (0.08, 0.06, 0.06),
+            (0.1, 0.04, 0.05),
+            (0.1, 0.03, 0.03),
+        ),
+        (
             (2.0, 0.7, 0.1),
             (2.0, 0.08, 0.2),
             (0.05, 0.01, 0.02),
             (0.07, 0.01, 0.02),
             (0.12, 0.01, 0.02),
         ),
-        "pixelate": (0.6, 0.5, 0.4, 0.3, 0.25),
-        "jpeg_compression": (25, 18, 15, 10, 7),
-        "spatter": (
+    ),
+    "pixelate": ((0.95, 0.9, 0.85, 0.75, 0.65), (0.6, 0.5, 0.4, 0.3, 0.25)),
+    "jpeg_compression": ((80, 65, 58, 50, 40), (25, 18, 15, 10, 7)),
+    # mean, deviation, width, threshold, strength of water or width of mud, mud
+    "spatter": (
+        (
+            (0.62, 0.1, 0.7, 0.7, 0.5, False),
+            (0.65, 0.1, 0.8, 0.7, 0.5, False),
+            (0.65, 0.3, 1.0, 0.69, 0.5, False),
+            (0.65, 0.1, 0.7, 0.69, 0.6, True),
+            (0.65, 0.1, 0.5, 0.68, 0.6, True),
+        ),
+        (
             (0.65, 0.3, 4.0, 0.69, 0.6, False),
             (0.65, 0.3, 3.0, 0.68, 0.6, False),
             (0.65, 0.3, 2.0, 0.68, 0.5, False),
             (0.65, 0.3, 1.0, 0.65, 1.5, True),
             (0.67, 0.4, 1.0, 0.65, 1.5, True),
         ),
-    },
+    ),
+}
+
+#: Family, then name, then one entry a severity.
+CONSTANTS: dict[int, dict[str, tuple[Any, ...]]] = {
+    family: {name: both[place] for name, both in _BOTH.items()}
+    for place, family in enumerate((32, 224))
 }
 
 #: Side the elastic constants are parts of: 244 is the published program's, not a slip made here.

@@ -1,20 +1,52 @@
-"""Faults of capture and storage: light, contrast, colour, resolution, compression, bent glass."""
+"""Faults of capture and storage: noise, light, contrast, colour, resolution, compression, glass."""
 
 from __future__ import annotations
 
 import io
 
 import numpy as np
+from PIL import Image
 
 from acclimate.corruptions.arrays import (
     Generators,
     Pixels,
     Values,
+    draw,
     load_extra,
     to_pixels,
     to_singles,
 )
 from acclimate.corruptions.sampling import mirror_at_pixels, mirror_between, sample_bilinear
+from acclimate.decode import decode_image
+
+
+def gaussian_noise(pixels: Pixels, scale: float, generators: Generators) -> Pixels:
+    """Add normal noise."""
+    noise = draw("standard_normal", pixels.shape[1:], generators)
+    noise *= scale
+    noise += pixels / 255.0
+    return to_pixels(noise)
+
+
+def shot_noise(pixels: Pixels, n_photons: float, generators: Generators) -> Pixels:
+    """Replace values by counts of photons."""
+    expected = pixels / 255.0 * n_photons
+    for image, generator in zip(expected, generators, strict=True):
+        image[...] = generator.poisson(image)
+    return to_pixels(expected / n_photons)
+
+
+def impulse_noise(pixels: Pixels, amount: float, generators: Generators) -> Pixels:
+    """Replace a share of all values, half of them by the lightest, half by the darkest."""
+    draws = draw("random", pixels.shape[1:], generators)
+    spoiled = np.where(draws < amount, np.uint8(0), pixels)
+    return np.where(draws < amount / 2, np.uint8(255), spoiled)
+
+
+def speckle_noise(pixels: Pixels, scale: float, generators: Generators) -> Pixels:
+    """Add normal noise in proportion to the value."""
+    x = pixels / 255.0
+    return to_pixels(x + x * (scale * draw("standard_normal", pixels.shape[1:], generators)))
 
 
 def brightness(pixels: Pixels, amount: float, generators: Generators) -> Pixels:
@@ -53,8 +85,6 @@ def saturate(pixels: Pixels, change: tuple[float, float], generators: Generators
 
 def pixelate(pixels: Pixels, factor: float, generators: Generators) -> Pixels:
     """Shrink by averaging boxes, and enlarge again."""
-    from PIL import Image
-
     height, width = pixels.shape[1:3]
     small = (max(1, int(width * factor)), max(1, int(height * factor)))
     box = Image.Resampling.BOX
@@ -66,10 +96,6 @@ def pixelate(pixels: Pixels, factor: float, generators: Generators) -> Pixels:
 
 def jpeg_compression(pixels: Pixels, quality: int, generators: Generators) -> Pixels:
     """Save as JPEG, and read again."""
-    from PIL import Image
-
-    from acclimate.decode import decode_image
-
     out = np.empty_like(pixels)
     for image, target in zip(pixels, out, strict=True):
         file = io.BytesIO()

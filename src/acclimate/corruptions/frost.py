@@ -18,15 +18,18 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from acclimate.corruptions.arrays import Pixels
+from acclimate.decode import decode_image
 from acclimate.errors import AcclimateWarning
 
 #: There is a sixth photograph, which the published program never draws.
 PHOTOGRAPHS = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
-
 #: Note on frost that was made without photographs.
 PROCEDURAL = "frost: procedural"
+#: The environment variable with the data root.
+VARIABLE = "ACCLIMATE_DATA"
 
 _SHAPE = (600, 900)
 
@@ -83,19 +86,21 @@ def _folders() -> list[Path]:
     spec = importlib.util.find_spec("imagecorruptions")
     places = [] if spec is None else spec.submodule_search_locations or []
     asked = _ROOT.get()
-    named = os.environ.get("ACCLIMATE_DATA")
-    usual = Path(named).expanduser() if named else _cache_folder() / "acclimate"
-    roots = [usual] if asked is None else [asked, usual]
+    roots = [usual_root()] if asked is None else [asked, usual_root()]
     return [folder / "frost" for folder in (*map(Path, places), *roots)]
 
 
-def _cache_folder() -> Path:
-    # As for data sets, whose module stands above this one and cannot be asked.
+def usual_root() -> Path:
+    """Return the data root of the environment, or the user's cache folder."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named).expanduser()
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        cache = Path.home() / "Library" / "Caches"
+    elif sys.platform == "win32":
+        cache = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    else:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "acclimate"
 
 
 def warn_if_procedural() -> None:
@@ -108,25 +113,16 @@ def warn_if_procedural() -> None:
 def _warn() -> None:
     root = _ROOT.get()
     place = "" if root is None else f" --data-dir {root}"
-    warnings.warn(
-        AcclimateWarning(
-            "frost_stand_in",
-            "The frost photographs were not found, so a computed texture is used instead: the "
-            f"result is not comparable with the benchmark. Run: acclimate data get frost{place} "
-            "(or: pip install imagecorruptions-imaug)",
-        ),
-        stacklevel=4,
+    text = (
+        "The frost photographs were not found, so a computed texture is used instead: the result "
+        f"is not comparable with the benchmark. Run: acclimate data get frost{place} (or: pip "
+        "install imagecorruptions-imaug)"
     )
+    warnings.warn(AcclimateWarning("frost_stand_in", text), stacklevel=4)
 
 
 def load_textures(scale: float, height: int, width: int) -> tuple[Pixels, ...]:
-    """Return all pictures of frost, scaled, and larger than the given size.
-
-    Args:
-        scale: What to multiply their sides by; more where they would be too small.
-        height: To be exceeded by all of them.
-        width: Likewise.
-    """
+    """Return all pictures of frost, scaled, or larger where they would not exceed the size."""
     return _load(find_photographs(), scale, height, width)
 
 
@@ -135,30 +131,25 @@ def _load(folder: Path | None, scale: float, height: int, width: int) -> tuple[P
     if folder is None:
         pictures = [make_texture(seed) for seed in range(len(PHOTOGRAPHS))]
     else:
-        pictures = [_read(folder / name) for name in PHOTOGRAPHS]
+        pictures = [np.asarray(decode_image(folder / name)) for name in PHOTOGRAPHS]
     return tuple(_scale(picture, scale, height, width) for picture in pictures)
 
 
-def _read(path: Path) -> Pixels:
-    from acclimate.decode import decode_image
-
-    return np.asarray(decode_image(path))
-
-
 def _scale(picture: Pixels, scale: float, height: int, width: int) -> Pixels:
-    from PIL import Image
-
-    needed = max((height + 1) / picture.shape[0], (width + 1) / picture.shape[1])
+    sides = picture.shape[:2]
+    needed = max((height + 1) / sides[0], (width + 1) / sides[1])
     if scale == 1 and needed <= 1:
         return picture
     if scale == 0.2 and needed <= 0.2:
         # Linear interpolation at a fifth of the size reads every fifth pixel, and nothing between.
-        rows, columns = (round(side * 0.2) for side in picture.shape[:2])
+        rows, columns = (round(side * 0.2) for side in sides)
         return np.ascontiguousarray(picture[2::5, 2::5][:rows, :columns])
     factor = max(scale, needed)
-    size = (max(width + 1, round(picture.shape[1] * factor)),
-            max(height + 1, round(picture.shape[0] * factor)))  # fmt: skip
-    return np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.BICUBIC))
+    rows, columns = (
+        max(height + 1, round(sides[0] * factor)),
+        max(width + 1, round(sides[1] * factor)),
+    )
+    return np.asarray(Image.fromarray(picture).resize((columns, rows), Image.Resampling.BICUBIC))
 
 
 def make_texture(seed: int) -> Pixels:

@@ -65,8 +65,7 @@ def sample_bilinear(
 def zoom_matrix(size: int, zoom: float) -> Values:
     """Return the square matrix that enlarges the centre of a line by linear interpolation.
 
-    As many pixels as are needed to fill the line are cut out of its middle; their outermost
-    centres become those of the enlarged line, whose middle is kept.
+    The outermost centres of the pixels that are cut out become those of the enlarged line.
     """
     cut = ceil(size / zoom)
     # Python's round, to even, decides how long the line becomes, as in SciPy.
@@ -87,13 +86,7 @@ def blur_along(pixels: Pixels, radius: int, sigma: float, angles: Values) -> Pix
     """Return images of shape (n, h, w, c) smeared to one side, each along its own angle.
 
     As ImageMagick does it: half a Gaussian of 2·radius + 1 taps, read at whole pixels, and the
-    edge repeated beyond itself.
-
-    Args:
-        pixels: The images.
-        radius: Half the number of taps.
-        sigma: Width of the Gaussian, in pixels.
-        angles: In degrees, one an image; 0 reads to the right, 90 downwards.
+    edge repeated beyond itself. Angles are in degrees; 0 reads to the right, 90 downwards.
     """
     n, height, width, n_channels = pixels.shape
     taps = np.exp(-(np.arange(2 * radius + 1) ** 2) / (2 * sigma**2))

@@ -11,7 +11,7 @@ from acclimate.corruptions.arrays import (
     Pixels,
     Singles,
     Values,
-    draw_normal,
+    draw,
     load_extra,
     to_pixels,
     to_singles,
@@ -33,7 +33,7 @@ def snow(pixels: Pixels, snow: Snow, generators: Generators) -> Pixels:
     """Whiten the image and let flakes fall, each seen twice."""
     mean, deviation, zoom, threshold, radius, sigma, share = snow
     height, width = pixels.shape[1:3]
-    flakes = mean + deviation * draw_normal((height, width), generators)
+    flakes = mean + deviation * draw("standard_normal", (height, width), generators)
     angles = np.array([generator.uniform(-135, -45) for generator in generators])
     flakes = zoom_matrix(height, zoom) @ flakes @ zoom_matrix(width, zoom).T
     flakes[flakes < threshold] = 0
@@ -103,7 +103,7 @@ def plasma(size: int, decay: float, generators: Generators) -> Values:
 def spatter(pixels: Pixels, spatter: Spatter, generators: Generators) -> Pixels:
     """Splash water or mud on the lens."""
     mean, deviation, sigma, threshold, last, mud = spatter
-    liquid = mean + deviation * draw_normal(pixels.shape[1:3], generators)
+    liquid = mean + deviation * draw("standard_normal", pixels.shape[1:3], generators)
     liquid = smooth(liquid, sigma, "spatter")
     liquid[liquid < threshold] = 0
     x = to_singles(pixels)
