@@ -129,8 +129,8 @@ def test_imagenet_is_resized_and_cropped_as_usual(tmp_path, monkeypatch):
         (("--resize", "300"), (224, 300)),
     ):
         run("corrupt", "imagenet", "--data-dir", tmp_path, *options)
-        assert (asked[-1][5], asked[-1][9]) == sizes
-        assert asked[-1][2] == list(BENCHMARK)
+        assert asked[-1][3:] == sizes
+        assert asked[-1][2].names == list(BENCHMARK)
 
 
 def test_mistakes_are_refused(tmp_path):

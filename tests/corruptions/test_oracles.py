@@ -299,7 +299,7 @@ def test_the_message_names_the_missing_extra_and_what_needs_it(
         monkeypatch.setitem(sys.modules, blocked, None)
     with raises("missing_extra", MissingExtra, package=module) as caught:
         apply(images, name, 1)
-    assert f"{name} needs {module}" in str(caught.value)
+    assert f"{name} requires {module}" in str(caught.value)
     assert "pip install 'acclimate[corruptions]'" in str(caught.value)
     for core in ("gaussian_noise", "defocus_blur", "fog", "contrast", "pixelate", "snow"):
         apply(images, core)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from acclimate.data import copies
+from acclimate.corruptions import parallel
 from tests.domains.samples import make_tree
 
 
@@ -23,7 +23,7 @@ def workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         return ThreadPoolExecutor(n, **more)
 
     if request.param == "threads":
-        monkeypatch.setattr(copies, "ProcessPoolExecutor", start_threads)
+        monkeypatch.setattr(parallel, "ProcessPoolExecutor", start_threads)
     return 1 if request.param == "one" else 2
 
 

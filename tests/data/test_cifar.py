@@ -16,7 +16,7 @@ import pytest
 from acclimate import data
 from acclimate.data import check, cifar
 from acclimate.data.catalog import SETS
-from acclimate.data.cifar_files import parse_pickle
+from acclimate.data.cifar import parse_pickle
 from acclimate.data.download import RemoteFile
 from acclimate.data.places import VARIABLE
 from acclimate.errors import AcclimateError, BadInput, CorruptFile, DownloadFailed

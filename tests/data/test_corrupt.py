@@ -159,7 +159,7 @@ class TestGenerated:
     def test_without_names_it_is_the_benchmark(self, root, monkeypatch):
         made = []
         monkeypatch.setattr(
-            "acclimate.data.datasets.generate", lambda *asked: made.append(asked[2])
+            "acclimate.data.datasets.generate", lambda *asked: made.append(asked[2].names)
         )
         for names in (None, ["extra"], ["all"], ["fog", "extra", "fog"]):
             data.corrupt("cifar10", names, [5], root)

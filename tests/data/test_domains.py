@@ -16,8 +16,8 @@ from PIL import Image
 from acclimate import data
 from acclimate.data import check
 from acclimate.data.catalog import SETS
-from acclimate.data.domain_tree import normalize_name
 from acclimate.data.domains import load_domains
+from acclimate.data.layouts import normalize_name
 from acclimate.training import TrainSettings
 from acclimate.training.sets import load_sets
 from tests.cli_models import CLASSES

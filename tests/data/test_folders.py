@@ -15,6 +15,7 @@ from PIL import Image
 from acclimate import data
 from acclimate.data import check, corruptor
 from acclimate.data.copies import corrupt_folder
+from acclimate.data.corruptor import CopyRequest
 from acclimate.errors import AcclimateError, BadInput
 from tests.codes import raises
 from tests.images import write_images
@@ -29,7 +30,7 @@ class TestFolders:
     def test_copies_keep_the_layout_and_go_on(self, photos, tmp_path, workers):
         (photos / "cat" / "torn.jpg").write_bytes(b"no image")
         out = tmp_path / "out"
-        counts = corrupt_folder(photos, out, ["fog"], [2], seed=1)
+        counts = corrupt_folder(photos, out, CopyRequest(["fog"], [2], seed=1))
         assert (counts.n_written, counts.n_present) == (6, 0)
         assert list(counts.unreadable) == [photos / "cat" / "torn.jpg"]
         listed = sorted(photos.rglob("*.*"), key=lambda path: path.relative_to(photos).as_posix())
@@ -40,17 +41,17 @@ class TestFolders:
                 wanted = corruptor.corrupt_block(clean, "fog", 2, 1, place)[0]
                 assert np.array_equal(np.asarray(Image.open(copy)), wanted)
         (out / "fog" / "2" / "dog" / "001.png").unlink()
-        counts = corrupt_folder(photos, out, ["fog"], [2], seed=1, workers=workers)
+        counts = corrupt_folder(photos, out, CopyRequest(["fog"], [2], seed=1, workers=workers))
         assert (counts.n_written, counts.n_present, len(counts.unreadable)) == (1, 5, 1)
         assert not list(out.rglob("*.part"))
 
     def test_mixtures_are_refused(self, photos, tmp_path):
-        corrupt_folder(photos, tmp_path / "out", ["brightness"], [1])
+        corrupt_folder(photos, tmp_path / "out", CopyRequest(["brightness"], [1]))
         (tmp_path / "full").mkdir()
         (tmp_path / "full" / "a.txt").write_text("")
         (photos / "cat" / "000.jpg").write_bytes((photos / "cat" / "000.png").read_bytes())
         with raises("duplicate", BadInput, name="cat/000.png"):
-            corrupt_folder(photos, tmp_path / "other", ["brightness"], [1])
+            corrupt_folder(photos, tmp_path / "other", CopyRequest(["brightness"], [1]))
         (photos / "cat" / "000.jpg").unlink()
         for out, seed, code, more in (
             (tmp_path / "out", 1, "made_differently", {"differences": {"seed": (0, 1)}}),
@@ -58,32 +59,34 @@ class TestFolders:
             (photos / "copies", 0, "inside_input", {}),
         ):
             with raises(code, BadInput, path=out, **more):
-                corrupt_folder(photos, out, ["brightness"], [1], seed)
+                corrupt_folder(photos, out, CopyRequest(["brightness"], [1], seed))
         (photos / "cat" / "000.png").unlink()
         other_names = {"listing_sha256", "of"}
         with raises("made_differently", differences=lambda found: set(found) == other_names):
-            corrupt_folder(photos, tmp_path / "out", ["brightness"], [1])
+            corrupt_folder(photos, tmp_path / "out", CopyRequest(["brightness"], [1]))
 
     def test_other_images_of_the_same_names_are_refused(self, photos, tmp_path):
         out, other = tmp_path / "out", tmp_path / "other"
-        corrupt_folder(photos, out, ["brightness"], [1])
+        corrupt_folder(photos, out, CopyRequest(["brightness"], [1]))
         shutil.copytree(photos, other)
-        counts = corrupt_folder(other, out, ["brightness"], [1])  # moved, they are the same
+        counts = corrupt_folder(
+            other, out, CopyRequest(["brightness"], [1])
+        )  # moved, they are the same
         assert (counts.n_written, counts.n_present) == (0, 6)
         Image.new("RGB", (32, 32)).save(other / "cat" / "000.png")
         with raises("made_differently", path=out, differences=lambda found: set(found) == {"of"}):
-            corrupt_folder(other, out, ["brightness"], [1])
+            corrupt_folder(other, out, CopyRequest(["brightness"], [1]))
         # Ledgers of older versions do not say how large the files were.
         card = json.loads((out / "generated.json").read_text())
         card.pop("of")
         (out / "generated.json").write_text(json.dumps(card))
-        assert corrupt_folder(photos, out, ["brightness"], [1]).n_present == 6
+        assert corrupt_folder(photos, out, CopyRequest(["brightness"], [1])).n_present == 6
 
     def test_the_message_names_both_folders(self, photos, tmp_path):
-        corrupt_folder(photos, tmp_path / "out", ["brightness"], [1])
+        corrupt_folder(photos, tmp_path / "out", CopyRequest(["brightness"], [1]))
         other = write_images(tmp_path / "other", {"cat": 1}, size=32)
         with raises("made_differently") as caught:
-            corrupt_folder(other, tmp_path / "out", ["brightness"], [1])
+            corrupt_folder(other, tmp_path / "out", CopyRequest(["brightness"], [1]))
         assert str(photos) in str(caught.value)
         assert str(other) in str(caught.value)
 
@@ -125,7 +128,7 @@ class TestFolders:
         assert torch.equal(
             torch.from_numpy(inner[[0]][0] / np.float32(255)).permute(2, 0, 1), expected
         )
-        corrupt_folder(place, tmp_path / "imagenetc-generated", ["fog"], [5])
+        corrupt_folder(place, tmp_path / "imagenetc-generated", CopyRequest(["fog"], [5]))
         made = data.load("imagenetc", root=tmp_path, corruption="fog", severity=5)
         assert made.description["source"] == "generated"
         assert len(made.paths) == 6

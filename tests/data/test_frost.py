@@ -26,6 +26,7 @@ from acclimate.data import check, generate, packages
 from acclimate.data.catalog import SETS
 from acclimate.data.checksums import FROST_SHA256
 from acclimate.data.copies import corrupt_folder
+from acclimate.data.corruptor import CopyRequest
 from acclimate.errors import BadInput, CorruptFile, DownloadFailed
 from tests.codes import raises, warns
 from tests.data.samples import binary_files, make_pair, tiny_entry, write_files, write_tar
@@ -228,7 +229,7 @@ def test_the_message_names_the_command_for_a_wheel_from_elsewhere(tmp_path, monk
     fake_python(tmp_path / "bin", "exit 1", monkeypatch)
     with raises("download_failed") as caught:
         data.get("frost", tmp_path / "root")
-    assert "acclimate data get frost --from FILE" in str(caught.value)
+    assert "acclimate data get frost --from PATH" in str(caught.value)
 
 
 # Using them ---------------------------------------------------------------------------------------
@@ -356,7 +357,7 @@ def test_copies_of_folders_say_what_they_are_made_of(tmp_path):
     photos = write_images(tmp_path / "photos", {"cat": 1, "dog": 1}, size=32)
     first = np.asarray(Image.open(photos / "cat" / "000.png"))
     with warns("frost_stand_in"):
-        corrupt_folder(photos, out, ["frost", "fog"], [5])
+        corrupt_folder(photos, out, CopyRequest(["frost", "fog"], [5]))
 
     def made_from(name: str) -> str:
         loaded = data.load(
@@ -372,11 +373,11 @@ def test_copies_of_folders_say_what_they_are_made_of(tmp_path):
         origins = ("frost: procedural", f"frost: photographs in {tmp_path / 'frost'}")
         differences = {"made_from": origins}
         with raises("made_differently", path=out / "frost", differences=differences):
-            corrupt_folder(photos, out, ["frost"], [5])
+            corrupt_folder(photos, out, CopyRequest(["frost"], [5]))
         for path in sorted((out / "frost").rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
         (out / "frost").rmdir()
-        corrupt_folder(photos, out, ["frost"], [5])
+        corrupt_folder(photos, out, CopyRequest(["frost"], [5]))
         wanted = apply(first[None], "frost", 5)[0]
     assert np.array_equal(np.asarray(Image.open(out / "frost" / "5" / "cat" / "000.png")), wanted)
     assert "photographs" in made_from("frost")

@@ -22,6 +22,7 @@ from benchmarks.hostile_images import (
 from acclimate.data import archives
 from acclimate.data.arrays import write_array, write_card
 from acclimate.data.copies import corrupt_folder
+from acclimate.data.corruptor import CopyRequest
 from acclimate.data.places import staged_folder
 from acclimate.decode import PixelBudget
 from acclimate.errors import BadInput, CorruptFile
@@ -147,7 +148,7 @@ def test_copies_go_on_after_a_full_disk(limit: object, tmp_path: Path) -> None:
     out = tmp_path / "out"
     limit(1500)  # of the manifest, but of no image
     with raises("not_writable", BadInput):
-        corrupt_folder(photos, out, ["gaussian_noise"], [5])
+        corrupt_folder(photos, out, CopyRequest(["gaussian_noise"], [5]))
     assert not [path for path in out.rglob("*") if path.suffix in (".png", ".part")]
     limit(1 << 20)
-    assert corrupt_folder(photos, out, ["gaussian_noise"], [5]).n_written == 4
+    assert corrupt_folder(photos, out, CopyRequest(["gaussian_noise"], [5])).n_written == 4

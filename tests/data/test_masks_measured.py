@@ -19,7 +19,7 @@ from acclimate.bench import Entry, JobSpec, Outcome
 from acclimate.bench.run_folder import RunFolder
 from acclimate.bench.suite import read_outcome
 from acclimate.builtin.scene_model import load_scene_model
-from acclimate.data import SETS, FolderStore, corrupt, load, masks
+from acclimate.data import SETS, FolderStore, corrupt, load, request
 from acclimate.data.loading import Preparation, load_data
 from acclimate.data.masks import guess_set
 from acclimate.data.request import Request
@@ -79,7 +79,7 @@ def test_scenes_are_spoiled_as_they_are_loaded() -> None:
 def test_what_is_large_is_read_when_it_is_asked_for(
     most: int, is_array: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masks, "_MOST_IN_MEMORY", most)
+    monkeypatch.setattr(request, "_MOST_IN_MEMORY", most)
     looks: list[str] = []
     monkeypatch.setattr(FolderStore, "verify", lambda *_, **__: looks.append("once"))
     make_camvid(tmp_path / "camvid")
@@ -98,7 +98,7 @@ def test_what_is_large_is_read_when_it_is_asked_for(
 def test_an_image_without_labels_is_noted_whatever_the_size_of_the_set(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masks, "_MOST_IN_MEMORY", most)
+    monkeypatch.setattr(request, "_MOST_IN_MEMORY", most)
     base = make_folder(tmp_path / "mine", ("test",))
     Image.fromarray(np.full((16, 24), 255, np.uint8)).save(base / "test/masks/a/1.png")
     with warns("unlabelled_images", n=1) as notes:
@@ -112,7 +112,7 @@ def test_an_image_without_labels_is_noted_whatever_the_size_of_the_set(
 def test_the_checksum_is_that_of_images_and_masks(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masks, "_MOST_IN_MEMORY", most)
+    monkeypatch.setattr(request, "_MOST_IN_MEMORY", most)
     base = make_folder(tmp_path / "mine", ("test",))
 
     def find(**options: Any) -> str:

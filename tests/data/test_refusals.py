@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from acclimate.data.copies import corrupt_folder
+from acclimate.data.corruptor import CopyRequest
 from acclimate.data.loading import Preparation
 from tests.cli.test_cli import run
 from tests.codes import raises
@@ -52,9 +53,9 @@ def test_nothing_to_corrupt_is_an_error(tmp_path):
     for number in range(2):
         (photos / f"{number}.png").write_bytes(b"no image")
     with raises("unreadable_images", paths=lambda paths: paths[0] == photos / "0.png"):
-        corrupt_folder(photos, tmp_path / "out", ["brightness"], [1])
+        corrupt_folder(photos, tmp_path / "out", CopyRequest(["brightness"], [1]))
     Image.new("RGB", (32, 32)).save(photos / "good.png")
     (tmp_path / "out" / "generated.json").unlink()
-    counts = corrupt_folder(photos, tmp_path / "out", ["brightness"], [1])
+    counts = corrupt_folder(photos, tmp_path / "out", CopyRequest(["brightness"], [1]))
     assert counts.n_written == 1
     assert set(counts.unreadable.values()) == {"its header is damaged"}

@@ -41,12 +41,7 @@ Member = tuple[PurePosixPath, IO[bytes]]
 
 
 def list_names(source: Path) -> set[str]:
-    """Return the names of all files in a folder, a tar or a zip archive, without their folders.
-
-    Raises:
-        BadInput: There is nothing at that path.
-        CorruptFile: It is a file, but no complete archive, or it exceeds a limit.
-    """
+    """Return the names of all files in a folder, a tar or a zip archive, without their folders."""
     return {path.name for path, _ in iter_paths(source)}
 
 
@@ -76,11 +71,7 @@ def iter_paths(source: Path) -> Iterator[Member]:
 
 
 def read_member(file: IO[bytes], largest: int, source: Path) -> bytes:
-    """Return the content of a file of an archive, if it is not larger than allowed.
-
-    Raises:
-        CorruptFile: It is larger, or damaged.
-    """
+    """Return the content of a file of an archive, if it is not larger than allowed."""
     with guard_reading(source):
         content = file.read(largest + 1)
     if len(content) > largest:
@@ -107,12 +98,11 @@ def guard_reading(source: Path) -> Iterator[None]:
         raise
     except _BROKEN as error:
         kind = "zip" if _is_zip(source) else "tar"
-        raise CorruptFile(
-            "unreadable_file",
+        text = (
             f"{source} is not a complete {kind} archive ({error}). The file is truncated or "
-            "modified. Download it again.",
-            path=source,
-        ) from error
+            "modified. Download it again."
+        )
+        raise CorruptFile("unreadable_file", text, path=source) from error
 
 
 def _iter_zip(source: Path) -> Iterator[Member]:
@@ -172,12 +162,11 @@ def _check_count(source: Path, n: int) -> None:
 
 
 def _exceeded(source: Path, what: str) -> CorruptFile:
-    return CorruptFile(
-        "unsafe_file",
+    text = (
         f"{source} contains {what}. No published data set does; the archive may be made to fill "
-        "memory or disk. Unpack it by hand if you trust it, and pass the folder.",
-        path=source,
+        "memory or disk. Unpack it by hand if you trust it, and pass the folder."
     )
+    return CorruptFile("unsafe_file", text, path=source)
 
 
 def _is_zip(source: Path) -> bool:

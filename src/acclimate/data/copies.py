@@ -6,43 +6,29 @@ what the copies were made from; other copies are refused there.
 
 from __future__ import annotations
 
-import hashlib
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from acclimate._version import __version__
 from acclimate.corruptions import provenance
-from acclimate.corruptions.frost import (
-    PROCEDURAL,
-    frost_from,
-    get_frost_root,
-    set_frost_root,
-    warn_if_procedural,
+from acclimate.corruptions.frost import PROCEDURAL
+from acclimate.corruptions.parallel import run_jobs
+from acclimate.data.arrays import read_card, text_sha256, write_json
+from acclimate.data.corruptor import (
+    MADE_FROM,
+    MANIFEST,
+    CopyRequest,
+    Shift,
+    corrupt_block,
+    warn_of,
+    write_png,
 )
-from acclimate.data.arrays import read_card, write_json
-from acclimate.data.corruptor import Shift, check_request, corrupt_block, write_png
-from acclimate.data.places import Notify, Progress, hold_lock, make_folder
-from acclimate.errors import AcclimateWarning, BadInput
-from acclimate.streams.images import (
-    Size,
-    all_unreadable,
-    check_resize,
-    list_images,
-    read_size,
-    try_read,
-)
-
-#: The manifest of generated copies.
-MANIFEST = "generated.json"
-#: In it: what `acclimate.corruptions.provenance` returned when they were made.
-MADE_FROM = "made_from"
+from acclimate.data.places import hold_lock, make_folder
+from acclimate.errors import BadInput
+from acclimate.streams.images import all_unreadable, check_resize, list_images, read_size, try_read
 
 _OF = "of"  # in the manifest: the names and sizes of the files that were copied
 
@@ -74,24 +60,17 @@ def claim(
         ignored: Keys that may differ.
         defaults: What manifests of older versions, which lack a key, are taken to say.
         **more: What the manifest also says.
-
-    Returns:
-        The manifest.
-
-    Raises:
-        BadInput: The folder was made from something else, or not by acclimate.
     """
     folder = path.parent
     if not path.is_file():
         make_folder(folder)
         foreign = sorted(entry.name for entry in folder.iterdir() if entry.name[0] != ".")
         if foreign:
-            raise BadInput(
-                "other_content",
+            text = (
                 f"{folder} contains {foreign[0]} and was not created by acclimate data corrupt. "
-                "Pass another folder with --out to keep the two apart.",
-                path=folder,
+                "Pass another folder with --out to keep the two apart."
             )
+            raise BadInput("other_content", text, path=folder)
         return write_json(path, {**about, "version": __version__, **more})
     needed = about.keys() - (defaults or {}).keys()
     held = {**(defaults or {}), **read_card(path, f"Remove {folder}.", *needed)}
@@ -111,61 +90,46 @@ def claim(
 def check_outside(out: Path, source: Path) -> None:
     """Refuse copies inside the folder that is copied."""
     if out.resolve().is_relative_to(source.resolve()):
-        raise BadInput(
-            "inside_input",
+        text = (
             f"{out} is inside {source}, so the copies would be copied again. Pass another folder "
-            "with --out.",
-            path=out,
+            "with --out."
         )
+        raise BadInput("inside_input", text, path=out)
 
 
 def copy_files(
     write: Callable[..., str | None],
     prepare: Callable[[Path, Shift], Sequence[Job]],
-    root: Path | None,
     out: Path,
-    names: Sequence[str],
-    severities: Sequence[int],
-    seed: int = 0,
-    workers: int = 1,
-    progress: Progress | None = None,
-    notify: Notify | None = None,
+    asked: CopyRequest,
 ) -> FolderCounts:
     """Write the copies that are missing in `out/<corruption>/<severity>`.
 
     Args:
         write: Writes one copy, or returns the reason why the image cannot be read.
         prepare: Returns the jobs for a folder, in the order of the images.
-        root: Of all data, where photographs of frost are looked for.
         out: The folder.
-        names: Corruptions.
-        severities: From 1 to 5.
-        seed: Of the random draws.
-        workers: Number of processes; 1 computes in this one.
-        progress: Called with the number of images.
-        notify: Called when another process works on the same folder.
+        asked: Which copies.
     """
     counts = FolderCounts()
     make_folder(out)
-    photographs = frost_from(root or get_frost_root())
-    with photographs, hold_lock(out, "generate", notify), open_pool(workers) as pool:
-        for name in dict.fromkeys(names):
-            for severity in sorted(set(severities)):
-                shift = Shift(name, severity, seed, root)
-                jobs = prepare(out / name / str(severity), shift)
-                left = [job for job in jobs if not job[1].exists()]
-                if left and name == "frost":
-                    warn_if_procedural()
-                n_done = len(jobs) - len(left)
-                counts.n_present += n_done
-                for path, reason in _run(write, left, pool):
-                    n_done += 1
-                    if reason is None:
-                        counts.n_written += 1
-                    else:
-                        counts.unreadable[path] = reason
-                    if progress is not None:
-                        progress(f"{name}, severity {severity}", n_done, len(jobs))
+    with asked.frost(), hold_lock(out, "generate", asked.feedback.note), asked.open_pool() as pool:
+        for name, severity in ((name, s) for name, own in asked.blocks() for s in own):
+            jobs = prepare(
+                out / name / str(severity), Shift(name, severity, asked.seed, asked.root)
+            )
+            left = [job for job in jobs if not job[1].exists()]
+            if left:
+                warn_of(name)
+            n_done = len(jobs) - len(left)
+            counts.n_present += n_done
+            for path, reason in run_jobs(write, ((job[0], job) for job in left), pool):
+                n_done += 1
+                if reason is None:
+                    counts.n_written += 1
+                else:
+                    counts.unreadable[path] = reason
+                asked.feedback.progress(f"{name}, severity {severity}", n_done, len(jobs))
     if counts.unreadable and not counts.n_written + counts.n_present:
         path, reason = next(iter(counts.unreadable.items()))
         raise all_unreadable(len(counts.unreadable), path, reason)
@@ -175,55 +139,38 @@ def copy_files(
 def corrupt_folder(
     source: Path,
     out: Path,
-    names: Sequence[str],
-    severities: Sequence[int],
-    seed: int = 0,
+    asked: CopyRequest,
     size: int | None = None,
-    workers: int = 1,
-    progress: Progress | None = None,
-    notify: Notify | None = None,
     resize: int | None = None,
-    root: Path | None = None,
 ) -> FolderCounts:
     """Write corrupted copies of all images of a folder to `out/<corruption>/<severity>/…`, as PNG.
+
+    The draws of an image depend on its place in the sorted listing.
 
     Args:
         source: Any nesting, which the copies keep.
         out: Not inside `source`.
-        names: Corruptions.
-        severities: From 1 to 5.
-        seed: Of the random draws; those of an image depend on its place in the sorted listing.
+        asked: Which copies.
         size: Side of the square to cut out of the centre; None keeps images as they are.
-        workers: Number of processes; 1 computes in this one.
-        progress: Called with the number of images.
-        notify: Called when another process works on the same folder.
         resize: What the shorter side is resized to before; None for `size` itself.
-        root: Of all data, where photographs of frost are looked for.
-
-    Raises:
-        BadInput: A name or severity is unknown; `out` has copies of something else; none of the
-            images can be read.
     """
-    check_request(names, severities)
     check_resize(resize, size)
     paths = list_images(source)
     check_outside(out, source)
     inner = [path.relative_to(source) for path in paths]
     targets = [path.with_suffix(".png") for path in inner]
-    twice = len(targets) - len(set(targets))
-    if twice:
-        raise BadInput(
-            "duplicate",
+    if twice := len(targets) - len(set(targets)):
+        text = (
             f"{twice} images in {source} differ only in their file extensions. Their copies, all "
-            ".png, would overwrite each other. Rename them.",
-            name=Counter(targets).most_common(1)[0][0].as_posix(),
+            ".png, would overwrite each other. Rename them."
         )
+        raise BadInput("duplicate", text, name=Counter(targets).most_common(1)[0][0].as_posix())
     sizes = [path.stat().st_size for path in paths]
     about = {
         "source": str(source.resolve()),
-        "listing_sha256": _digest(path.as_posix() for path in targets),
-        _OF: _digest(f"{path.as_posix()}\t{n}" for path, n in zip(inner, sizes, strict=True)),
-        "seed": seed,
+        "listing_sha256": text_sha256(path.as_posix() for path in targets),
+        _OF: text_sha256(f"{path.as_posix()}\t{n}" for path, n in zip(inner, sizes, strict=True)),
+        "seed": asked.seed,
         "size": size,
         "resize": resize,
     }
@@ -238,25 +185,14 @@ def corrupt_folder(
             for place, (path, target) in enumerate(zip(paths, targets, strict=True))
         ]
 
-    return copy_files(
-        corrupt_file, prepare, root, out, names, severities, seed, workers, progress, notify
-    )
+    return copy_files(corrupt_file, prepare, out, asked)
 
 
 def corrupt_file(
     source: Path, target: Path, shift: Shift, start: int, size: int | None, resize: int | None
 ) -> str | None:
-    """Write a corrupted copy of an image file as PNG; return the reason if it cannot be read.
-
-    Args:
-        source: Any image file.
-        target: Ends in .png; its folder is made.
-        shift: The corruption.
-        start: Place of the image in its set.
-        size: Side of the square to cut out of the centre; None keeps the image as it is.
-        resize: What its shorter side is resized to before; None for `size` itself.
-    """
-    shape: Size | None = read_size(source) if size is None else (size, size)
+    """Write a corrupted copy of an image file as PNG; return the reason if it cannot be read."""
+    shape = read_size(source) if size is None else (size, size)
     if shape is None:
         return "its header is damaged"
     pixels = try_read(source, shape, None if resize is None else (resize, resize))
@@ -265,23 +201,6 @@ def corrupt_file(
     spoiled = corrupt_block(pixels[None], shift.corruption, shift.severity, shift.seed, start)
     write_png(target, spoiled[0])
     return None
-
-
-def _run(
-    write: Callable[..., str | None], jobs: Sequence[Job], pool: ProcessPoolExecutor | None
-) -> Iterator[tuple[Path, str | None]]:
-    """Yield the image of each job, with the reason if it cannot be read, as they are finished."""
-    if pool is None:
-        for job in jobs:
-            yield job[0], write(*job)
-        return
-    tasks = {pool.submit(write, *job): job[0] for job in jobs}
-    for task in as_completed(tasks):
-        yield tasks[task], task.result()
-
-
-def _digest(lines: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _record_origin(out: Path, name: str) -> None:
@@ -301,34 +220,3 @@ def _record_origin(out: Path, name: str) -> None:
             path=out / name,
             differences={MADE_FROM: (there, here)},
         )
-
-
-@contextmanager
-def open_pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
-    """Give a pool of processes, or None for one worker: this process does the work itself.
-
-    The processes look for photographs of frost where this one does, and leave warnings to it.
-    """
-    if workers < 1:
-        raise BadInput(
-            "out_of_range",
-            f"Expected at least 1 worker, found {workers}.",
-            option="workers",
-            found=workers,
-        )
-    if workers == 1:
-        yield None
-        return
-    # Not forked: the caller may have threads, whose locks would be copied in any state.
-    pool = ProcessPoolExecutor(
-        workers, get_context("spawn"), initializer=_start_worker, initargs=(get_frost_root(),)
-    )
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _start_worker(root: Path | None) -> None:
-    set_frost_root(root)
-    warnings.simplefilter("ignore", AcclimateWarning)

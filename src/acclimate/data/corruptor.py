@@ -4,18 +4,40 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
-from acclimate.corruptions import BENCHMARK, CORRUPTIONS, HELD_OUT, Pixels, apply, provenance
-from acclimate.corruptions.frost import frost_from, without_warning
-from acclimate.errors import BadInput, did_you_mean
+from acclimate.corruptions import (
+    BENCHMARK,
+    CORRUPTIONS,
+    HELD_OUT,
+    Pixels,
+    apply,
+    open_pool,
+    provenance,
+)
+from acclimate.corruptions.frost import (
+    frost_from,
+    get_frost_root,
+    warn_if_procedural,
+    without_warning,
+)
+from acclimate.data.places import QUIET, Feedback
+from acclimate.errors import BadInput, check_name
+from acclimate.storage import write_atomically
 
 SEVERITIES = (1, 2, 3, 4, 5)
+#: Of a folder of generated images: what they were made from.
+MANIFEST = "generated.json"
+#: Key of a manifest: what `acclimate.corruptions.provenance` returned when they were made.
+MADE_FROM = "made_from"
 
 #: Names that stand for several corruptions.
 GROUPS: dict[str, tuple[str, ...]] = {"all": tuple(CORRUPTIONS), "extra": HELD_OUT}
@@ -33,35 +55,50 @@ def choose_corruptions(names: Sequence[str] | None) -> list[str]:
 
 
 def check_request(names: Sequence[str], severities: Sequence[int]) -> None:
-    """Refuse corruptions and severities that do not exist.
-
-    Raises:
-        BadInput: Any of them is unknown, or there are none.
-    """
-    known = list(CORRUPTIONS)
+    """Refuse corruptions and severities that do not exist, or none."""
     for name in names:
-        if name not in known:
-            raise BadInput(
-                "unknown_name",
-                f'Unknown corruption "{name}". {did_you_mean(name, known)}',
-                kind="corruption",
-                name=name,
-                known=tuple(known),
-            )
+        check_name(name, CORRUPTIONS, "corruption")
     if not names:
-        raise BadInput(
-            "missing_option",
-            f"Expected at least one corruption, found none. Known: {', '.join(known)}.",
-            option="names",
-        )
-    wrong = [severity for severity in severities if severity not in SEVERITIES]
+        text = f"Expected at least one corruption, found none. Known: {', '.join(CORRUPTIONS)}."
+        raise BadInput("missing_option", text, option="names")
+    wrong = tuple(severity for severity in severities if severity not in SEVERITIES)
     if wrong or not severities:
-        raise BadInput(
-            "out_of_range",
-            f"Expected severities from 1 to 5, found {wrong or 'none'}.",
-            option="severities",
-            found=tuple(wrong),
-        )
+        text = f"Expected severities from 1 to 5, found {list(wrong) or 'none'}."
+        raise BadInput("out_of_range", text, option="severities", found=wrong)
+
+
+@dataclass(frozen=True)
+class CopyRequest:
+    """Which corrupted copies are wanted, and how they are made."""
+
+    names: Sequence[str]
+    severities: Sequence[int]
+    seed: int = 0
+    workers: int = 1  # number of processes; 1 computes in this one
+    root: Path | None = None  # of all data, where photographs of frost are looked for, too
+    feedback: Feedback = QUIET
+
+    def __post_init__(self) -> None:
+        check_request(self.names, self.severities)
+
+    def blocks(self) -> Iterator[tuple[str, list[int]]]:
+        """Yield each corruption with its severities."""
+        for name in dict.fromkeys(self.names):
+            yield name, sorted(set(self.severities))
+
+    def open_pool(self) -> AbstractContextManager[Executor | None]:
+        """Give a pool of processes, or None for one worker."""
+        return nullcontext() if self.workers == 1 else open_pool(self.workers)
+
+    def frost(self) -> AbstractContextManager[None]:
+        """Look for photographs of frost under the root while a block runs."""
+        return frost_from(self.root or get_frost_root())
+
+
+def warn_of(name: str) -> None:
+    """Warn if a corruption is frost and there are no photographs of it."""
+    if name == "frost":
+        warn_if_procedural()
 
 
 def corrupt_block(images: Pixels, name: str, severity: int, seed: int, start: int) -> Pixels:
@@ -83,39 +120,28 @@ def find_recipe(name: str, severity: int, shape: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True)
 class Shift:
-    """A corruption of images that are read from files.
-
-    Attributes:
-        corruption: One of `acclimate.corruptions.CORRUPTIONS`.
-        severity: 1 to 5.
-        seed: Of the random draws, which depend on it and the name of the image alone.
-        root: Of all data, where photographs of frost are looked for besides the usual places.
-    """
+    """A corruption whose draws depend on the seed and the name of the image alone."""
 
     corruption: str
     severity: int = 5
     seed: int = 0
-    root: Path | None = None
+    root: Path | None = None  # of all data, where photographs of frost are looked for, too
+
+    def __post_init__(self) -> None:
+        check_request([self.corruption], [self.severity])
 
     def describe(self) -> dict[str, Any]:
         """Return what a result must record about it."""
         with frost_from(self.root):
             made_from = provenance(self.corruption)
-        return {
-            "corruption": self.corruption,
-            "severity": self.severity,
-            "corruption_seed": self.seed,
-            "made_from": made_from,
-        }
+        about = {"corruption": self.corruption, "severity": self.severity}
+        return {**about, "corruption_seed": self.seed, MADE_FROM: made_from}
 
 
 def corrupt_image(image: Pixels, name: str, shift: Shift) -> Pixels:
-    """Return a corrupted copy; lengths in pixels follow the size of the image.
+    """Return a corrupted copy of an image (height, width, 3) of that name in its set.
 
-    Args:
-        image: (height, width, 3).
-        name: Of the image in its set, which its random draws depend on.
-        shift: What is done.
+    Lengths in pixels follow the size of the image.
     """
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
     place = int.from_bytes(digest[:8], "little") >> 1
@@ -129,10 +155,6 @@ def corrupt_image(image: Pixels, name: str, shift: Shift) -> Pixels:
 
 def write_png(path: Path, image: Pixels) -> None:
     """Write an image in one step; its folder is made."""
-    from PIL import Image
-
-    from acclimate.storage import write_atomically
-
     path.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     Image.fromarray(image).save(content, "PNG")

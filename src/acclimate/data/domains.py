@@ -8,7 +8,7 @@ x, y = next(pacs.domains["sketch"].batches([train[:32]]))
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,47 +16,29 @@ from typing import Any
 import numpy as np
 import torch
 
-from acclimate.data.archives import guard_reading, is_plain, iter_paths, read_member
-from acclimate.data.datasets import (
-    SETS,
-    DataSet,
-    Report,
-    list_unreadable,
-    too_many,
-    unknown_set,
-)
+from acclimate.data.archives import guard_reading, is_plain, iter_paths
+from acclimate.data.datasets import SETS, DataSet, Report, unknown_set, unpack
 from acclimate.data.domain_choice import HELD_OUT, PARTS, DomainChoice, split_keys
-from acclimate.data.domain_tree import (
+from acclimate.data.layouts import (
     DomainTree,
-    compare_counts,
     find_faults,
     find_place,
-    list_tree,
+    list_domains,
+    list_folders,
     normalize_name,
-    warn_counts,
 )
-from acclimate.data.layouts import list_folders
-from acclimate.data.masks import write_member
-from acclimate.data.places import Notify, Progress, data_root
-from acclimate.data.request import Data, Request
+from acclimate.data.places import Feedback, Progress, data_root, silent
+from acclimate.data.request import Data, Request, SourceRequest, check_number, count, gather
 from acclimate.data.stores import (
-    BATCH,
     Batches,
     FolderStore,
     ImageStore,
     concatenate,
     list_content,
-    spread,
+    list_unreadable,
 )
 from acclimate.errors import BadInput, CorruptFile, did_you_mean
-from acclimate.streams.batch import Domain
 from acclimate.streams.images import SUFFIXES, Size, as_size, common_size
-
-_LARGEST = 1 << 26  # bytes of a file in an archive
-_STEP = 100  # files between two reports
-
-#: Domain, class and file name.
-Place = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
@@ -76,33 +58,22 @@ class DomainSet:
     description: dict[str, Any]
 
     def find(self, name: str) -> str:
-        """Return the domain that is meant; case, spaces and signs need not agree.
-
-        Raises:
-            BadInput: There is none, or there are several; the message has the nearest name.
-        """
+        """Return the domain that is meant; case, spaces and signs need not agree."""
         if name in self.domains:
             return name
         wanted = normalize_name(name)
-        alike = [domain for domain in self.domains if normalize_name(domain) == wanted]
+        alike = tuple(domain for domain in self.domains if normalize_name(domain) == wanted)
         if len(alike) == 1:
             return alike[0]
         if alike:
-            raise BadInput(
-                "ambiguous_name",
+            text = (
                 f'{self.name}: the name "{name}" matches several domains: {", ".join(alike)}. Use '
-                "the exact name.",
-                name=name,
-                candidates=tuple(alike),
+                "the exact name."
             )
-        near = did_you_mean(name, self.domains)
-        raise BadInput(
-            "unknown_name",
-            f'The data set "{self.name}" has no domain "{name}". {near}',
-            kind="domain",
-            name=name,
-            known=tuple(self.domains),
-        )
+            raise BadInput("ambiguous_name", text, name=name, candidates=alike)
+        near, known = did_you_mean(name, self.domains), tuple(self.domains)
+        text = f'The data set "{self.name}" has no domain "{name}". {near}'
+        raise BadInput("unknown_name", text, kind="domain", name=name, known=known)
 
     def split(
         self, name: str, trial_seed: int = 0, fraction: float = HELD_OUT
@@ -127,11 +98,7 @@ class DomainSet:
     def choose(self, choice: DomainChoice) -> dict[str, ImageStore]:
         """Return those images of each domain that are meant and can be read.
 
-        Args:
-            choice: What is meant; size and number of images are those of the set.
-
-        Raises:
-            BadInput: There is no such domain, or none of its images can be read.
+        Size and number of images are those of the set.
         """
         found = {}
         for name in choice.names or self.domains:
@@ -142,11 +109,8 @@ class DomainSet:
                 part = part.select(train if choice.part == "train" else held)
             good = part.readable()
             if not good:
-                raise BadInput(
-                    "unreadable_images",
-                    f'None of the {len(part)} images of the domain "{domain}" can be read.',
-                    paths=tuple(part.unreadable),
-                )
+                text = f'None of the {len(part)} images of the domain "{domain}" can be read.'
+                raise BadInput("unreadable_images", text, paths=tuple(part.unreadable))
             found[domain] = part.select(good)
         return found
 
@@ -172,8 +136,6 @@ class DomainFolders(DataSet):
         """Number of images of all domains, as published."""
         return sum(self.domains.values())
 
-    # Open ------------------------------------------------------------------------------------
-
     def open_all(
         self,
         root: Path,
@@ -184,26 +146,26 @@ class DomainFolders(DataSet):
         """Return all domains; see `load_domains`."""
         check_number(n)
         base = self.base(root, path)
-        tree = list_tree(base, self)
-        faults = find_faults(tree, self)
-        if faults:
-            more = f"\n  (+ {len(faults) - 5} more)" if len(faults) > 5 else ""
-            raise BadInput("faulty_data", "\n  ".join(faults[:5]) + more, faults=tuple(faults))
-        warn_counts(tree.counts(), self)
-        listed = _list_domains(tree, n)
+        tree = self._list(base)
         size = self.size if size is None else size
+        listed = {name: _open_domain(tree, name, n) for name in tree.domains}
         every = [path for store in listed.values() for path in store.paths]
         shape = common_size(every) if size is None else as_size(size)
         stores: dict[str, ImageStore] = {}
         for name, store in listed.items():
-            about = {
-                "source": "folder",
-                "listing_sha256": list_content(store),
-                "size": list(shape),
-                "n": len(store),
-            }
-            stores[name] = replace(store, size=shape, description=about)
+            about = {"source": "folder", "listing_sha256": list_content(store)}
+            stores[name] = replace(store, size=shape).described(**about, size=list(shape))
         return describe(self.name if self.domains else base.name, tree.classes, stores)
+
+    def _list(self, base: Path) -> DomainTree:
+        """Return what lies in a folder, or refuse it."""
+        tree = list_domains(base, self)
+        if faults := find_faults(tree, self):
+            more = f"\n  (+ {len(faults) - 5} more)" if len(faults) > 5 else ""
+            text = "\n  ".join(faults[:5]) + more
+            raise BadInput("faulty_data", text, faults=tuple(faults))
+        tree.warn_counts(self)
+        return tree
 
     def open(
         self,
@@ -215,130 +177,67 @@ class DomainFolders(DataSet):
         size: int | Size | None = None,
         n: int | None = None,
     ) -> ImageStore:
-        """Return one domain, or all of them together.
+        """Return one domain, or all of them together; `n` images of each.
 
-        Args:
-            split: `all`, or one of the parts of DomainBed's rule: `train` or `held`.
-            root: Of all data.
-            domain: Its name; None for all.
-            path: The folder, if it is not under the root.
-            size: Height and width of the images.
-            n: Number of images of each domain.
+        The split is `all`, or one of the parts of DomainBed's rule: `train` or `held`.
         """
         choice = DomainChoice(names=() if domain is None else (domain,), part=split or PARTS[0])
         return concatenate(list(self.open_all(root, path, size, n).choose(choice).values()))
 
-    def base(self, root: Path, path: str | Path | None = None) -> Path:
-        """Return the folder of the data set.
-
-        Under the root it may also have the name DomainBed gives it, such as PACS.
-
-        Raises:
-            BadInput: There is no such folder.
-        """
-        self.need_path(path)
-        base = find_place(self.name, root) if path is None else Path(path)
-        if base is None or not base.is_dir():
-            place = base or root / self.name
-            raise BadInput(
-                "not_found",
-                f'The folder {place} of the data set "{self.name}" does not exist. '
-                f"{self.place(root)}",
-                path=place,
-            )
-        return base
-
-    # Measure, prepare ------------------------------------------------------------------------
-
     def to_data(self, asked: Request, path: Path | None = None) -> Data:
         if asked.corruptions is not None:
-            raise BadInput(
-                "not_applicable",
-                f"The images of {self.name} are not corrupted while they are read. Remove the "
-                "corruptions.",
-                option="corruptions",
-            )
+            text = f"The images of {self.name} are not corrupted while they are read. Remove the "
+            raise BadInput("not_applicable", text + "corruptions.", option="corruptions")
         asked.refuse_severity(self.name, "pass a folder of corrupted copies as the data")
         choice = asked.domains if asked.domains is not None else DomainChoice()
         size = choice.size if choice.size is not None else asked.size
         data = self.open_all(data_root(asked.root), path, size, choice.images)
-        groups: dict[str, tuple[Domain, ...]] = {}
-        about: dict[str, dict[str, Any]] = {}
-        for domain, part in data.choose(choice).items():
-            if asked.progress is not None:
-                asked.progress(f"reading {domain}", len(groups), len(choice.names or data.domains))
-            images = part.select(spread(len(part), asked.count(domain, len(part))))
-            groups[domain] = (images.to_domain(domain),)
-            about[domain] = {**data.domains[domain].description, "part": choice.part}
-            about[domain] |= {"n": len(images), "sha256": images.digest()}
-            if choice.part != "all":
-                about[domain]["trial_seed"] = choice.trial_seed
-        unreadable = data.unreadable()
-        return Data(data.name, groups, data.classes, about, is_folder=True, unreadable=unreadable)
+        seed = {} if choice.part == "all" else {"trial_seed": choice.trial_seed}
+        groups = {
+            domain: {domain: part.described(part=choice.part, **seed)}
+            for domain, part in data.choose(choice).items()
+        }
+        found = gather(data.name, groups, asked, is_checked=True)
+        return replace(found, unreadable=data.unreadable())
 
-    def to_batches(
-        self,
-        root: Path,
-        n: int | None = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        **options: Any,
-    ) -> Batches:
-        """Return images of several domains together, `n` of them drawn by the seed.
-
-        The option `domains` says which images; see `DomainChoice`.
-        """
-        choice = options.get("domains") or DomainChoice()
-        size = choice.size if choice.size is not None else options.get("size")
-        data = self.open_all(root, options.get("path"), size, choice.images)
+    def to_batches(self, asked: SourceRequest, path: Path | None = None) -> Batches:
+        """Return images of several domains together, `n` of them drawn by the seed."""
+        choice = asked.domains or DomainChoice()
+        size = choice.size if choice.size is not None else asked.size
+        data = self.open_all(data_root(asked.root), path, size, choice.images)
         together = concatenate(list(data.choose(choice).values()))
-        generator = torch.Generator().manual_seed(seed)
-        keys = torch.randperm(len(together), generator=generator)[:n].tolist()
-        normalization = options.get("normalization")
-        return Batches(
-            together.select(keys), BATCH if batch_size is None else batch_size, seed, normalization
-        )
-
-    # Fetch, check ----------------------------------------------------------------------------
+        generator = torch.Generator().manual_seed(asked.seed)
+        keys = torch.randperm(len(together), generator=generator)[: asked.n].tolist()
+        return asked.batches(together.select(keys))
 
     def find(self, root: Path) -> Path | None:
+        # It may also have the name DomainBed gives it, such as PACS.
         return find_place(self.name, root)
 
-    def install(
-        self, folder: Path, place: Path, progress: Progress | None, notify: Notify | None
-    ) -> dict[str, Any]:
-        for target, content in self.find_images(place, progress):
-            write_member(folder.joinpath(*target), content, place, folder)
-        tree = list_tree(folder, self)
-        faults = find_faults(tree, self)
-        if faults:
-            raise BadInput(
-                "faulty_data",
-                f"The files are not {self.name}: " + "\n  ".join(faults[:5]),
-                faults=tuple(faults),
-            )
-        warn_counts(tree.counts(), self)
-        return {"licence": self.licence, "images": tree.counts()}
-
-    def find_images(self, place: Path, progress: Progress | None) -> Iterable[tuple[Place, bytes]]:
-        """Yield the images of an archive or folder, and where they go."""
-        known = {normalize_name(name): name for name in self.domains}
-        n = 0
-        for path, file in iter_paths(place):
-            target = _find_target(path, known)
-            if target is not None:
-                n += 1
-                if progress is not None and n % _STEP == 0:
-                    progress("unpacking images", n, self.n_images)
-                yield target, read_member(file, _LARGEST, place)
-        if n == 0:
-            raise BadInput(
-                "wrong_archive",
+    def install(self, folder: Path, place: Path, feedback: Feedback) -> dict[str, Any]:
+        if not self.unpack(folder, place, feedback):
+            text = (
                 f"{place} contains no image of {self.name}: expected files such as "
                 f"{next(iter(self.domains))}/<class>/<image>, at any depth. Pass the archive that "
-                "DomainBed uses, or a folder in that layout.",
-                path=place,
+                "DomainBed uses, or a folder in that layout."
             )
+            raise BadInput("wrong_archive", text, path=place)
+        counts = {name: len(paths) for name, paths in self._list(folder).images.items()}
+        return {"licence": self.licence, "images": counts}
+
+    def unpack(self, folder: Path, place: Path, feedback: Feedback) -> int:
+        """Write the images of an archive or folder to where they belong; return how many."""
+        known = {normalize_name(name): name for name in self.domains}
+
+        def find_targets(path: PurePosixPath) -> list[str]:
+            parts = path.parts
+            if len(parts) < 3 or path.suffix.lower() not in SUFFIXES or "__MACOSX" in parts:
+                return []
+            domain = known.get(normalize_name(parts[-3]))
+            is_safe = is_plain(parts[-2]) and is_plain(parts[-1])
+            return [f"{domain}/{parts[-2]}/{parts[-1]}"] if domain and is_safe else []
+
+        return unpack(place, folder, find_targets, self.n_images, feedback)
 
     def state(self, root: Path) -> str:
         if state := super().state(root):
@@ -350,20 +249,17 @@ class DomainFolders(DataSet):
         n = sum(normalize_name(domain) in found for domain in self.domains)
         return f"folder, {n} of {len(self.domains)} domains"
 
-    def check(
-        self, root: Path, path: Path | None = None, progress: Progress | None = None
-    ) -> Report:
+    def check(self, root: Path, path: Path | None = None, progress: Progress = silent) -> Report:
         base = self.base(root, path)
-        tree = list_tree(base, self)
-        facts, counts = {"folder": str(base)}, tree.counts()
-        for domain, classes in tree.domains.items():
-            facts[domain] = f"{counts[domain]:,} images, {len(classes)} classes"
-        facts["in all"] = f"{sum(counts.values()):,} images, {len(tree.classes)} classes"
+        tree = list_domains(base, self)
+        facts, every = {"folder": str(base)}, [p for own in tree.images.values() for p in own]
+        for domain, images in tree.images.items():
+            facts[domain] = f"{len(images):,} images, {len(tree.domains[domain])} classes"
+        facts["in all"] = f"{len(every):,} images, {len(tree.classes)} classes"
         if tree.others:
             facts["not used"] = ", ".join(tree.others)
-        problems = find_faults(tree, self) or compare_counts(counts, self)
-        images = [path for own in tree.domains.values() for paths in own.values() for path in paths]
-        unreadable = list_unreadable(images, progress)
+        problems = find_faults(tree, self) or tree.compare_counts(self)
+        unreadable = list_unreadable(every, progress)
         facts["unreadable"] = f"{len(unreadable):,}"
         lines = [f"{path} cannot be read ({reason})." for path, reason in unreadable.items()]
         return Report(facts, problems + lines)
@@ -373,56 +269,48 @@ class DomainFolders(DataSet):
 class CameraTraps(DomainFolders):
     """Images by place and kind of animal, sorted by annotations when they are downloaded."""
 
-    def find_images(self, place: Path, progress: Progress | None) -> Iterable[tuple[Place, bytes]]:
+    def unpack(self, folder: Path, place: Path, feedback: Feedback) -> int:
         annotations, archive = (place / file.name for file in self.files)
         if not (annotations.is_file() and archive.is_file()):
-            yield from super().find_images(place, progress)
-            return
+            return super().unpack(folder, place, feedback)
+        # An image with two kinds of animals is in two classes.
         targets = self._read_annotations(annotations)
-        n = 0
-        for path, file in iter_paths(archive):
-            wanted = targets.pop(path.name, [])
-            content = read_member(file, _LARGEST, archive) if wanted else b""
-            for target in wanted:  # an image with two kinds of animals is in two classes
-                n += 1
-                if progress is not None and n % _STEP == 0:
-                    progress("sorting images", n, self.n_images)
-                yield target, content
+        n = unpack(
+            archive, folder, lambda path: targets.pop(path.name, []), self.n_images, feedback
+        )
         if targets:
-            raise CorruptFile(
-                "wrong_content",
+            text = (
                 f"{archive} does not contain {len(targets)} of the annotated images, such as "
-                f"{next(iter(targets))}. Remove the file and download it again.",
-                path=archive,
+                f"{next(iter(targets))}. Remove the file and download it again."
             )
+            raise CorruptFile("wrong_content", text, path=archive)
+        return n
 
-    def _read_annotations(self, source: Path) -> dict[str, list[Place]]:
+    def _read_annotations(self, source: Path) -> dict[str, list[str]]:
         """Return where each image goes, by its name: places and classes as in DomainBed."""
-        places: dict[str, set[Place]] = {}
+        targets: dict[str, set[str]] = {}
         for path, file in iter_paths(source):
             if path.suffix != ".json":
                 continue
             try:
                 with guard_reading(source):
                     content = json.load(file)
-                self._sort_annotations(content, places)
+                self._sort_annotations(content, targets)
             except (UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
-                raise CorruptFile(
-                    "unreadable_file",
+                text = (
                     f"{path.name} in {source} differs from the published file "
-                    f"({type(error).__name__}: {error}). Remove {source} and download it again.",
-                    path=source / path.name,
-                ) from error
-        if not places:
-            raise CorruptFile(
-                "wrong_content",
+                    f"({type(error).__name__}: {error}). Remove {source} and download it again."
+                )
+                raise CorruptFile("unreadable_file", text, path=source / path.name) from error
+        if not targets:
+            text = (
                 f"{source} contains no annotation of an image of {', '.join(self.domains)}. Remove "
-                "the file and download it again.",
-                path=source,
+                "the file and download it again."
             )
-        return {name: sorted(wanted) for name, wanted in places.items()}
+            raise CorruptFile("wrong_content", text, path=source)
+        return {name: sorted(wanted) for name, wanted in targets.items()}
 
-    def _sort_annotations(self, content: dict[str, Any], places: dict[str, set[Place]]) -> None:
+    def _sort_annotations(self, content: dict[str, Any], targets: dict[str, set[str]]) -> None:
         kinds = {entry["id"]: entry["name"] for entry in content["categories"]}
         images = {
             entry["id"]: (f"location_{entry['location']}", str(entry["file_name"]))
@@ -434,7 +322,7 @@ class CameraTraps(DomainFolders):
             domain, name = images[entry["image_id"]]
             kind = kinds[entry["category_id"]]
             if domain in self.domains and kind in self.classes and is_plain(name):
-                places.setdefault(name, set()).add((domain, kind, name))
+                targets.setdefault(name, set()).add(f"{domain}/{kind}/{name}")
 
 
 def load_domains(
@@ -464,22 +352,14 @@ def load_domains(
 
 
 def find_domain_set(name: str) -> tuple[DomainFolders, Path | None]:
-    """Return the data set with domains of a name, or the layout of a folder and the folder.
-
-    Raises:
-        BadInput: There is neither.
-    """
+    """Return the data set with domains of a name, or the layout of a folder and the folder."""
     known = {key: each for key, each in SETS.items() if isinstance(each, DomainFolders)}
     if name in known:
         return known[name], None
     if Path(name).is_dir():
         return known["domains-folder"], Path(name)
-    raise unknown_set(
-        name,
-        f"{did_you_mean(name, known)} A folder has one subfolder per domain, which has one "
-        "subfolder of images per class.",
-        known,
-    )
+    hint = "A folder has one subfolder per domain, which has one subfolder of images per class."
+    raise unknown_set(name, f"{did_you_mean(name, known)} {hint}", known)
 
 
 def describe(name: str, classes: Sequence[str], domains: dict[str, ImageStore]) -> DomainSet:
@@ -488,52 +368,25 @@ def describe(name: str, classes: Sequence[str], domains: dict[str, ImageStore]) 
     return DomainSet(name, tuple(classes), domains, about)
 
 
-def check_number(n: int | None) -> None:
-    """Refuse a number of images below one."""
-    if n is not None and n < 1:
-        raise BadInput(
-            "out_of_range",
-            f"Expected at least 1 image per domain, found {n}.",
-            option="images",
-            found=n,
+def _open_domain(tree: DomainTree, name: str, n: int | None) -> FolderStore:
+    """Return the images of a domain, whose size is not known yet."""
+    to_key, classes, paths = tree.key, tree.domains[name], tree.images[name]
+    numbers = {to_key(each): number for number, each in enumerate(tree.classes)}
+    labels = np.array([numbers[to_key(key)] for key, own in classes.items() for _ in own], np.int64)
+    store = FolderStore(
+        paths=paths,
+        names=[path.relative_to(tree.base).as_posix() for path in paths],
+        labels=labels,
+        classes=tree.classes,
+        size=(1, 1),
+        squash=True,
+        description={"n": len(paths)},
+    ).first(count(f'the domain "{name}"', len(paths), n))
+    if lost := sorted(set(labels.tolist()) - set(np.asarray(store.labels).tolist())):
+        missing = tuple(tree.classes[number] for number in lost)
+        text = (
+            f'The {n} images selected from the domain "{name}" include none of the class '
+            f'"{missing[0]}". Increase --images.'
         )
-
-
-def _list_domains(tree: DomainTree, n: int | None) -> dict[str, FolderStore]:
-    """Return the images of each domain, whose size is not known yet."""
-    to_key = tree.key
-    numbers = {to_key(name): number for number, name in enumerate(tree.classes)}
-    stores = {}
-    for name, classes in tree.domains.items():
-        paths = [path for each in classes.values() for path in each]
-        labels = [numbers[to_key(key)] for key, each in classes.items() for _ in each]
-        if n is not None and n > len(paths):
-            raise too_many(f'the domain "{name}"', len(paths), n)
-        kept = spread(len(paths), n)
-        stores[name] = FolderStore(
-            paths=[paths[key] for key in kept],
-            names=[paths[key].relative_to(tree.base).as_posix() for key in kept],
-            labels=np.array(labels, np.int64)[kept],
-            classes=tree.classes,
-            size=(1, 1),
-            squash=True,
-        )
-        if lost := set(labels) - set(np.unique(np.asarray(stores[name].labels)).tolist()):
-            raise BadInput(
-                "missing_classes",
-                f'The {n} images selected from the domain "{name}" include none of the class '
-                f'"{tree.classes[min(lost)]}". Increase --images.',
-                missing=tuple(tree.classes[number] for number in sorted(lost)),
-            )
-    return stores
-
-
-def _find_target(path: PurePosixPath, known: Mapping[str, str]) -> Place | None:
-    """Return where an image goes; None for all that is no image of a known domain."""
-    parts = path.parts
-    if len(parts) < 3 or path.suffix.lower() not in SUFFIXES or "__MACOSX" in parts:
-        return None
-    domain = known.get(normalize_name(parts[-3]))
-    if domain is None or not (is_plain(parts[-2]) and is_plain(parts[-1])):
-        return None
-    return domain, parts[-2], parts[-1]
+        raise BadInput("missing_classes", text, missing=missing)
+    return store

@@ -21,8 +21,8 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from acclimate._version import __version__
-from acclimate.data.places import Notify, Progress, hold_lock, make_folder
-from acclimate.errors import DownloadFailed, MissingExtra
+from acclimate.data.places import Feedback, Notify, Progress, hold_lock, make_folder, silent
+from acclimate.errors import DownloadFailed, import_extra
 from acclimate.storage import file_digest, guard_writing
 
 #: Folder under the data root for files that are being fetched.
@@ -70,17 +70,14 @@ class RemoteFile:
 
 @contextmanager
 def fetch_all(
-    files: Sequence[RemoteFile],
-    root: Path,
-    progress: Progress | None = None,
-    notify: Notify | None = None,
+    files: Sequence[RemoteFile], root: Path, feedback: Feedback
 ) -> Iterator[tuple[Path, dict[str, str | None]]]:
     """Fetch files; give the file, or the folder of several, and the checksums by name.
 
     The files are removed when the block ends well.
     """
     folder = root / DOWNLOADS
-    paths = [fetch(file, folder, progress, notify) for file in files]
+    paths = [fetch(file, folder, feedback.progress, feedback.note) for file in files]
     yield paths[0] if len(paths) == 1 else folder, {file.name: file.checksum for file in files}
     for path in paths:
         path.unlink(missing_ok=True)
@@ -104,8 +101,9 @@ def fetch(
         DownloadFailed: No mirror gave the file; the reason of each is in the message.
         MissingExtra: pooch is not installed.
     """
+    feedback = Feedback(progress or silent, notify or silent)
     target = make_folder(folder) / file.name
-    with hold_lock(folder, file.name, notify):
+    with hold_lock(folder, file.name, feedback.note):
         if target.exists():
             if _fault(target, file) is None:
                 return target
@@ -113,26 +111,24 @@ def fetch(
         part = target.with_name(f"{file.name}.part")
         if file.checksum is None:  # nothing would tell whether two halves belong together
             part.unlink(missing_ok=True)
-        failures = []
+        failures: list[str] = []
         deadline = time.monotonic() + _DEADLINE + (file.size or 0) / _SLOWEST
         for address in file.addresses:
-            reason = file.refuses(address) or _try_mirror(address, file, part, deadline, progress)
+            reason = file.refuses(address) or _try_mirror(address, file, part, deadline, feedback)
             if reason is None:
                 part.replace(target)
                 return target
             failures.append(f"{urlsplit(address).netloc}: {reason}")
-            if notify is not None:
-                notify(failures[-1])
-        raise DownloadFailed(
-            "download_failed",
-            _explain(file, failures, part),
-            what=file.name,
-            reasons=tuple(failures),
-        )
+            feedback.note(failures[-1])
+        lines = [f"{file.name} could not be downloaded.", *failures]
+        if kept := _size(part):
+            lines.append(f"{kept:,} bytes were kept. Run the same command again to resume.")
+        text = "\n  ".join(lines)
+        raise DownloadFailed("download_failed", text, what=file.name, reasons=tuple(failures))
 
 
 def _try_mirror(
-    address: str, file: RemoteFile, part: Path, deadline: float, progress: Progress | None
+    address: str, file: RemoteFile, part: Path, deadline: float, feedback: Feedback
 ) -> str | None:
     """Return None when the part is complete and right, otherwise why it is not."""
     reason: str | None = None
@@ -141,7 +137,7 @@ def _try_mirror(
         if file.size is None or before < file.size:
             if attempt:
                 time.sleep(_PAUSE)
-            reason = _transfer(address, file, part, deadline, progress)
+            reason = _transfer(address, file, part, deadline, feedback.progress)
             if reason is None and file.size is not None and _size(part) < file.size:
                 reason = f"the connection was closed after {_size(part):,} of {file.size:,} bytes"
             if reason is not None and _size(part) != before:
@@ -157,18 +153,18 @@ def _try_mirror(
 
 
 def _transfer(
-    address: str, file: RemoteFile, part: Path, deadline: float, progress: Progress | None
+    address: str, file: RemoteFile, part: Path, deadline: float, progress: Progress
 ) -> str | None:
     """Append what the server sends to the part; return the reason if it did not send all."""
-    pooch, errors = _import("pooch"), _import("requests.exceptions")
+    pooch = import_extra("pooch", "A download", "acclimate[data]")
+    errors = importlib.import_module("requests.exceptions")
     # Compressed in transit, sizes and ranges would be those of something else.
     headers = {"Accept-Encoding": "identity", "User-Agent": f"acclimate/{__version__}"}
 
     def report(n_bytes: int) -> None:
-        if progress is not None:
-            total = target.total if file.size is None else file.size
-            whole = None if total is None else -(-total // _MEGABYTE)
-            progress(f"{file.name} (MB)", n_bytes // _MEGABYTE, whole)
+        total = target.total if file.size is None else file.size
+        whole = None if total is None else -(-total // _MEGABYTE)
+        progress(f"{file.name} (MB)", n_bytes // _MEGABYTE, whole)
 
     with _open_part(part) as raw:
         start = _size(part)
@@ -179,7 +175,7 @@ def _transfer(
             chunk_size=_CHUNK,
             timeout=_TIMEOUT,
             headers=headers,
-            hooks={"response": lambda answer, **_: check_answer(answer, target)},
+            hooks={"response": lambda answer, **_: target.check(answer)},
         )
         reasons: list[str | None] = []
         failures: list[Exception] = []
@@ -213,22 +209,15 @@ class Refused(Exception):
 
 
 class PartFile:
-    """A file that pooch writes to, from `start` on.
-
-    Attributes:
-        start: Bytes that were there already.
-        position: Bytes that are there now.
-        total: Size of the whole, as far as the server reports it.
-        is_open: Whether the caller still waits for the answer.
-    """
+    """A file that pooch writes to: `start` bytes were there already, `position` are there now."""
 
     def __init__(
         self, raw: IO[bytes], start: int, file: RemoteFile, report: Callable[[int], None]
     ) -> None:
         self.raw, self.file = raw, file
         self.start = self.position = start
-        self.total: int | None = None
-        self.is_open = True
+        self.total: int | None = None  # as far as the server reports it
+        self.is_open = True  # while the caller waits
         self._report = report
 
     def write(self, chunk: bytes) -> None:
@@ -256,61 +245,52 @@ class PartFile:
         self.raw.truncate(0)
         self.start = self.position = 0
 
+    def check(self, answer: Any) -> None:
+        """Check the head of a `requests.Response` before its body is written.
 
-def check_answer(answer: Any, target: PartFile) -> None:
-    """Check the head of an answer before its body is written.
-
-    Args:
-        answer: A `requests.Response`, not yet read.
-        target: Set to where the body belongs.
-
-    Raises:
-        Refused: It is a web page, another part than asked for, a file of another size, or a
-            redirection to an address that is not allowed.
-    """
-    if answer.is_redirect:
-        # A location without a protocol is on the same server.
-        location = str(answer.headers.get("Location", ""))
-        if urlsplit(location).scheme and (reason := target.file.refuses(location)):
+        Raises:
+            Refused: It is a web page, another part than asked for, a file of another size, or a
+                redirection to an address that is not allowed.
+        """
+        try:
+            if answer.is_redirect:  # requests follows it
+                # A location without a protocol is on the same server.
+                location = str(answer.headers.get("Location", ""))
+                if urlsplit(location).scheme and (reason := self.file.refuses(location)):
+                    raise Refused(f"the server redirects to {location[:100]}: {reason}")
+            elif answer.status_code < 400 or answer.status_code == 416:  # else requests raises
+                self._check_body(answer)
+        except Refused:
             answer.close()
-            raise Refused(f"the server redirects to {location[:100]}: {reason}")
-        return  # requests follows it
-    if answer.status_code >= 400 and answer.status_code != 416:
-        return  # requests raises
-    size = target.file.size
-    try:
+            raise
+
+    def _check_body(self, answer: Any) -> None:
         if answer.status_code == 416:  # what is there is longer than what the server has
-            target.restart()
+            self.restart()
             raise Refused("the server reports fewer bytes than were already downloaded; try again")
+        host, size = urlsplit(answer.url).netloc, self.file.size
         if "text/html" in answer.headers.get("Content-Type", "").lower():
-            raise Refused(explain_page(urlsplit(answer.url).netloc, _peek(answer)))
-        _place(answer, target)
-        if size is not None and target.total is not None and target.total != size:
+            raise Refused(explain_page(host, _peek(answer)))
+        length = answer.headers.get("Content-Length", "")
+        found = _RANGE.match(answer.headers.get("Content-Range", ""))
+        if answer.status_code == 206 and found is not None:
+            begin, wanted = int(found[1]), self.start
+            if begin != wanted:
+                self.restart()
+                raise Refused(f"the server resumed at byte {begin:,}, not at {wanted:,} as asked")
+            self.total = None if found[2] == "*" else int(found[2])
+        else:
+            self.restart()
+            self.total = int(length) if length.isdecimal() else None
+        if size is not None and self.total is not None and self.total != size:
             head = _peek(answer)
             if _PAGE.match(head):
-                raise Refused(explain_page(urlsplit(answer.url).netloc, head))
-            raise Refused(f"the server has {target.total:,} bytes, expected {size:,}")
-    except Refused:
-        answer.close()
-        raise
+                raise Refused(explain_page(host, head))
+            raise Refused(f"the server has {self.total:,} bytes, expected {size:,}")
 
 
 def _peek(answer: Any) -> bytes:
     return bytes(answer.raw.read(_PEEK, decode_content=True) or b"")
-
-
-def _place(answer: Any, target: PartFile) -> None:
-    length = answer.headers.get("Content-Length", "")
-    found = _RANGE.match(answer.headers.get("Content-Range", ""))
-    if answer.status_code == 206 and found is not None:
-        if int(found[1]) != target.start:
-            begin = int(found[1])
-            target.restart()
-            raise Refused(f"the server resumed at byte {begin:,} instead of the requested position")
-        target.total = None if found[2] == "*" else int(found[2])
-        return
-    target.restart()
-    target.total = int(length) if length.isdecimal() else None
 
 
 def explain_page(host: str, content: bytes) -> str:
@@ -339,7 +319,7 @@ def _open_part(part: Path) -> Iterator[Any]:
 
 
 def _short_reason(error: Exception, target: PartFile) -> str:
-    errors = _import("requests.exceptions")
+    errors = importlib.import_module("requests.exceptions")
     if isinstance(error, errors.HTTPError) and error.response is not None:
         return f"HTTP {error.response.status_code} {error.response.reason}"
     if target.position > target.start:
@@ -373,21 +353,3 @@ def _fault(path: Path, file: RemoteFile) -> str | None:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _explain(file: RemoteFile, failures: list[str], part: Path) -> str:
-    kept = ""
-    if part.exists():
-        kept = f"\n  {part.stat().st_size:,} bytes were kept. Run the same command again to resume."
-    return "\n  ".join([f"{file.name} could not be downloaded.", *failures]) + kept
-
-
-def _import(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingExtra(
-            "missing_extra",
-            "Downloads require pooch, which is not installed. Run: pip install 'acclimate[data]'",
-            package="pooch",
-        ) from error

@@ -6,32 +6,32 @@ corrupt` made from one, `DIR/<corruption>/<severity>/<class>/<image>`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from acclimate.corruptions import BENCHMARK
 from acclimate.data.arrays import read_card
-from acclimate.data.copies import MADE_FROM, MANIFEST, FolderCounts, corrupt_folder
-from acclimate.data.datasets import DataSet, Report, list_unreadable, missing_out
+from acclimate.data.copies import FolderCounts, corrupt_folder
+from acclimate.data.corruptor import MADE_FROM, MANIFEST, CopyRequest
+from acclimate.data.datasets import DataSet, Report, find_set, missing_out
 from acclimate.data.layouts import (
     check_nesting,
     find_corrupted,
     find_domains,
-    list_classes,
     list_corrupted,
+    list_folders,
 )
-from acclimate.data.masks import has_masks, load_copies
-from acclimate.data.places import Notify, Progress, data_root
-from acclimate.data.request import Data, Request
-from acclimate.data.stores import BATCH, Batches, FolderStore, open_folder, spread
+from acclimate.data.masks import has_masks
+from acclimate.data.places import Progress, data_root, silent
+from acclimate.data.request import Data, Request, SourceRequest, gather
+from acclimate.data.stores import Batches, FolderStore, ImageStore, list_unreadable, open_folder
 from acclimate.errors import BadInput
-from acclimate.streams.batch import Domain
 from acclimate.streams.images import Size, list_images
 
-#: Domains by corruption or by their own names.
-Groups = Mapping[str, Sequence[tuple[str, FolderStore]]]
+#: What a folder of corrupted copies is of.
+About = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,117 +61,65 @@ class FolderSet(DataSet):
         classes: Sequence[str] | None = None,
         n: int | None = None,
     ) -> FolderStore:
-        """Return the images of a split, a sub-folder, if there is one of that name.
-
-        Raises:
-            BadInput: The folder is not there, or its sub-folders do not give the class numbers.
-        """
-        split = split or "val"
-        base = self.base(root, path)
+        """Return the images of a split, a sub-folder, if there is one of that name."""
+        split, base = split or "val", self.base(root, path)
         place = base / split if (base / split).is_dir() else base
-        return self._open(place, root, {"split": split}, size, resize, classes, n)
+        return self.open_place(place, size, resize, classes, {"split": split}).first(n)
 
-    def _open(
+    def open_place(
         self,
         place: Path,
-        root: Path,
-        about: Mapping[str, Any],
-        size: int | Size | None,
-        resize: int | Size | None,
-        classes: Sequence[str] | None,
-        n: int | None = None,
+        size: int | Size | None = None,
+        resize: int | Size | None = None,
+        classes: Sequence[str] | None = None,
+        about: About | None = None,
     ) -> FolderStore:
-        if not place.is_dir():
-            raise self._missing(place, root)
+        """Return the images of a folder, in the sizes of the data set unless others are given."""
         manifest = _find_manifest(place)
-        if manifest is None:
-            size, resize = self.choose_sizes(size, resize)
-        description = {
-            "name": self.name,
-            "split": "val",
-            "folder": str(place),
-            "source": "folder" if manifest is None else "generated",
-            "size": size,
-            "resize": resize,
-            **about,
-        }
-        if manifest is not None and "corruption" in about:
-            name = about["corruption"]
-            made_from = manifest.get(MADE_FROM, {}).get(name, f"{name}: not recorded")
-            description[MADE_FROM] = made_from
-        store = open_folder(place, size, classes, resize, description)
+        if manifest is None and resize is None:
+            size, resize = (self.size, self.resize) if size is None else (size, None)
+        elif manifest is None and size is None:
+            size = self.size
+        told: About = {"name": self.name, "split": "val", "folder": str(place), **(about or {})}
+        told |= {"source": "folder" if manifest is None else "generated"}
+        if manifest is not None and (name := told.get("corruption")):
+            told[MADE_FROM] = manifest.get(MADE_FROM, {}).get(name, f"{name}: not recorded")
+        told |= {"size": size, "resize": resize}
+        store = open_folder(place, size, classes, resize, told)
         if self.n_classes and classes is None and len(store.classes) != self.n_classes:
-            raise BadInput(
-                "count_mismatch",
-                f"Expected {self.n_classes} class folders in {place}, found "
-                f"{len(store.classes)}: their order would not match the class indices of the data "
-                f"set. Pass the {self.n_classes} names in order as classes=.",
-                expected=self.n_classes,
-                found=len(store.classes),
+            found = len(store.classes)
+            text = (
+                f"Expected {self.n_classes} class folders in {place}, found {found}: their order "
+                f"would not match the class indices of the data set. Pass the {self.n_classes} "
+                "names in order as classes=."
             )
-        return store if n is None else store.select(spread(len(store), n))
+            raise BadInput("count_mismatch", text, expected=self.n_classes, found=found)
+        return store
 
-    def _missing(self, place: Path, root: Path) -> BadInput:
-        text = f'The folder {place} of the data set "{self.name}" does not exist.'
-        return BadInput("not_found", f"{text} {self.place(root)}", path=place)
-
-    def base(self, root: Path, path: str | Path | None = None) -> Path:
-        """Return where the data set is or should be; the published copy comes first."""
-        self.need_path(path)
-        if path is not None:
-            return Path(path)
-        made = root / f"{self.name}-generated"
-        return made if made.is_dir() and not (root / self.name).is_dir() else root / self.name
-
-    def choose_sizes(
-        self, size: int | Size | None, resize: int | Size | None
-    ) -> tuple[int | Size | None, int | Size | None]:
-        """Return size and resize as given, or those of the data set: both, if neither is given.
-
-        >>> imagenet = FolderSet(name="imagenet", text="", size=224, resize=256)
-        >>> imagenet.choose_sizes(None, None), imagenet.choose_sizes(64, None)
-        ((224, 256), (64, None))
-        """
-        if size is None and resize is None:
-            return self.size, self.resize
-        return self.size if size is None else size, resize
+    def find(self, root: Path) -> Path | None:
+        # The published copy comes first.
+        places = (root / self.name, root / f"{self.name}-generated")
+        return next((place for place in places if place.is_dir()), None)
 
     def to_data(self, asked: Request, path: Path | None = None) -> Data:
-        if self.is_own:
-            if path is None:
-                raise BadInput(
-                    "wrong_loader",
-                    f'The data set "{self.name}" is a local folder. Pass the folder itself: --data '
-                    "DIR.",
-                    name=self.name,
-                )
+        if self.is_own and path is None:
+            text = f'The data set "{self.name}" is a local folder. Pass the folder itself: --data '
+            raise BadInput("wrong_loader", text + "DIR.", name=self.name)
+        if self.is_own and path is not None:
             return _own_data(path, asked)
         _refuse_corruptions(asked, self.name, "use --data imagenetc")
-        store = self.open(None, data_root(asked.root), size=asked.size, classes=asked.classes)
-        return _collect(self.name, {self.name: [(self.name, store)]}, asked)
+        options: dict[str, Any] = {"size": asked.size, "classes": asked.classes}
+        make = partial(self.open, None, data_root(asked.root), **options)
+        return gather(self.name, {self.name: {self.name: make}}, asked)
 
-    def to_batches(
-        self,
-        root: Path,
-        n: int | None = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        **options: Any,
-    ) -> Batches:
+    def to_batches(self, asked: SourceRequest, path: Path | None = None) -> Batches:
         """Return all images of the folder in batches, shuffled again in every pass."""
-        chosen = {key: options.get(key) for key in ("size", "classes", "resize")}
-        store = open_folder(self.base(root, options.get("path")), **chosen)
-        normalization = options.get("normalization")
-        return Batches(
-            store, BATCH if batch_size is None else batch_size, seed, normalization, reshuffle=True
-        )
+        place = self.base(data_root(asked.root)) if path is None else path
+        store = open_folder(place, asked.size, asked.classes, asked.resize)
+        return asked.batches(store, reshuffle=True)
 
-    def check(
-        self, root: Path, path: Path | None = None, progress: Progress | None = None
-    ) -> Report:
+    def check(self, root: Path, path: Path | None = None, progress: Progress = silent) -> Report:
         base = self.base(root, path)
-        if not base.is_dir():
-            raise self._missing(base, root)
         images = list_images(base)
         facts = {"folder": str(base), "images": f"{len(images):,}"} | self.describe(base, images)
         unreadable = list_unreadable(images, progress)
@@ -183,36 +131,26 @@ class FolderSet(DataSet):
         return {"folders": f"{len({image.parent for image in images}):,}"}
 
     def state(self, root: Path) -> str:
-        places = [root / self.name, root / f"{self.name}-generated"]
-        return "folder" if any(folder.is_dir() for folder in places) else ""
+        return "folder" if self.find(root) else ""
 
     def corrupt(
         self,
         root: Path,
-        names: Sequence[str],
-        severities: Sequence[int],
+        asked: CopyRequest,
         out: Path | None = None,
-        seed: int = 0,
-        workers: int = 1,
-        progress: Progress | None = None,
-        notify: Notify | None = None,
         path: Path | None = None,
         size: int | None = None,
         resize: int | None = None,
+        **more: Any,
     ) -> FolderCounts:
         """Write corrupted copies of all image files in the layout of ImageNet-C."""
         base = self.base(root, path)
-        if not base.is_dir():
-            raise self._missing(base, root)
-        place = base / "val" if not self.is_own and (base / "val").is_dir() else base
-        if out is None and self.is_own:
+        if self.is_own and out is None:
             raise missing_out(str(path))
-        target = out if out is not None else root / f"{self.name}c-generated"
+        place = base / "val" if not self.is_own and (base / "val").is_dir() else base
         if not self.is_own and size is None:
             size, resize = self.size, self.resize if resize is None else resize
-        return corrupt_folder(
-            *(place, target, names, severities, seed, size, workers, progress, notify, resize, root)
-        )
+        return corrupt_folder(place, out or root / f"{self.name}c-generated", asked, size, resize)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,26 +172,17 @@ class CorruptedFolderSet(FolderSet):
     ) -> FolderStore:
         """Return the images under one corruption at one severity."""
         if corruption is None or severity is None:
-            raise BadInput(
-                "missing_option",
-                f'The data set "{self.name}" needs a corruption and a severity, such as fog and 5.',
-                option="corruption" if corruption is None else "severity",
-            )
-        place = self.base(root, path) / corruption / str(severity)
+            option = "corruption" if corruption is None else "severity"
+            text = f'The data set "{self.name}" needs a corruption and a severity, such as fog and '
+            raise BadInput("missing_option", text + "5.", option=option)
         about = {"corruption": corruption, "severity": severity}
-        return self._open(place, root, about, size, resize, classes, n)
+        place = self.base(root, path, f"{corruption}/{severity}")
+        return self.open_place(place, size, resize, classes, about).first(n)
 
     def to_data(self, asked: Request, path: Path | None = None) -> Data:
-        root = data_root(asked.root)
         options: dict[str, Any] = {"size": asked.size, "classes": asked.classes}
-        stores = {
-            corruption: [
-                (domain, self.open(None, root, corruption=corruption, severity=s, **options))
-                for s, domain in asked.names(corruption).items()
-            ]
-            for corruption in asked.corruptions or BENCHMARK
-        }
-        return _collect(self.name, stores, asked)
+        groups = asked.shifts(partial(self.open, None, data_root(asked.root), **options))
+        return gather(self.name, groups, asked)
 
     def describe(self, base: Path, images: Sequence[Path]) -> dict[str, str]:
         found = list_corrupted(base)
@@ -261,91 +190,71 @@ class CorruptedFolderSet(FolderSet):
 
 
 def _own_data(root: Path, asked: Request) -> Data:
-    corrupted = find_corrupted(root, (root / MANIFEST).is_file())
-    if corrupted:
+    """Return a local folder: classes, domains of classes, or corrupted copies of either kind."""
+    are_copies = (root / MANIFEST).is_file()
+    if corrupted := find_corrupted(root, are_copies):
         places = _choose_corrupted(root, corrupted, asked)
-        if any(has_masks(str(place)) for members in places.values() for _, place, _ in members):
-            return load_copies(root, places, asked)
     else:
         instead = f"generate corrupted copies first: acclimate data corrupt {root} --out DIR"
         _refuse_corruptions(asked, str(root), instead)
         found = find_domains(root, asked.classes)
-        places = {name: [(name, place, {})] for name, place in found.items()}
-    flat = [place for members in places.values() for _, place, _ in members]
-    classes = asked.classes or list_classes(flat)
-    origin = "generated" if (root / MANIFEST).is_file() else "folder"
-    stores = {
-        group: [
-            (
-                name,
-                open_folder(
-                    place,
-                    asked.size,
-                    classes,
-                    description={"name": name, "folder": str(place), "source": origin, **about},
-                ),
-            )
-            for name, place, about in members
-        ]
-        for group, members in places.items()
+        places = {name: {name: (place, {})} for name, place in found.items()}
+    flat = [place for members in places.values() for place, _ in members.values()]
+    make: Callable[[Path, About], ImageStore] = partial(_open_copies, asked)
+    if not corrupted or not any(has_masks(str(place)) for place in flat):
+        classes = {path.name for place in flat for path in list_folders(place)}
+        own = tuple(asked.classes or sorted(classes))
+        origin = "generated" if are_copies else "folder"
+        make = partial(_open_classes, asked, own, origin)
+    groups = {
+        group: {name: partial(make, place, {"name": name, **about}) for name, (place, about) in x}
+        for group, x in ((group, members.items()) for group, members in places.items())
     }
+    return gather(root.resolve().name, groups, asked)
+
+
+def _open_classes(
+    asked: Request, classes: Sequence[str], origin: str, place: Path, about: About
+) -> FolderStore:
+    told = {"folder": str(place), "source": origin, **about}
+    store = open_folder(place, asked.size, classes, description=told)
     if asked.classes is None:
-        for place, (_, store) in zip(
-            flat, (o for own in stores.values() for o in own), strict=True
-        ):
-            check_nesting(place, store.paths)
-    return _collect(root.resolve().name, stores, asked)
+        check_nesting(place, store.paths)
+    return store
+
+
+def _open_copies(asked: Request, place: Path, about: About) -> ImageStore:
+    """Return corrupted copies of a set with masks, laid out as the set itself."""
+    entry, path = find_set(str(place))
+    store = entry.open_measured(asked, path)
+    return store.described(corruption=about["corruption"], severity=about["severity"])
 
 
 def _choose_corrupted(
     root: Path, found: Mapping[str, Sequence[int]], asked: Request
-) -> dict[str, list[tuple[str, Path, dict[str, Any]]]]:
-    """Return what is asked for of `root/<corruption>/<severity>`: name, folder, description."""
+) -> dict[str, dict[str, tuple[Path, About]]]:
+    """Return folder and description by the name of the domain, of what is asked for."""
     places = {}
     for corruption in asked.corruptions or found:
-        missing = [s for s in asked.severities if s not in found.get(corruption, ())]
-        if missing:
+        if missing := [s for s in asked.severities if s not in found.get(corruption, ())]:
             there = ", ".join(f"{name} {list(own)}" for name, own in found.items())
-            raise BadInput(
-                "not_found",
-                f"Expected {corruption} at severity {missing[0]} in {root}, found: {there}. "
-                "Select one of these with --corruptions and --severity, or generate the missing "
-                "images: acclimate data corrupt",
-                path=root / corruption / str(missing[0]),
+            text = (
+                f"Expected {corruption} at severity {missing[0]} in {root}, found: {there}. Select "
+                "one of these with --corruptions and --severity, or generate the missing images: "
+                "acclimate data corrupt"
             )
-        places[corruption] = [
-            (name, root / corruption / str(s), {"corruption": corruption, "severity": s})
+            raise BadInput("not_found", text, path=root / corruption / str(missing[0]))
+        places[corruption] = {
+            name: (root / corruption / str(s), {"corruption": corruption, "severity": s})
             for s, name in asked.names(corruption).items()
-        ]
+        }
     return places
-
-
-def _collect(name: str, stores: Groups, asked: Request) -> Data:
-    groups, about = {}, {}
-    unreadable: dict[Path, str] = {}
-    classes: tuple[str, ...] = ()
-    for group, members in stores.items():
-        own = []
-        for domain, store in members:
-            folder = Path(store.description["folder"])
-            # The first ones would all be of one class.
-            chosen = store.select(spread(len(store), asked.count(str(folder), len(store))))
-            good, sha256 = chosen.verified(asked.progress, f"reading {folder.name}")
-            own.append(Domain(domain, good, good.labels))
-            about[domain] = {**good.description, "sha256": sha256, "size": list(good.size)}
-            unreadable |= good.unreadable
-            classes = good.classes
-        groups[group] = tuple(own)
-    return Data(name, groups, classes, about, is_folder=True, unreadable=unreadable)
 
 
 def _refuse_corruptions(asked: Request, name: str, instead: str) -> None:
     if asked.corruptions is not None:
-        raise BadInput(
-            "not_applicable",
-            f"Image files are not corrupted while they are read. Instead, {instead}.",
-            option="corruptions",
-        )
+        text = f"Image files are not corrupted while they are read. Instead, {instead}."
+        raise BadInput("not_applicable", text, option="corruptions")
     asked.refuse_severity(name, instead)
 
 

@@ -8,8 +8,8 @@ file is named `fog.npy.part` until the severities of its first run are there.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,19 @@ import numpy as np
 
 from acclimate._version import __version__
 from acclimate.corruptions import provenance
-from acclimate.corruptions.frost import PROCEDURAL, warn_if_procedural
-from acclimate.data.arrays import Pixels, array_sha256, read_card, write_array, write_json
-from acclimate.data.copies import MADE_FROM, MANIFEST, open_pool
-from acclimate.data.corruptor import SEVERITIES, check_request, corrupt_block, find_recipe
-from acclimate.data.places import Notify, Progress, hold_lock, make_folder
+from acclimate.corruptions.frost import PROCEDURAL
+from acclimate.corruptions.parallel import run_jobs
+from acclimate.data.arrays import array_sha256, read_card, write_array, write_json
+from acclimate.data.corruptor import (
+    MADE_FROM,
+    MANIFEST,
+    SEVERITIES,
+    CopyRequest,
+    corrupt_block,
+    find_recipe,
+    warn_of,
+)
+from acclimate.data.places import hold_lock, make_folder
 from acclimate.data.stores import ImageStore
 from acclimate.errors import BadInput
 from acclimate.storage import guard_writing
@@ -29,50 +37,27 @@ from acclimate.storage import guard_writing
 _BLOCK = 500  # images a task: enough to outweigh sending them to another process
 
 
-def generate(
-    clean: ImageStore,
-    folder: Path,
-    names: Sequence[str],
-    severities: Sequence[int],
-    seed: int = 0,
-    workers: int = 1,
-    progress: Progress | None = None,
-    notify: Notify | None = None,
-) -> None:
-    """Make corrupted copies of a set, as far as they are not there yet.
-
-    Photographs of frost are looked for as `acclimate.corruptions.frost.frost_from` says.
-
-    Args:
-        clean: The set to corrupt.
-        folder: Where to; made if needed.
-        names: Corruptions.
-        severities: From 1 to 5.
-        seed: Of the random draws of all images.
-        workers: Processes; 1 computes in this one.
-        progress: Called with the number of images.
-        notify: Called when another process works on the same folder.
-
-    Raises:
-        BadInput: A name or severity is unknown, or the folder holds something else.
-    """
-    check_request(names, severities)
+def generate(clean: ImageStore, folder: Path, asked: CopyRequest) -> None:
+    """Make corrupted copies of a set, as far as they are not there yet."""
     make_folder(folder)
-    with hold_lock(folder, "generate", notify):
-        manifest = _open_manifest(clean, folder, seed)
+    with asked.frost(), hold_lock(folder, "generate", asked.feedback.note):
+        manifest = _open_manifest(clean, folder, asked.seed)
         if not (folder / "labels.npy").exists():
-            _write_labels(clean, folder)
-        with open_pool(workers) as pool:
-            for name in dict.fromkeys(names):
+            # One byte each, as published, while the numbers fit.
+            kind = np.uint8 if len(clean.classes) <= 256 else np.int64
+            part = folder / "labels.npy.part"
+            write_array(part, np.tile(np.asarray(clean.labels, kind), len(SEVERITIES)))
+            part.replace(folder / "labels.npy")
+        with asked.open_pool() as pool:
+            for name, severities in asked.blocks():
                 stale = find_stale(folder, name, severities)
                 for severity in stale:
                     del manifest["blocks"][name][str(severity)]
-                if stale and notify is not None:
-                    what = "version of the corruption"
-                    if name == "frost":
-                        what += ", or from other pictures"
-                    notify(f"{name} was made by another {what}: made anew.")
-                _make(clean, folder, name, sorted(set(severities)), manifest, pool, progress)
+                if stale:
+                    pictures = ", or from other pictures" if name == "frost" else ""
+                    what = f"version of the corruption{pictures}"
+                    asked.feedback.note(f"{name} was made by another {what}: made anew.")
+                _make(clean, folder, name, severities, manifest, pool, asked)
 
 
 def _open_manifest(clean: ImageStore, folder: Path, seed: int) -> dict[str, Any]:
@@ -80,14 +65,12 @@ def _open_manifest(clean: ImageStore, folder: Path, seed: int) -> dict[str, Any]
     source["sha256"] = source["sha256"] or array_sha256(clean[:])
     manifest = read_manifest(folder)
     if manifest is None:
-        foreign = sorted(path.name for path in folder.glob("*.npy"))
-        if foreign:
-            raise BadInput(
-                "other_content",
-                f"{folder} contains {foreign[0]} and possibly other arrays that were not "
-                "generated by acclimate. Pass another folder with --out to keep the two apart.",
-                path=folder,
+        if foreign := sorted(path.name for path in folder.glob("*.npy")):
+            text = (
+                f"{folder} contains {foreign[0]} and possibly other arrays that were not generated "
+                "by acclimate. Pass another folder with --out to keep the two apart."
             )
+            raise BadInput("other_content", text, path=folder)
         shape = list(clean[:1].shape[1:])
         return {"source": source, "seed": seed, "n": len(clean), "shape": shape, "blocks": {}}
     for key, what, found, wanted in (
@@ -95,22 +78,13 @@ def _open_manifest(clean: ImageStore, folder: Path, seed: int) -> dict[str, Any]
         ("sha256", "pixels of SHA-256", manifest["source"]["sha256"], source["sha256"]),
     ):
         if found != wanted:
-            raise BadInput(
-                "made_differently",
-                f"{folder} was generated from {what} {found}; {wanted} was requested. Pass "
-                "another folder with --out, or remove that one.",
-                path=folder,
-                differences={key: (found, wanted)},
+            text = (
+                f"{folder} was generated from {what} {found}; {wanted} was requested. Pass another "
+                "folder with --out, or remove that one."
             )
+            differences = {key: (found, wanted)}
+            raise BadInput("made_differently", text, path=folder, differences=differences)
     return manifest
-
-
-def _write_labels(clean: ImageStore, folder: Path) -> None:
-    # One byte each, as published, while the numbers fit.
-    kind = np.uint8 if len(clean.classes) <= 256 else np.int64
-    part = folder / "labels.npy.part"
-    write_array(part, np.tile(np.asarray(clean.labels, kind), len(SEVERITIES)))
-    part.replace(folder / "labels.npy")
 
 
 def _make(
@@ -119,8 +93,8 @@ def _make(
     name: str,
     severities: Sequence[int],
     manifest: dict[str, Any],
-    pool: ProcessPoolExecutor | None,
-    progress: Progress | None,
+    pool: Executor | None,
+    asked: CopyRequest,
 ) -> None:
     final, part = folder / f"{name}.npy", folder / f"{name}.npy.part"
     shape = (len(SEVERITIES) * len(clean), *clean[:1].shape[1:])
@@ -137,14 +111,12 @@ def _make(
     for severity in severities:
         if str(severity) in made:
             continue
-        if name == "frost":
-            warn_if_procedural()
-        write_json(
-            folder / MANIFEST, manifest
-        )  # first, so that a block that is being made is not listed
+        warn_of(name)
+        # First, so that a block that is being made is not listed.
+        write_json(folder / MANIFEST, manifest)
         first = (severity - 1) * len(clean)
         with guard_writing(path):
-            _fill(path, first, clean, name, severity, manifest["seed"], pool, progress)
+            _fill(path, first, clean, name, severity, pool, asked)
         block = np.load(path, mmap_mode="r", allow_pickle=False)[first : first + len(clean)]
         made[str(severity)] = {
             "version": __version__,
@@ -171,38 +143,28 @@ def _fill(
     images: ImageStore,
     name: str,
     severity: int,
-    seed: int,
-    pool: ProcessPoolExecutor | None,
-    progress: Progress | None,
+    pool: Executor | None,
+    asked: CopyRequest,
 ) -> None:
     """Write corrupted images to an array on disk, from the position `first` on."""
     header = np.load(path, mmap_mode="r", allow_pickle=False).offset
+    jobs = (
+        (
+            start,
+            (np.asarray(images[start : start + _BLOCK]), name, severity, asked.seed, start),
+        )
+        for start in range(0, len(images), _BLOCK)
+    )
     done = 0
     # Not written through memory: a full disk would end the process.
     with path.open("r+b") as file:
-        for start, spoiled in _iter_corrupted(images, name, severity, seed, pool):
+        for start, spoiled in run_jobs(corrupt_block, jobs, pool):
             file.seek(header + (first + start) * spoiled[0].nbytes)
             file.write(np.ascontiguousarray(spoiled).tobytes())
             done += len(spoiled)
-            if progress is not None:
-                progress(f"{name}, severity {severity}", done, len(images))
+            asked.feedback.progress(f"{name}, severity {severity}", done, len(images))
         file.flush()
         os.fsync(file.fileno())
-
-
-def _iter_corrupted(
-    images: ImageStore, name: str, severity: int, seed: int, pool: ProcessPoolExecutor | None
-) -> Iterator[tuple[int, Pixels]]:
-    """Yield corrupted blocks with their places, in any order: an image depends on its own place."""
-    tasks: dict[Future[Pixels], int] = {}
-    for start in range(0, len(images), _BLOCK):
-        part = np.asarray(images[start : start + _BLOCK])
-        if pool is None:
-            yield start, corrupt_block(part, name, severity, seed, start)
-        else:
-            tasks[pool.submit(corrupt_block, part, name, severity, seed, start)] = start
-    for task in as_completed(tasks):
-        yield tasks[task], task.result()
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from acclimate.builtin import CLASSES, SPLITS, render
 from acclimate.builtin.domains import STYLES, render_style
 from acclimate.builtin.scenes import SCENE_CLASSES, SCENE_PALETTE, SCENE_SPLITS, render_scenes
-from acclimate.data.arrays import Labels, Pixels, array_sha256
-from acclimate.data.corruptor import Shift, check_request, corrupt_image
-from acclimate.data.datasets import DataSet, Report, fixed_size, unknown_split
-from acclimate.data.domains import DomainFolders, DomainSet, check_number, describe
+from acclimate.data.arrays import Labels, array_sha256
+from acclimate.data.datasets import DataSet, fixed_size
+from acclimate.data.domains import DomainFolders, DomainSet, describe
 from acclimate.data.mask_files import IGNORE
 from acclimate.data.masks import MaskSet
-from acclimate.data.places import Progress
+from acclimate.data.request import Selection, SourceRequest, check_number
 from acclimate.data.stores import ArrayStore, Batches, ImageStore
-from acclimate.errors import BadInput
-from acclimate.streams.images import Size
+from acclimate.errors import BadInput, check_name
+from acclimate.streams.images import Pixels, Size
 
 #: Images to measure on if no number is asked for.
 N_BUILTIN = 2000
@@ -32,6 +29,14 @@ N_SOURCE = 4096
 N_DOMAIN = 500
 #: Images of each split of the built-in scenes.
 N_SCENES = 100
+
+
+def _make(
+    name: str, split: str, images: Pixels, labels: Labels, classes: tuple[str, ...]
+) -> ArrayStore:
+    about = {"name": name, "split": split, "source": "made by code"}
+    about |= {"sha256": array_sha256(images)}
+    return ArrayStore(images, labels, classes, about).described(n=len(images))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,28 +50,12 @@ class BuiltinSet(DataSet):
     ) -> ArrayStore:
         """Return the images of a split from the index `start` on."""
         split, n = split or "test", N_BUILTIN if n is None else n
-        if split not in SPLITS:
-            raise unknown_split(self.name, split, tuple(SPLITS))
-        images, labels = render(n, SPLITS[split], start)
-        about = {
-            "name": self.name,
-            "split": split,
-            "source": "made by code",
-            "sha256": array_sha256(images),
-            "n": n,
-            "start": start,
-        }
-        return ArrayStore(images, labels, CLASSES, about)
+        check_name(split, SPLITS, "split")
+        made = render(n, SPLITS[split], start)
+        return _make(self.name, split, *made, CLASSES).described(start=start)
 
-    def to_batches(
-        self,
-        root: Path,
-        n: int | None = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        **options: Any,
-    ) -> Batches:
-        return super().to_batches(root, n or N_SOURCE, seed, batch_size, **options)
+    def to_batches(self, asked: SourceRequest, path: Path | None = None) -> Batches:
+        return super().to_batches(replace(asked, n=asked.n or N_SOURCE), path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,14 +81,6 @@ class BuiltinDomains(DomainFolders):
             domains[name] = ArrayStore(images, labels, CLASSES, about)
         return describe(self.name, CLASSES, domains)
 
-    def state(self, root: Path) -> str:
-        return "made by code"
-
-    def check(
-        self, root: Path, path: Path | None = None, progress: Progress | None = None
-    ) -> Report:
-        return Report({"source": self.placing})
-
 
 @lru_cache(maxsize=2 * len(STYLES))
 def _render_style(name: str, n: int) -> tuple[Pixels, Labels]:
@@ -114,67 +95,26 @@ class BuiltinScenes(MaskSet):
 
     is_generated = True
 
-    def open(  # type: ignore[override]
-        self,
-        split: str | None,
-        root: Path,
-        *,
-        path: str | Path | None = None,
-        size: int | Size | None = None,
-        n: int | None = None,
-        corruption: str | None = None,
-        severity: int = 5,
-        seed: int = 0,
-        classes: Sequence[str] | None = None,
-        ignore_label: int = IGNORE,
+    def open_clean(
+        self, split: str | None, root: Path, path: str | Path | None, asked: Selection
     ) -> ArrayStore:
-        if ignore_label != IGNORE:
-            raise BadInput(
-                "not_applicable",
-                f"The ignore label of {self.name} cannot be changed. Remove --ignore-label.",
-                option="ignore_label",
-            )
-        if size is not None:
+        if asked.ignore_label != IGNORE:
+            text = f"The ignore label of {self.name} cannot be changed. Remove --ignore-label."
+            raise BadInput("not_applicable", text, option="ignore_label")
+        if asked.size is not None:
             raise fixed_size(self.name)
-        split, n = split or "test", n or N_SCENES
-        if split not in SCENE_SPLITS:
-            raise unknown_split(self.name, split, tuple(SCENE_SPLITS))
-        images, labels = render_scenes(n, SCENE_SPLITS[split])
-        about: dict[str, Any] = {
-            "name": self.name,
-            "split": split,
-            "source": "made by code",
-            "sha256": array_sha256(images),
-            "n": n,
-        }
-        if corruption is not None:
-            check_request([corruption], [severity])
-            shift = Shift(corruption, severity, seed, root)
-            images = np.stack([corrupt_image(x, str(i), shift) for i, x in enumerate(images)])
-            about |= shift.describe()
-        return ArrayStore(images, labels, SCENE_CLASSES, about, SCENE_PALETTE)
+        split = split or "test"
+        check_name(split, SCENE_SPLITS, "split")
+        made = render_scenes(asked.n or N_SCENES, SCENE_SPLITS[split])
+        return replace(_make(self.name, split, *made, SCENE_CLASSES), palette=SCENE_PALETTE)
 
     def find_split(
         self, wanted: Sequence[str], root: Path, path: str | Path | None = None
     ) -> str | None:
         return wanted[0]
 
-    def state(self, root: Path) -> str:
-        return "made by code"
-
-    def check(
-        self,
-        root: Path,
-        path: Path | None = None,
-        progress: Progress | None = None,
-        ignore_label: int = IGNORE,
-    ) -> Report:
-        return Report({"source": self.placing})
-
     def corrupt(self, *arguments: Any, **options: Any) -> Any:
+        text = f'The data set "{self.name}" is generated when it is loaded. Corrupt it there: '
         raise BadInput(
-            "wrong_loader",
-            f'The data set "{self.name}" is generated when it is loaded. Corrupt it there: '
-            f'load("{self.name}", corruption=...).',
-            name=self.name,
+            "wrong_loader", f'{text}load("{self.name}", corruption=...).', name=self.name
         )

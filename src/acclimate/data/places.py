@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from acclimate import storage
+from acclimate.corruptions.frost import VARIABLE as VARIABLE
+from acclimate.corruptions.frost import usual_root
 from acclimate.storage import guard_writing
 
 #: Takes a stage, the count done and the count to do.
@@ -20,28 +22,29 @@ Progress = Callable[[str, int, int | None], None]
 #: Takes one line for the user, such as why a mirror was given up.
 Notify = Callable[[str], None]
 
-VARIABLE = "ACCLIMATE_DATA"
+
+def silent(*_: Any) -> None:
+    """Report nothing."""
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """What is called while a data set is fetched or made: with its progress, and with notes."""
+
+    progress: Progress = silent
+    note: Notify = silent
+
+
+QUIET = Feedback()
 
 
 def data_root(explicit: str | Path | None = None) -> Path:
     """Return the folder all sets are kept in; it need not exist yet.
 
-    Args:
-        explicit: Takes precedence over the environment variable `ACCLIMATE_DATA`, which takes
-            precedence over the user's cache folder.
+    Without an explicit folder it is that of the environment variable `ACCLIMATE_DATA`, or the
+    user's cache folder.
     """
-    if explicit is not None:
-        return Path(explicit).expanduser()
-    named = os.environ.get(VARIABLE)
-    return Path(named).expanduser() if named else _cache_folder() / "acclimate"
-
-
-def _cache_folder() -> Path:
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return usual_root() if explicit is None else Path(explicit).expanduser()
 
 
 def make_folder(folder: Path) -> Path:
@@ -51,15 +54,14 @@ def make_folder(folder: Path) -> Path:
 
 
 @contextmanager
-def hold_lock(root: Path, name: str, notify: Notify | None = None) -> Iterator[None]:
+def hold_lock(root: Path, name: str, note: Notify = silent) -> Iterator[None]:
     """Keep other processes from working on the same thing under this root."""
     # The file stays: removing it would let two waiting processes lock two different files.
     lock = FileLock(make_folder(root / ".locks") / f"{name}.lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        if notify is not None:
-            notify(f"another process is at work on {name}; waiting for it.")
+        note(f"another process is at work on {name}; waiting for it.")
         lock.acquire()
     try:
         yield

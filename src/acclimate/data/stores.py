@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,16 +20,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from acclimate.data.arrays import Labels, Pixels, files_sha256, labelled_sha256
+from acclimate.data.arrays import Labels, files_sha256, labelled_sha256, text_sha256
 from acclimate.data.corruptor import Shift, corrupt_image
 from acclimate.data.layouts import find_classes
-from acclimate.data.mask_files import IGNORE, Colour, MaskFiles, refuse
-from acclimate.data.places import Progress
-from acclimate.errors import AcclimateWarning, BadInput
+from acclimate.data.mask_files import IGNORE, Colour, MaskFiles, keep_good, refuse
+from acclimate.data.places import Progress, silent
+from acclimate.errors import AcclimateWarning, BadInput, check_at_least
 from acclimate.functional.inputs import Normalization
-from acclimate.streams.batch import Domain
-from acclimate.streams.folder import check_batch_size, to_inputs
+from acclimate.streams.batch import Domain, to_inputs
 from acclimate.streams.images import (
+    Pixels,
     Size,
     all_unreadable,
     as_size,
@@ -46,8 +45,7 @@ BATCH = 128
 #: The same where every pixel has a class: they are large, and have a prediction for every pixel.
 MASK_BATCH = 4
 
-_TOGETHER = 256  # files that are listed at a time, where all are read
-_STEP = 50
+_TOGETHER = 256  # images that are checked at a time
 
 #: Positions of images that could be read, their pixels, and their labels.
 Row = tuple[list[int], list[Pixels], Any]
@@ -83,15 +81,30 @@ class ImageStore(Protocol):
     def select(self, keys: Sequence[int]) -> Self:
         """Return the images at these positions as a store, in this order."""
 
-    def read(self, picks: Iterable[Sequence[int]]) -> Iterator[Row]:
-        """Yield the images and labels at each row of positions, without unreadable images.
+    def first(self, n: int | None) -> Self:
+        """Return so many images: the first of arrays, of files at even distances; None for all."""
 
-        Raises:
-            BadInput: A mask cannot be used, or its image.
-        """
+    def read(self, picks: Iterable[Sequence[int]]) -> Iterator[Row]:
+        """Yield the images and labels at each row of positions, without unreadable images."""
+
+    def corrupted(self, shift: Shift) -> Self:
+        """Return the images under a corruption, whose draws depend on their names; not masks."""
 
     def digest(self) -> str:
         """Return the SHA-256 of all images and labels."""
+
+    def described(self, **more: Any) -> Self:
+        """Return the same images with more in their description."""
+        return replace(self, description={**self.description, **more})  # type: ignore[type-var]
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether every pixel has a class."""
+        return len(getattr(self.labels, "shape", ())) > 1
+
+    def loaded(self) -> ImageStore:
+        """Return the same images in memory; `BadInput` names files that cannot be used."""
+        return self
 
     def readable(self) -> list[int]:
         """Return the positions of the images that can be read; files are read once for that."""
@@ -126,30 +139,22 @@ class ImageStore(Protocol):
             self._warn_unreadable(known)
             if not kept:
                 paths = tuple(self.unreadable)
-                raise BadInput(
-                    "unreadable_images",
+                text = (
                     f"None of the {len(row)} images of a batch can be read; the last is "
-                    f"{paths[-1]}. Check that the files are complete images.",
-                    paths=paths,
+                    f"{paths[-1]}. Check that the files are complete images."
                 )
+                raise BadInput("unreadable_images", text, paths=paths)
             x = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
             yield x, torch.from_numpy(np.ascontiguousarray(labels))
 
-    def first(self, n: int | None) -> Self:
-        """Return the first images as a store; all if there is no number."""
-        return self if n is None else self.select(range(n))
+    def to_domain(self, name: str | None = None) -> Domain:
+        """Return all images and labels, to make a stream of; masks are read now.
 
-    def to_domain(self, name: str | None = None, in_memory: bool = True) -> Domain:
-        """Return all images and labels, to make a stream of.
-
-        Args:
-            name: The name in tables; None for the corruption, or `clean`.
-            in_memory: Whether files are read now, instead of when they are needed.
-
-        Raises:
-            BadInput: Files cannot be used.
+        Without a name, that in tables is the corruption, or `clean`.
         """
-        return Domain(name or self.description.get("corruption", "clean"), self, self.labels)
+        store = self.loaded() if self.has_masks else self
+        x = store.images if isinstance(store, ArrayStore) else store
+        return Domain(name or self.description.get("corruption", "clean"), x, store.labels)
 
     def _warn_unreadable(self, known: set[Path]) -> None:
         for path in [path for path in self.unreadable if path not in known]:
@@ -187,24 +192,27 @@ class ArrayStore(ImageStore):
         # A slice keeps a memory-mapped array on disk.
         is_run = isinstance(keys, range) and keys.step == 1
         own: Any = slice(keys[0], keys[-1] + 1) if is_run and len(keys) else list(keys)
-        images, labels = self.images[own], self.labels[own]
-        return replace(
-            self,
-            images=images,
-            labels=np.array(labels),  # a tensor needs memory that is writable
-            description={**self.description, "n": len(images)},
-        )
+        images = self.images[own]
+        labels = np.array(self.labels[own])  # a tensor needs memory that is writable
+        return replace(self, images=images, labels=labels).described(n=len(images))
+
+    def first(self, n: int | None) -> ArrayStore:
+        return self if n is None else self.select(range(n))
 
     def read(self, picks: Iterable[Sequence[int]]) -> Iterator[Row]:
         for row in picks:
             keys = list(row)
             yield keys, list(self.images[keys]), self.labels[keys]
 
+    def corrupted(self, shift: Shift) -> ArrayStore:
+        made = [corrupt_image(x, str(place), shift) for place, x in enumerate(self.images)]
+        return replace(self, images=np.stack(made)).described(**shift.describe())
+
     def digest(self) -> str:
         return labelled_sha256(self.images, self.labels)
 
-    def to_domain(self, name: str | None = None, in_memory: bool = True) -> Domain:
-        return Domain(name or self.description.get("corruption", "clean"), self.images, self.labels)
+    def verify(self, progress: Progress | None = None, needs_labels: bool = True) -> int:
+        return int((self.labels == IGNORE).all(axis=(1, 2)).sum()) if self.has_masks else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,93 +252,72 @@ class FolderStore(ImageStore):
         return len(self.paths)
 
     def __getitem__(self, indices: Any) -> Pixels:
-        """Read the images at these positions.
-
-        Raises:
-            BadInput: One of them cannot be read any more.
-        """
+        """Read the images at these positions; `BadInput` if one cannot be read any more."""
         keys = np.atleast_1d(np.asarray(indices, np.int64)).tolist()
         if not keys:
             raise BadInput("empty_batch", "Expected at least one image to read, found none.")
         (found,) = read_ahead([keys], self._try_pixels)
         for key, result in zip(keys, found, strict=True):
             if isinstance(result, str):
-                self.unreadable[self.paths[key]] = result
-                raise BadInput(
-                    "unreadable_images",
-                    f"{self.paths[key]} was read before but can no longer be read ({result}).",
-                    paths=(self.paths[key],),
-                )
+                path = self.paths[key]
+                self.unreadable[path] = result
+                text = f"{path} was read before but can no longer be read ({result})."
+                raise BadInput("unreadable_images", text, paths=(path,))
         return np.stack([result for result in found if not isinstance(result, str)])
 
     def select(self, keys: Sequence[int]) -> FolderStore:
         own = list(keys)
+        labels = self.labels
         return replace(
             self,
             paths=[self.paths[key] for key in own],
             names=[self.names[key] for key in own],
-            labels=self.labels[np.array(own, np.int64)]
-            if isinstance(self.labels, np.ndarray)
-            else self.labels.select(own),
-            description={**self.description, "n": len(own)},
-        )
+            labels=labels.select(own)
+            if isinstance(labels, MaskFiles)
+            else labels[np.array(own, np.int64)],
+        ).described(n=len(own))
+
+    def first(self, n: int | None) -> FolderStore:
+        # The first ones would all be of one class.
+        return self if n is None else self.select(spread(len(self), n))
 
     def read(self, picks: Iterable[Sequence[int]]) -> Iterator[Row]:
         rows = [list(row) for row in picks]
         for row, results in zip(rows, read_ahead(rows, self._try_both), strict=True):
-            if isinstance(self.labels, MaskFiles):
-                refuse([each for each in results if isinstance(each, str)])
-            good = [
-                (key, *result)
-                for key, result in zip(row, results, strict=True)
-                if not isinstance(result, str)
-            ]
-            labels = [label for _, _, label in good]
-            yield [key for key, _, _ in good], [pixels for _, pixels, _ in good], np.array(labels)
+            kept = [k for k, each in zip(row, results, strict=True) if not isinstance(each, str)]
+            good = keep_good(
+                each for each in results if self.has_masks or not isinstance(each, str)
+            )
+            yield kept, [pixels for pixels, _ in good], np.array([label for _, label in good])
+
+    def corrupted(self, shift: Shift) -> FolderStore:
+        return replace(self, shift=shift, unreadable={}).described(**shift.describe())
 
     def readable(self) -> list[int]:
         known = set(self.unreadable)
-        picks = [part.tolist() for part in torch.split(torch.arange(len(self)), _TOGETHER)]
-        good = [key for kept, _, _ in self.read(picks) for key in kept]
+        good = self.find_readable()
         self._warn_unreadable(known)
         return good
 
-    def verified(
-        self, progress: Progress | None = None, stage: str = ""
-    ) -> tuple[FolderStore, str]:
-        """Return the images that can be read, and the SHA-256 of their names and content.
+    def find_readable(self, progress: Progress = silent, stage: str = "") -> list[int]:
+        """Return what `readable` does, without a warning for each image that it leaves out."""
+        good: list[int] = []
+        rows = _rows(len(self), _TOGETHER)
+        for row, (kept, _, _) in zip(rows, self.read(rows), strict=True):
+            good += kept
+            progress(stage, row[-1] + 1, len(self))
+        return good
 
-        A damaged file is found now, not after hours, and the digest names exactly the images that
-        are used.
-
-        Raises:
-            BadInput: None can be read.
-        """
-
-        def read(key: int) -> bytes | None:
-            if isinstance(self._try_both(key), str):
-                return None
-            return hashlib.sha256(self.paths[key].read_bytes()).digest()
-
-        state, good = hashlib.sha256(), []
-        picks = [part.tolist() for part in torch.split(torch.arange(len(self)), _TOGETHER)]
-        for row, found in zip(picks, read_ahead(picks, read), strict=True):
-            for key, digest in zip(row, found, strict=True):
-                if digest is not None:
-                    good.append(key)
-                    state.update(self.names[key].encode("utf-8", "replace") + b"\0" + digest)
-            if progress is not None:
-                progress(stage, row[-1] + 1, len(self))
-        if not good:
-            raise all_unreadable(len(self), self.paths[0], self.unreadable[self.paths[0]])
-        return self.select(good), state.hexdigest()
-
-    def digest(self) -> str:
+    def digest(self, with_labels: bool = True) -> str:
         if isinstance(self.labels, MaskFiles):
             shift = {} if self.shift is None else self.shift.describe()
             pairs = zip(self.names, self.paths, self.labels.paths, strict=True)
             files = [(name, (image, mask)) for name, image, mask in pairs]
             return files_sha256([(json.dumps(shift, sort_keys=True), ()), *files])
+        if not with_labels:
+            return files_sha256(
+                (n, (path,)) for n, path in zip(self.names, self.paths, strict=True)
+            )
         named = zip(self.names, self.labels, self.paths, strict=True)
         return files_sha256((f"{name}\t{label}", (path,)) for name, label, path in named)
 
@@ -345,31 +332,31 @@ class FolderStore(ImageStore):
         """Return what is wrong with any image or mask, and the number of images without a label."""
         if not isinstance(self.labels, MaskFiles):
             return [], 0
-        faults, n_unlabelled, plain = [], 0, replace(self, shift=None)
-        for key, mask in enumerate(self.labels.paths):
-            found = plain._try_both(key)
-            if isinstance(found, str):
-                faults.append(found)
-            elif (found[1] == IGNORE).all():
-                n_unlabelled += 1
-                fault = f"{mask} has no pixel of any class: all pixels are ignored. Remove it."
-                faults += [fault] if needs_labels else []
-            if progress is not None and (key + 1) % _STEP == 0:
-                progress("reading masks", key + 1, len(self))
+        faults: list[str] = []
+        n_unlabelled, rows = 0, _rows(len(self), MASK_BATCH)
+        for row, results in zip(
+            rows, read_ahead(rows, replace(self, shift=None)._try_both), strict=True
+        ):
+            for key, found in zip(row, results, strict=True):
+                if isinstance(found, str):
+                    faults.append(found)
+                elif (found[1] == IGNORE).all():
+                    n_unlabelled += 1
+                    mask = self.labels.paths[key]
+                    text = f"{mask} has no pixel of any class: all pixels are ignored. Remove it."
+                    faults += [text] if needs_labels else []
+            if progress is not None:
+                progress("reading masks", row[-1] + 1, len(self))
         return faults, n_unlabelled
 
-    def to_domain(self, name: str | None = None, in_memory: bool = True) -> Domain:
-        if not in_memory or not isinstance(self.labels, MaskFiles):
-            return super().to_domain(name)
+    def loaded(self) -> ArrayStore:
         (found,) = read_ahead([range(len(self))], self._try_both)
-        refuse([each for each in found if isinstance(each, str)])
-        images, masks = zip(*[each for each in found if not isinstance(each, str)], strict=True)
-        name = name or self.description.get("corruption", "clean")
-        return Domain(str(name), np.stack(images), np.stack(masks))
+        images, labels = zip(*keep_good(found), strict=True)
+        own = (self.classes, self.description, self.palette)
+        return ArrayStore(np.stack(images), np.stack(labels), *own)
 
     def _try_pixels(self, key: int) -> Pixels | str:
-        path = self.paths[key]
-        pixels = try_read(path, self.size, self.resize, self.squash)
+        pixels = try_read(self.paths[key], self.size, self.resize, self.squash)
         if isinstance(pixels, str) or self.shift is None:
             return pixels
         return corrupt_image(pixels, self.names[key], self.shift)
@@ -413,14 +400,14 @@ class Batches:
         normalization: Normalization | None = None,
         reshuffle: bool = False,
     ) -> None:
-        check_batch_size(batch_size)
+        check_at_least("batch_size", batch_size, 1)
         self.store, self.batch_size, self.normalization = store, batch_size, normalization
         self._seed, self._reshuffle, self._n_passes = seed, reshuffle, 0
 
     @property
     def has_masks(self) -> bool:
         """Whether every pixel has a class."""
-        return len(getattr(self.store.labels, "shape", ())) > 1
+        return self.store.has_masks
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -448,17 +435,13 @@ class Batches:
             seed = self._seed * 100_003 + self._n_passes if self._reshuffle else self._seed
             order = torch.randperm(len(order), generator=torch.Generator().manual_seed(seed))
         self._n_passes += 1
-        picks = [part.tolist() for part in torch.split(order, self.batch_size)]
-        if self.has_masks:
-            for pixels, y in self.store.batches(picks):
-                x = pixels.float() / 255
-                yield x if self.normalization is None else self.normalization.normalize(x), y
-            return
         is_usable = False
+        picks = [part.tolist() for part in torch.split(order, self.batch_size)]
         for kept, images, labels in self.store.read(picks):
             if kept:
                 is_usable = True
-                yield to_inputs(np.stack(images), self.normalization), torch.tensor(labels)
+                x = to_inputs(np.stack(images), self.normalization, channels_last=self.has_masks)
+                yield x, torch.tensor(labels)
         if not is_usable:
             path, reason = next(iter(self.unreadable.items()))
             raise all_unreadable(len(self.store), path, reason)
@@ -511,6 +494,16 @@ def open_folder(
     )
 
 
+def list_unreadable(
+    paths: Sequence[Path], progress: Progress = silent, size: Size = (32, 32)
+) -> dict[Path, str]:
+    """Return the images that cannot be read, with the reason; all are read, at a small size."""
+    names, labels = [path.name for path in paths], np.zeros(len(paths), np.int64)
+    store = FolderStore(paths=paths, names=names, labels=labels, classes=(), size=size)
+    store.find_readable(progress, "reading images")
+    return store.unreadable
+
+
 def list_content(store: FolderStore) -> str:
     """Return the SHA-256 of the names and sizes of all files of a store."""
     masks = store.labels.paths if isinstance(store.labels, MaskFiles) else None
@@ -518,15 +511,11 @@ def list_content(store: FolderStore) -> str:
     for place, (name, path) in enumerate(zip(store.names, store.paths, strict=True)):
         more = "" if masks is None else f"\t{masks[place].stat().st_size}"
         lines.append(f"{name}\t{path.stat().st_size}{more}")
-    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+    return text_sha256(lines)
 
 
 def concatenate(stores: Sequence[ImageStore]) -> ImageStore:
-    """Return the images of several stores of one kind and with the same classes as one.
-
-    Raises:
-        BadInput: Some are arrays and others are files.
-    """
+    """Return the images of several stores of one kind and with the same classes as one."""
     first = stores[0]
     about = {**first.description, "n": sum(map(len, stores))}
     if all(isinstance(store, ArrayStore) for store in stores):
@@ -557,3 +546,7 @@ def spread(n: int, wanted: int | None) -> list[int]:
     if wanted is None or wanted >= n:
         return list(range(n))
     return [index * n // wanted for index in range(wanted)]
+
+
+def _rows(n: int, size: int) -> list[list[int]]:
+    return [list(range(start, min(start + size, n))) for start in range(0, n, size)]

@@ -6,6 +6,7 @@ import io
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,8 +24,8 @@ from acclimate.bench.load import Loader, join
 from acclimate.bench.outcome import Entry, Outcome
 from acclimate.bench.side_by_side import run_side_by_side
 from acclimate.bench.suite import ARTIFACTS, Suite
-from acclimate.data.datasets import corrupt_images
-from acclimate.data.request import Data
+from acclimate.data.datasets import corrupt_store
+from acclimate.data.request import Data, gather
 from acclimate.demo.result import DemoResult, UsedModel
 from acclimate.demo.tasks import DemoSettings, Group, SourceModel, Task, get_task, make_groups
 from acclimate.evaluation import evaluate
@@ -118,7 +119,10 @@ class DemoLoader(Loader):
         """Return the shifts of a job, made now."""
         n = len(self.images.labels)
         if spec.images == n:
-            groups, about = corrupt_images(self.images, spec.get_request(), spec.seed)
+            asked = spec.get_request()
+            made = asked.shifts(partial(corrupt_store, self.images, seed=spec.seed))
+            data = gather(spec.data, made, asked, is_folder=False)
+            groups, about = data.groups, data.descriptions
         else:
             whole = self.load_data(replace(spec, images=n))
             order = shuffled(n, None if self._is_sorted else spec.seed)[: spec.images].numpy()

@@ -19,6 +19,7 @@ from acclimate.functional.image_ops import (
     apply_colours,
     blur_margin,
     change_,
+    change_precisely,
     turn_and_scale,
     warp,
 )
@@ -94,28 +95,19 @@ def augment(
 ) -> Tensor:
     """Return augmented images, of the type, layout and normalisation of `x`.
 
-    Args:
-        how: The augmentation, of images in [0, 1].
-        x: Images, (batch, channels, height, width).
-        normalization: The normalisation of `x`; None if its pixels are in [0, 1].
-        generator: A generator on the CPU.
-
     Raises:
         BadInput: The pixels without normalisation are not in [0, 1]. Clipping images with an
             undeclared normalisation would silently ruin them.
     """
     check_images(x, normalization)
-    is_channels_last = not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
-    # Half precision is too coarse for chains of operations, with or without autocast.
-    images = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32).contiguous()
-    with torch.autocast(x.device.type, enabled=False):
-        if normalization is not None:
-            images = normalization.denormalize(images)
-        changed = how(images.clamp(0, 1), generator)
-        if normalization is not None:
-            changed = normalization.normalize(changed)
-    layout = torch.channels_last if is_channels_last else torch.contiguous_format
-    return changed.to(x.dtype).contiguous(memory_format=layout)
+
+    def change(images: Tensor) -> Tensor:
+        if normalization is None:
+            return how(images.clamp(0, 1), generator)
+        plain = normalization.denormalize(images).clamp(0, 1)
+        return normalization.normalize(how(plain, generator))
+
+    return change_precisely(x, change)
 
 
 def _between(ends: tuple[float, float], uniforms: Tensor) -> Tensor:

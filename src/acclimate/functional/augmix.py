@@ -154,13 +154,10 @@ def _warp_bytes(x: Tensor, maps: Tensor) -> Tensor:
 
 @torch.no_grad()
 def apply_chains(x: Tensor, depths: Tensor, operations: Tensor, levels: Tensor) -> Tensor:
-    """Return the images, each after the first `depth` operations of its chain.
+    """Return the images, uint8 or in [0, 1], after the first `depth` operations of their chains.
 
-    Args:
-        x: Images, (batch, channels, height, width): uint8, or in [0, 1].
-        depths: Number of operations of each image, (batch,); on the CPU, like the others.
-        operations: Operations by number, (batch, steps).
-        levels: Levels from -10 to 10, (batch, steps); the sign is the direction, if any.
+    Operations by number and levels are (batch, steps), on the CPU like the depths (batch,). Levels
+    are from -10 to 10; the sign is the direction, if any.
     """
     is_done = torch.arange(operations.shape[1]) >= depths[:, None]
     order = operations.clamp_max(_ROTATE).masked_fill(is_done, -1)
@@ -197,12 +194,7 @@ class AugMix(Values):
 
     @torch.no_grad()
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return one copy of each image; `x` is unchanged.
-
-        Args:
-            x: Contiguous float32 or float64 images in [0, 1], (batch, channels, height, width).
-            generator: A generator on the CPU.
-        """
+        """Return one copy of each image in [0, 1]; `x` is unchanged."""
         n_steps = _N_CHAINS * _MOST_OPERATIONS
         sizes = [_PLACES[self.place], 1, 1, _N_CHAINS, _N_CHAINS, n_steps, n_steps, n_steps]
         draws = draw_uniforms(len(x), sum(sizes), generator).split_with_sizes(sizes, dim=1)
@@ -249,10 +241,6 @@ def shift_and_flip(x: Tensor, generator: torch.Generator) -> Tensor:
     """Return images shifted by up to an eighth of their size and, half of them, flipped.
 
     Borders are mirrored. Of 32×32 images that is the usual crop of an image padded by 4.
-
-    Args:
-        x: Images of any dtype, (batch, channels, height, width).
-        generator: On the CPU.
     """
     n, _, height, width = x.shape
     rows = _mirrored_places(n, height, generator)
@@ -281,21 +269,13 @@ class AugMixOptions(Values):
 
 @dataclass(frozen=True)
 class Draws:
-    """All that is random in the mixing of a batch, on the CPU.
+    """All that is random in the mixing of a batch, on the CPU."""
 
-    Attributes:
-        depths: Operations in each chain, (batch, width).
-        operations: Which they are, positions in `OPERATIONS`, (batch, width, depth).
-        levels: Their levels with the sign of the direction, (batch, width, depth).
-        weights: Of the chains, (batch, width); they sum to 1.
-        parts: Part of the chains in the result, (batch,).
-    """
-
-    depths: Tensor
-    operations: Tensor
-    levels: Tensor
-    weights: Tensor
-    parts: Tensor
+    depths: Tensor  # operations in each chain, (batch, width)
+    operations: Tensor  # positions in `OPERATIONS`, (batch, width, depth)
+    levels: Tensor  # with the sign of the direction, (batch, width, depth)
+    weights: Tensor  # of the chains, (batch, width); they sum to 1
+    parts: Tensor  # part of the chains in the result, (batch,)
 
 
 def draw(n: int, options: AugMixOptions, generator: torch.Generator) -> Draws:
@@ -316,12 +296,7 @@ def draw(n: int, options: AugMixOptions, generator: torch.Generator) -> Draws:
 
 @torch.no_grad()
 def mix(x: Tensor, draws: Draws) -> Tensor:
-    """Return images in [0, 1], each mixed with its chains.
-
-    Args:
-        x: uint8 images, (batch, channels, height, width).
-        draws: For as many images.
-    """
+    """Return images in [0, 1], each mixed with its chains, given uint8 images."""
     n, width = draws.depths.shape
     chained = apply_chains(
         x.repeat_interleave(width, dim=0),

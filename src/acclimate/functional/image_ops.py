@@ -43,12 +43,7 @@ def invert(x: Tensor) -> Tensor:
 
 
 def brightness_(x: Tensor, factors: Tensor) -> Tensor:
-    """Multiply `x` in place by one factor per sample.
-
-    Args:
-        x: Images, (batch, channels, height, width).
-        factors: One per sample, (batch, 1, 1, 1), as in all functions of this kind.
-    """
+    """Multiply `x` in place by one factor per sample, (batch, 1, 1, 1), as below."""
     return x.mul_(factors).clamp_(0, 1)
 
 
@@ -64,12 +59,7 @@ def saturation_(x: Tensor, factors: Tensor) -> Tensor:
 
 
 def hue_(x: Tensor, factors: Tensor) -> Tensor:
-    """Rotate the hue of each pixel in place.
-
-    Args:
-        x: Images of three channels.
-        factors: Fractions of a full turn, in [-0.5, 0.5].
-    """
+    """Rotate the hue of each pixel in place, by fractions of a full turn in [-0.5, 0.5]."""
     red, green, blue = x.unbind(1)
     highest = torch.maximum(torch.maximum(red, green), blue)
     lowest = torch.minimum(torch.minimum(red, green), blue)
@@ -124,10 +114,8 @@ Change = Callable[[int, Tensor, Tensor, int], Tensor]
 def apply_in_order(x: Tensor, order: Tensor, change: Change) -> Tensor:
     """Return the images after one operation per step, chosen separately for each sample.
 
-    Args:
-        x: Images, (batch, channels, height, width); unchanged.
-        order: Number of the operation at each step, (batch, steps), on the CPU; negative for none.
-        change: Applies one operation to some samples.
+    `order` has the number of the operation at each step, (batch, steps), on the CPU; negative for
+    none.
     """
     samples = torch.arange(len(x))
     out = x
@@ -156,13 +144,9 @@ def apply_colours(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     """Return the images after the operations on colours, in a separate order for each sample.
 
     An operation that is neutral for the whole batch is skipped, as are saturation and hue for
-    images of one channel.
-
-    Args:
-        x: Contiguous float32 or float64 images, (batch, channels, height, width).
-        factors: Of the first four operations in `COLOURS`, (batch, 4), or all, (batch, 5), on the
-            CPU. A single row is used for all samples.
-        order: Permutations of the columns with as many rows: the operation at each position.
+    images of one channel. Factors are those of the first four operations in `COLOURS`, (batch, 4),
+    or of all, on the CPU, and `order` has a permutation of the columns in each row. A single row is
+    used for all samples.
     """
     unused = (factors == factors.new_tensor(_NEUTRAL[: factors.shape[1]])).all(dim=0)
     if x.shape[1] == 1:
@@ -181,14 +165,22 @@ def apply_colours(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     return apply_in_order(x, order, change)
 
 
-def change_(x: Tensor, chosen: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """Change the chosen samples of `x` in place; all others are unchanged.
+def change_precisely(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return changed images, of the type and layout of `x`.
 
-    Args:
-        x: Images, samples first.
-        chosen: Which samples to change, (batch,), on the CPU.
-        change: Takes the chosen samples and returns the same number of samples.
+    `change` gets contiguous images in float32 or float64: half precision is too coarse for chains
+    of operations, with or without autocast.
     """
+    is_channels_last = not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+    images = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32).contiguous()
+    with torch.autocast(x.device.type, enabled=False):
+        changed = change(images)
+    layout = torch.channels_last if is_channels_last else torch.contiguous_format
+    return changed.to(x.dtype).contiguous(memory_format=layout)
+
+
+def change_(x: Tensor, chosen: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Change the chosen samples of `x` in place; all others are unchanged."""
     index = chosen.nonzero().squeeze(1).to(x.device)
     if len(index):
         x.index_copy_(0, index, change(x.index_select(0, index)))
@@ -210,22 +202,15 @@ CROP_TRIES = 10
 
 
 def gaussian_blur(x: Tensor, kernel: int, sigmas: Tensor) -> Tensor:
-    """Return the images blurred by a Gaussian of `kernel` × `kernel` pixels, borders reflected.
-
-    Args:
-        x: Images, (batch, channels, height, width).
-        kernel: Odd width of the filter in pixels.
-        sigmas: Standard deviation in pixels, (batch,).
-    """
+    """Return the images blurred by a Gaussian of `kernel` × `kernel` pixels, borders reflected."""
     n, channels, height, width = x.shape
     half = kernel // 2
     if half >= min(height, width):
-        raise BadInput(
-            "image_too_small",
+        text = (
             f"Expected images larger than {half} × {half} pixels for a blur of {kernel} × {kernel} "
-            f"pixels, found {height} × {width}. Use a smaller kernel, or remove the blur.",
-            found=(height, width),
+            f"pixels, found {height} × {width}. Use a smaller kernel, or remove the blur."
         )
+        raise BadInput("image_too_small", text, found=(height, width))
     offsets = torch.arange(-half, half + 1, dtype=x.dtype, device=x.device)
     line = torch.softmax(-0.5 * (offsets / sigmas.to(x)[:, None]) ** 2, dim=1)
     filters = (line[:, :, None] * line[:, None, :]).repeat_interleave(channels, dim=0)
@@ -246,14 +231,8 @@ def crop_boxes(
     """Return boxes inside the image as (top, left, height, width), (batch, 4).
 
     The area and the logarithm of the aspect ratio are uniform. A box that does not fit is drawn
-    again, at most ten times; then the largest central box within the ratios is used.
-
-    Args:
-        uniforms: Random numbers in [0, 1), (batch, 2 · CROP_TRIES + 2): areas, ratios, positions.
-        height: Height of the image.
-        width: Width of the image.
-        scale: Smallest and largest share of the image's area.
-        ratio: Smallest and largest ratio of width to height.
+    again, at most ten times; then the largest central box within the ratios is used. The random
+    numbers, (batch, 2 · CROP_TRIES + 2), are for areas, ratios (width to height) and positions.
     """
     area = height * width * (scale[0] + uniforms[:, :CROP_TRIES] * (scale[1] - scale[0]))
     low, high = math.log(ratio[0]), math.log(ratio[1])
@@ -275,14 +254,10 @@ def crop_boxes(
 
 
 def resized_crop(x: Tensor, boxes: Tensor) -> Tensor:
-    """Return each image's box, enlarged to the size of the image.
+    """Return each image's box (top, left, height, width), enlarged to the size of the image.
 
     The interpolation is bilinear, as a product with one matrix for the rows and one for the
     columns. A box is never larger than the result, so no anti-aliasing is needed.
-
-    Args:
-        x: Images, (batch, channels, height, width).
-        boxes: (top, left, height, width) of each sample, (batch, 4), on the CPU.
     """
     n, channels, height, width = x.shape
     top, left, box_height, box_width = boxes.unbind(1)
@@ -314,14 +289,9 @@ def warp(x: Tensor, maps: Tensor, padding: str, margin: int = 0) -> Tensor:
     """Return images resampled bilinearly at mapped positions.
 
     The pixel at (column, row) is read from the column `a·column + b·row + c` and the row
-    `d·column + e·row + f`, in pixels from the centre of the image.
-
-    Args:
-        x: Images, (batch, channels, height, width).
-        maps: `[[a, b, c], [d, e, f]]` for each image, (batch, 2, 3), or for all, (1, 2, 3).
-        padding: Padding outside the image: `"border"` repeats the edge, `"reflection"` mirrors at
-            the outermost pixels without repeating them, `"zeros"` is black.
-        margin: Pixels by which the result is larger on every side.
+    `d·column + e·row + f`, in pixels from the centre of the image; the result is larger by a margin
+    on every side. Outside the image, padding `"border"` repeats the edge, `"reflection"` mirrors
+    at the outermost pixels without repeating them, and `"zeros"` is black.
     """
     height, width = x.shape[-2:]
     # In units in which the centres of the outermost pixels are at -1 and 1, so that reflection
@@ -341,11 +311,7 @@ def warp(x: Tensor, maps: Tensor, padding: str, margin: int = 0) -> Tensor:
 def turn_and_scale(angles: Tensor, scales: Tensor, columns: Tensor, rows: Tensor) -> Tensor:
     """Return the maps of images that are rotated, scaled, then shifted, (batch, 2, 3).
 
-    Args:
-        angles: Angles in radians, (batch,).
-        scales: Magnifications, (batch,).
-        columns: Shifts to the right in pixels, (batch,).
-        rows: Shifts downwards in pixels, (batch,).
+    Angles are in radians; images are shifted right by `columns` and down by `rows`, in pixels.
     """
     # A map states where a pixel is read from, so it is the inverse of the visible change.
     cosine, sine = angles.cos() / scales, angles.sin() / scales
@@ -355,12 +321,7 @@ def turn_and_scale(angles: Tensor, scales: Tensor, columns: Tensor, rows: Tensor
 
 
 def blur_margin(x: Tensor, sigmas: Tensor) -> Tensor:
-    """Return images blurred by a Gaussian of 5 × 5 pixels, without their margin.
-
-    Args:
-        x: Images with a margin of `BLUR_REACH` pixels.
-        sigmas: Standard deviations in pixels, per image (batch,) or for all (1,).
-    """
+    """Return images blurred by a Gaussian of 5 × 5 pixels, without their margin of two."""
     offsets = torch.arange(-BLUR_REACH, BLUR_REACH + 1, dtype=sigmas.dtype)
     line = torch.softmax(-0.5 * (offsets / sigmas[:, None]) ** 2, dim=1).to(x)
     for axis in (2, 3):
@@ -382,11 +343,6 @@ def shuffle_patches(x: Tensor, n_sides: int, generator: torch.Generator) -> Tens
 
     A side that is no multiple of the number of patches is first scaled down to the next one, and
     scaled back at the end. An image smaller than that is cut into its pixels.
-
-    Args:
-        x: Images, (batch, channels, height, width).
-        n_sides: Patches along a side.
-        generator: Of the orders, on the CPU.
     """
     n, channels, height, width = x.shape
     rows, columns = min(n_sides, height), min(n_sides, width)

@@ -24,16 +24,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from acclimate.errors import InvalidConfig, did_you_mean
+from acclimate.errors import InvalidConfig, check_name, refuse_value
 from acclimate.functional.image_ops import (
     CROP_TRIES,
     apply_colours,
     change_,
+    change_precisely,
     crop_boxes,
     gaussian_blur,
     grayscale,
@@ -49,26 +50,14 @@ from acclimate.options import Values, hp
 class View(Values, ABC):
     """A random transform of images, independent for each sample."""
 
-    @property
-    def moves_pixels(self) -> bool:
-        """Whether pixels may change their positions, so that masks no longer fit."""
-        return False
-
-    @property
-    def n_uniforms(self) -> int:
-        """Number of random numbers per sample."""
-        return 1
+    #: Whether pixels may change their positions, so that masks no longer fit.
+    moves_pixels: ClassVar[bool] = False
+    #: Number of random numbers per sample.
+    n_uniforms: ClassVar[int] = 1
 
     @abstractmethod
     def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
-        """Return the transformed images as new tensors.
-
-        `Views` converts images of other dtypes and layouts.
-
-        Args:
-            x: Contiguous float32 or float64 images in [0, 1], (batch, channels, height, width).
-            uniforms: The result of `uniforms`, (batch, n_uniforms).
-        """
+        """Return transformed images, given contiguous float32 or float64 images in [0, 1]."""
 
     def uniforms(self, n: int, generator: torch.Generator) -> Tensor:
         """Return the random numbers for `n` samples."""
@@ -99,12 +88,9 @@ class ColorJitter(View):
     saturation: float = hp(0.8, low=0, help="strength of the change")
     hue: float = hp(0.2, low=0, high=0.5, help="largest rotation as a fraction of the circle")
 
-    @property
-    def n_uniforms(self) -> int:
-        return 8
+    n_uniforms = 8
 
     def decide(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-        """Return factors and order of the operations, each (batch, 4); see `apply_colours`."""
         strengths = (self.brightness, self.contrast, self.saturation)
         low = uniforms.new_tensor([*(max(0.0, 1 - s) for s in strengths), -self.hue])
         high = uniforms.new_tensor([*(1 + s for s in strengths), self.hue])
@@ -121,7 +107,6 @@ class _Chance(View):
     p: float = hp(0.5, low=0, high=1, help="probability of the change")
 
     def decide(self, uniforms: Tensor) -> Tensor:
-        """Return which samples are changed, (batch,)."""
         return uniforms[:, 0] < self.p
 
     @abstractmethod
@@ -149,9 +134,7 @@ class Invert(_Chance):
 class Flip(_Chance):
     """Flips images horizontally with probability `p`."""
 
-    @property
-    def moves_pixels(self) -> bool:
-        return True
+    moves_pixels = True
 
     def change(self, x: Tensor) -> Tensor:
         return x.flip(-1)
@@ -168,15 +151,11 @@ class Blur(View):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kernel % 2 == 0:
-            text = f"Expected kernel of Blur to be odd, found {self.kernel}."
-            raise InvalidConfig("out_of_range", text, option="kernel", found=self.kernel)
+            refuse_value("kernel", self.kernel, "odd", InvalidConfig)
 
-    @property
-    def n_uniforms(self) -> int:
-        return 2
+    n_uniforms = 2
 
     def decide(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which samples are blurred and the sigma of every sample, each (batch,)."""
         low, high = self.sigma
         return uniforms[:, 0] < self.p, low + uniforms[:, 1] * (high - low)
 
@@ -197,16 +176,10 @@ class Crop(View):
     scale: tuple[float, float] = hp((0.2, 1.0), above=0, high=1, help="share of the area")
     ratio: tuple[float, float] = hp((3 / 4, 4 / 3), above=0, help="width divided by height")
 
-    @property
-    def moves_pixels(self) -> bool:
-        return True
-
-    @property
-    def n_uniforms(self) -> int:
-        return 2 * CROP_TRIES + 2
+    moves_pixels = True
+    n_uniforms = 2 * CROP_TRIES + 2
 
     def decide(self, uniforms: Tensor, height: int, width: int) -> Tensor:
-        """Return a box for every sample, (batch, 4): top, left, height, width."""
         return crop_boxes(uniforms, height, width, self.scale, self.ratio)
 
     def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
@@ -222,23 +195,17 @@ class OneOf(View):
     def __post_init__(self) -> None:
         object.__setattr__(self, "views", views_from(self.views))
         if not self.views:
-            raise InvalidConfig(
-                "out_of_range",
-                "Expected OneOf to have at least one view to choose from, found none.",
-                option="views",
-                found=(),
-            )
+            refuse_value("views", (), "at least one view to choose from", InvalidConfig)
 
     @property
-    def moves_pixels(self) -> bool:
+    def moves_pixels(self) -> bool:  # type: ignore[override]
         return any(view.moves_pixels for view in self.views)
 
     @property
-    def n_uniforms(self) -> int:
+    def n_uniforms(self) -> int:  # type: ignore[override]
         return 1 + sum(view.n_uniforms for view in self.views)
 
     def decide(self, uniforms: Tensor) -> Tensor:
-        """Return the index in `views` of the view for each sample, (batch,)."""
         return (uniforms[:, 0] * len(self.views)).long().clamp_(max=len(self.views) - 1)
 
     def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
@@ -260,20 +227,11 @@ def view_from_dict(value: Mapping[str, Any]) -> View:
     """Build a view from the result of `to_dict`."""
     settings = dict(value)
     name = str(settings.pop("name", None))
-    if name not in VIEW_KINDS:
-        raise _unknown("view", name, VIEW_KINDS)
+    check_name(name, VIEW_KINDS, "view", InvalidConfig)
     if VIEW_KINDS[name] is OneOf and not settings:
-        raise InvalidConfig(
-            "missing_option",
-            'Expected OneOf to have "views", the list to choose from, found none.',
-            option="views",
-        )
+        text = 'Expected OneOf to have "views", the list to choose from, found none.'
+        raise InvalidConfig("missing_option", text, option="views")
     return VIEW_KINDS[name].from_dict(settings)
-
-
-def _unknown(kind: str, name: str, known: Mapping[str, object]) -> InvalidConfig:
-    text = f'There is no {kind} "{name}". {did_you_mean(name, known)}'
-    return InvalidConfig("unknown_name", text, kind=kind, name=name, known=tuple(known))
 
 
 def views_from(values: object) -> tuple[View, ...]:
@@ -285,12 +243,8 @@ def views_from(values: object) -> tuple[View, ...]:
         if not strangers:
             return views
         option, found = "view", strangers[0]
-    raise InvalidConfig(
-        "wrong_type",
-        f"Expected a list of views ({', '.join(VIEW_KINDS)}), found {values!r}.",
-        option=option,
-        found=type(found).__name__,
-    )
+    text = f"Expected a list of views ({', '.join(VIEW_KINDS)}), found {values!r}."
+    raise InvalidConfig("wrong_type", text, option=option, found=type(found).__name__)
 
 
 @dataclass(frozen=True)
@@ -324,19 +278,14 @@ class Views:
         return sum(view.n_uniforms for view in self.views)
 
     def uniforms(self, n: int, generator: torch.Generator) -> Tensor:
-        """Return the random numbers of all views for `n` samples, concatenated."""
+        """Return the random numbers of all views for `n` samples."""
         return draw_uniforms(n, self.n_uniforms, generator)
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return a random view of each image, without gradients; `x` is unchanged.
+        """Return a random view of each image in [0, 1], without gradients; `x` is unchanged.
 
-        Args:
-            x: Images in [0, 1], (batch, channels, height, width), with 1 or 3 channels.
-            generator: A generator on the CPU; it advances by `n_uniforms` numbers per sample.
-
-        Returns:
-            Images in [0, 1] with the shape, dtype, device and memory layout of `x`. Samples to
-            which no view was applied are equal bit for bit.
+        The generator on the CPU advances by `n_uniforms` numbers per sample. Shape, dtype, device
+        and memory layout stay. Samples to which no view was applied are equal bit for bit.
         """
         check_image_shape(x)
         return self.apply(x, self.uniforms(len(x), generator))
@@ -344,18 +293,14 @@ class Views:
     @torch.no_grad()
     def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
         """Return the views of `x` for the given random numbers, (batch, n_uniforms)."""
-        is_channels_last = not x.is_contiguous() and x.is_contiguous(
-            memory_format=torch.channels_last
-        )
-        # Half precision is too coarse for chains of operations, with or without autocast.
-        out = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32).contiguous()
         columns = uniforms.split_with_sizes([view.n_uniforms for view in self.views], dim=1)
-        with torch.autocast(x.device.type, enabled=False):
+
+        def change(out: Tensor) -> Tensor:
             for view, own in zip(self.views, columns, strict=True):
                 out = view.apply(out, own)
-        layout = torch.channels_last if is_channels_last else torch.contiguous_format
-        out = out.to(x.dtype).contiguous(memory_format=layout)
-        return out if self.views else out.clone()
+            return out
+
+        return change_precisely(x, change) if self.views else x.clone()
 
     def to_dict(self) -> list[dict[str, Any]]:
         """Return the views as a list of plain dictionaries."""
@@ -394,10 +339,7 @@ VIEW_SETS: dict[str, Views] = {
 
 
 def get_views(which: str | View | Views | Sequence[View | Mapping[str, Any]]) -> Views:
-    """Return the views for any supported value.
-
-    Args:
-        which: Name of a set in `VIEW_SETS`, views, a list of views, or the result of `to_dict`.
+    """Return the views of a name in `VIEW_SETS`, of a list of views, or of a `to_dict`.
 
     >>> get_views([{"name": "Grayscale", "p": 1}, Flip()])
     Views(views=(Grayscale(p=1.0), Flip(p=0.5)))
@@ -405,8 +347,7 @@ def get_views(which: str | View | Views | Sequence[View | Mapping[str, Any]]) ->
     if isinstance(which, Views):
         return which
     if isinstance(which, str):
-        if which not in VIEW_SETS:
-            raise _unknown("set of views", which, VIEW_SETS)
+        check_name(which, VIEW_SETS, "set of views", InvalidConfig)
         return VIEW_SETS[which]
     return Views(views_from([which] if isinstance(which, View) else which))
 
@@ -418,15 +359,10 @@ def apply_views(
     normalization: Normalization | None,
     generator: torch.Generator,
 ) -> Tensor:
-    """Return views of images that may be normalised, with the same normalisation.
+    """Return views of images with a normalisation, or in [0, 1] if that is None.
 
-    Args:
-        views: The views.
-        x: Images, (batch, channels, height, width), in [0, 1] before normalisation.
-        normalization: The normalisation of `x`; None if its pixels are in [0, 1]. Undoing and
-            repeating the normalisation rounds, so samples to which no view was applied may differ
-            in the last digit.
-        generator: A generator on the CPU.
+    Undoing and repeating the normalisation rounds, so samples to which no view was applied may
+    differ in the last digit.
     """
     if normalization is None or not views:
         return views(x, generator)

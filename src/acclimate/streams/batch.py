@@ -7,10 +7,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from acclimate.errors import BadInput
+from acclimate.functional.inputs import Normalization
+
+
+def to_inputs(
+    pixels: npt.NDArray[np.uint8],
+    normalization: Normalization | None = None,
+    channels_last: bool = False,
+) -> Tensor:
+    """Return 8-bit images (n, height, width, 3) as inputs (n, 3, height, width) of a model."""
+    x = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    x = (x if channels_last else x.contiguous()).float() / 255
+    return x if normalization is None else normalization.normalize(x)
 
 
 @dataclass(frozen=True)
@@ -30,40 +43,30 @@ class Domain:
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
-            raise BadInput(
-                "count_mismatch",
-                f"Domain {self.name}: Expected {len(self.x)} labels, one per sample, found "
-                f"{len(self.y)}.",
-                expected=len(self.x),
-                found=len(self.y),
-            )
+            n, found = len(self.x), len(self.y)
+            text = f"Domain {self.name}: Expected {n} labels, one per sample, found {found}."
+            raise BadInput("count_mismatch", text, expected=n, found=found)
         if not isinstance(self.x, Tensor) and getattr(self.x, "dtype", None) != np.uint8:
-            raise BadInput(
-                "wrong_type",
-                f"Domain {self.name}: Expected a tensor or an array of 8-bit images, found "
-                f"{type(self.x).__name__}.",
-                option="x",
-                found=type(self.x).__name__,
+            kind = type(self.x).__name__
+            text = (
+                f"Domain {self.name}: Expected a tensor or an array of 8-bit images, found {kind}."
             )
+            raise BadInput("wrong_type", text, option="x", found=kind)
 
     def __len__(self) -> int:
         return len(self.x)
 
     @property
     def labels(self) -> Tensor:
-        """All labels, one class per sample.
-
-        Raises:
-            BadInput: The labels are masks, by which samples cannot be sorted.
-        """
+        """All labels, one class per sample; masks are refused: samples cannot be sorted by them."""
         if len(getattr(self.y, "shape", ())) > 1:
-            raise BadInput(
-                "wrong_shape",
+            shape = tuple(self.y.shape)
+            text = (
                 f"Domain {self.name}: Expected one class per sample, to sort samples by, found "
-                f"masks of shape {tuple(self.y.shape)}. Use a scenario that does not use labels, "
-                "such as reset_each, continual, gradual or mixed.",
-                found=tuple(self.y.shape),
+                f"masks of shape {shape}. Use a scenario that does not use labels, such as "
+                "reset_each, continual, gradual or mixed."
             )
+            raise BadInput("wrong_shape", text, found=shape)
         # Copied, because an array mapped from a file is read-only and a tensor is not.
         return torch.tensor(np.asarray(self.y), dtype=torch.int64)
 
@@ -75,14 +78,12 @@ class Domain:
         y = torch.tensor(np.asarray(chosen), dtype=torch.int64)
         if isinstance(self.x, Tensor):
             return self.x[indices], y
-        images = np.ascontiguousarray(self.x[numbers].transpose(0, 3, 1, 2))
-        return torch.from_numpy(images).float() / 255, y
+        return to_inputs(np.asarray(self.x[numbers])), y
 
     def value_range(self) -> tuple[Tensor, Tensor]:
         """Return the lowest and the highest value of a pixel, for each channel.
 
-        They are 0 and 1 for 8-bit images and for tensors in [0, 1]. Of other tensors, such as
-        normalised images, they are the lowest and the highest value that occur.
+        They are 0 and 1 for images in [0, 1]; of normalised images, those that occur.
         """
         if not isinstance(self.x, Tensor):
             return torch.tensor(0.0), torch.tensor(1.0)

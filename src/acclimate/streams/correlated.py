@@ -11,17 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from acclimate.errors import BadInput
+from acclimate.errors import BadInput, refuse_value
 from acclimate.streams.batch import Batch, Domain, Stream
-from acclimate.streams.cutting import (
-    check,
-    cut,
-    describe,
-    gather,
-    recycle,
-    seed_from,
-    shuffled,
-)
+from acclimate.streams.cutting import check, cut, describe, gather, recycle, seed_from, shuffled
 
 # Batches of a class in `one_class` if nothing is given, unless the class has fewer.
 _LONGEST_RUN = 100
@@ -48,12 +40,7 @@ def dirichlet(
     """
     check(domains, batch_size)
     if not 0 < delta < math.inf:
-        raise BadInput(
-            "out_of_range",
-            f"Expected a positive, finite concentration, found {delta}.",
-            option="delta",
-            found=delta,
-        )
+        refuse_value("delta", delta, "positive and finite")
 
     def order_of(number: int, labels: Tensor) -> Tensor:
         return _dirichlet_order(labels, delta, seed + number)
@@ -72,12 +59,7 @@ def imbalanced(
     """
     check(domains, batch_size)
     if not 1 <= ratio < math.inf:
-        raise BadInput(
-            "out_of_range",
-            f"Expected an imbalance ratio of at least 1, found {ratio}.",
-            option="ratio",
-            found=ratio,
-        )
+        refuse_value("ratio", ratio, "at least 1, and finite")
 
     def order_of(number: int, labels: Tensor) -> Tensor:
         return _imbalanced_order(labels, ratio, seed + number)
@@ -119,8 +101,7 @@ def one_class(
         n_batches: Number of full batches of a class in a row. If the class has fewer samples, they
             are recycled in a new random order. None for 100 batches or the whole class, whichever
             is less; then no sample occurs twice, and the last batch of a class may be smaller.
-        n_classes: Number of classes that come in each domain, chosen by the seed; None for all. A
-            domain has at most `n_classes * n_batches` batches.
+        n_classes: Number of classes that come in each domain, chosen by the seed; None for all.
         batch_size: Batch size.
         seed: Seed of the order of classes and samples.
     """
@@ -153,13 +134,7 @@ def class_runs(
 ) -> list[tuple[int, int]]:
     """Return the classes of a domain in the order of `one_class`, and their numbers of samples.
 
-    Args:
-        labels: Labels of the domain.
-        n_batches: See `one_class`.
-        n_classes: See `one_class`.
-        batch_size: Batch size.
-        seed: Seed of the stream.
-        number: Position of the domain in the stream.
+    `number` is the position of the domain in the stream.
     """
     classes = sorted(set(labels.tolist()))
     order = torch.randperm(len(classes), generator=seed_from(seed, number))[:n_classes]
@@ -194,18 +169,8 @@ def markov(
 
     Paper: https://arxiv.org/abs/2407.20080
 
-    Args:
-        domains: The domains, the most frequent one first.
-        n: Number of samples; None for as many as the domains have together.
-        domain_correlation: Probability, from 0 to 1, that the domain stays.
-        class_correlation: Probability, from 0 to 1, that the class stays.
-        domain_ratio: How much more frequent the first domain is than the last one.
-        class_ratio: How much more frequent the first class is than the last one.
-        batch_size: Batch size.
-        seed: Seed of the chain and of the order of samples.
-
-    Raises:
-        BadInput: An option is out of range; while iterating: a domain lacks a class of the others.
+    The stream has `n` samples, or as many as the domains have together. It cannot be iterated if a
+    domain lacks a class of the others.
     """
     check(domains, batch_size, n=n)
     check_markov(domain_correlation, class_correlation, domain_ratio, class_ratio)
@@ -237,26 +202,15 @@ def check_markov(
     domain_correlation: float, class_correlation: float, domain_ratio: float, class_ratio: float
 ) -> None:
     """Refuse correlations outside of [0, 1] and ratios below 1."""
-    correlations = {
-        "domain_correlation": domain_correlation,
-        "class_correlation": class_correlation,
-    }
-    for name, value in correlations.items():
+    for name, value in (
+        ("domain_correlation", domain_correlation),
+        ("class_correlation", class_correlation),
+    ):
         if not 0 <= value <= 1:
-            raise BadInput(
-                "out_of_range",
-                f"Expected {name} to be a probability from 0 to 1, found {value}.",
-                option=name,
-                found=value,
-            )
-    for name, value in {"domain_ratio": domain_ratio, "class_ratio": class_ratio}.items():
+            refuse_value(name, value, "a probability from 0 to 1")
+    for name, value in (("domain_ratio", domain_ratio), ("class_ratio", class_ratio)):
         if not 1 <= value < math.inf:
-            raise BadInput(
-                "out_of_range",
-                f"Expected {name} to be at least 1, found {value}.",
-                option=name,
-                found=value,
-            )
+            refuse_value(name, value, "at least 1, and finite")
 
 
 def draw_chain(
@@ -269,13 +223,6 @@ def draw_chain(
     ratio^(-i / (n - 1)). If the last state would stay less often than by chance, or if s is 1, all
     states stay with the probability s, and a state whose share of the samples is used up does not
     come again.
-
-    Args:
-        length: Number of samples.
-        n_states: Number of states n, the most frequent one first.
-        correlation: Probability that the most frequent state stays.
-        ratio: Frequency of the first state divided by that of the last one.
-        generator: Source of the draws.
     """
     if n_states == 1:
         return torch.zeros(length, dtype=torch.int64)
@@ -318,12 +265,11 @@ def _find_pools(
         missing = [k for k, members in zip(classes, own, strict=True) if len(members) == 0]
         if missing:
             shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
-            raise BadInput(
-                "missing_classes",
+            text = (
                 f"Domain {domain.name}: Expected samples of every class that the other domains "
-                f"have, found none of {shown}. Use more samples of each domain.",
-                missing=tuple(missing),
+                f"have, found none of {shown}. Use more samples of each domain."
             )
+            raise BadInput("missing_classes", text, missing=tuple(missing))
     return pools
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acclimate.errors import BadInput
+from acclimate.errors import BadInput, check_at_least
 from acclimate.streams.batch import Batch, Domain
 
 #: Positions in a list of domains: indices of domains, and of samples within them.
@@ -17,38 +17,20 @@ Order = tuple[Tensor, Tensor]
 
 def check(domains: Sequence[Domain], batch_size: int, **counts: int | None) -> None:
     """Refuse empty domains, and a batch size or other counts below 1; None is not checked."""
-    if batch_size < 1:
-        raise BadInput(
-            "out_of_range",
-            f"Expected a batch size of at least 1, found {batch_size}.",
-            option="batch_size",
-            found=batch_size,
-        )
-    for name, value in counts.items():
-        if value is not None and value < 1:
-            raise BadInput(
-                "out_of_range",
-                f"Expected {name} to be at least 1, found {value}.",
-                option=name,
-                found=value,
-            )
+    for name, value in {"batch_size": batch_size, **counts}.items():
+        if value is not None:
+            check_at_least(name, value, 1)
     empty = [domain.name for domain in domains if len(domain) == 0]
     if not domains or empty:
-        raise BadInput(
-            "empty_source",
-            f"Expected domains with samples, found none{' in ' if empty else ''}"
-            f"{', '.join(empty)}. Pass at least one domain, and no empty ones.",
-        )
+        where = f" in {', '.join(empty)}" if empty else ""
+        text = f"Expected domains with samples, found none{where}. Pass at least one domain, and "
+        raise BadInput("empty_source", text + "no empty ones.")
 
 
 def describe(name: str, domains: Sequence[Domain], batch_size: int, seed: int | None) -> str:
     """Return the protocol in one line."""
-    counts = {len(domain) for domain in domains}
-    n = (
-        f"{counts.pop()} samples each"
-        if len(counts) == 1
-        else (f"{sum(len(domain) for domain in domains)} samples in all")
-    )
+    counts = [len(domain) for domain in domains]
+    n = f"{counts[0]} samples each" if len(set(counts)) == 1 else f"{sum(counts)} samples in all"
     order = "own order" if seed is None else f"order by seed {seed}"
     kinds = "domain" if len(domains) == 1 else "domains"
     return f"{name}; {len(domains)} {kinds}, {n}; {order}; batches of {batch_size}"
@@ -62,10 +44,7 @@ def shuffled(n: int, seed: int | None) -> Tensor:
 
 
 def recycle(members: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
-    """Return `n` of the members: all in random order, then all again in a new one, and so on.
-
-    Without a generator they keep their own order.
-    """
+    """Return `n` of the members: all in random order, or their own, then all again, and so on."""
     rounds = -(-n // len(members))
     if generator is None:
         return members.repeat(rounds)[:n]

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acclimate.errors import BadInput
+from acclimate.errors import BadInput, check_at_least
 from acclimate.functional.inputs import Normalization
+from acclimate.streams.batch import to_inputs
 from acclimate.streams.images import (
     Pixels,
     Size,
@@ -34,14 +35,7 @@ __all__ = ["FolderBatch", "FolderStream", "list_images", "read_classes"]
 
 @dataclass(frozen=True)
 class FolderBatch:
-    """A batch of images of a folder.
-
-    Attributes:
-        number: Number of the batch in the listing, from 0. Batches without a readable image are
-            skipped.
-        paths: Paths of the images that could be read.
-        x: The normalised images.
-    """
+    """Images of a folder that could be read, and the number of their batch in the listing."""
 
     number: int
     paths: list[Path]
@@ -84,13 +78,12 @@ class FolderStream:
         squash: bool = False,
     ) -> None:
         if squash and resize is not None:
-            raise BadInput(
-                "conflicting_options",
+            text = (
                 "Expected either resize=, before a crop, or squash=True, which does not crop, "
-                "found both. Remove one of them.",
-                options=("resize", "squash"),
+                "found both. Remove one of them."
             )
-        check_batch_size(batch_size)
+            raise BadInput("conflicting_options", text, options=("resize", "squash"))
+        check_at_least("batch_size", batch_size, 1)
         self.root = Path(root)
         self.paths = list_images(root)
         self.resize = check_resize(resize, size)
@@ -145,41 +138,17 @@ class FolderStream:
         return try_read(path, self.size, self.resize, self.squash)
 
 
-def check_batch_size(batch_size: int) -> None:
-    """Refuse a batch size below one."""
-    if batch_size < 1:
-        raise BadInput(
-            "out_of_range",
-            f"Expected a batch size of at least 1, found {batch_size}.",
-            option="batch_size",
-            found=batch_size,
-        )
-
-
-def to_inputs(pixels: Pixels, normalization: Normalization | None = None) -> Tensor:
-    """Return 8-bit images (n, height, width, 3) as inputs (n, 3, height, width) of a model."""
-    x = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))).float() / 255
-    return x if normalization is None else normalization.normalize(x)
-
-
 def read_classes(path: str | Path) -> list[str]:
     """Return the class names in a text file, one per line; the first is class 0."""
     path = Path(path)
     if not path.is_file():
-        raise BadInput(
-            "not_a_file",
-            f"Expected a text file with one class name per line, but {path} is not a file. Check "
-            "the path.",
-            path=path,
-        )
+        text = f"Expected a text file with one class name per line, but {path} is not a file. "
+        raise BadInput("not_a_file", text + "Check the path.", path=path)
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise BadInput(
-            "unreadable",
-            f"Expected a UTF-8 text file with one class name per line, but {path} is not one.",
-            path=path,
-        ) from error
+        text = f"Expected a UTF-8 text file with one class name per line, but {path} is not one."
+        raise BadInput("unreadable", text, path=path) from error
     names = [line.strip() for line in lines if line.strip()]
     twice = sorted({name for name in names if names.count(name) > 1})
     advice = "Write every class name once, one per line."

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from acclimate.decode import decode_image, read_image_size
-from acclimate.errors import BadInput, UnreadableImage
+from acclimate.errors import BadInput, UnreadableImage, refuse_value
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"})
 #: Suffixes of images that are not supported.
@@ -42,25 +42,15 @@ def list_images(root: str | Path) -> list[Path]:
     """Return all images in a folder and its sub-folders, sorted by path.
 
     Names that start with a dot are skipped; links to folders are followed.
-
-    Raises:
-        BadInput: There is no such folder, or no image in it.
     """
     root = Path(root)
     if not root.is_dir():
-        raise BadInput(
-            "not_a_folder",
-            f"Expected a folder of images, but {root} is not a folder. Check the path.",
-            path=root,
-        )
+        text = f"Expected a folder of images, but {root} is not a folder. Check the path."
+        raise BadInput("not_a_folder", text, path=root)
     paths = _sort(_walk(root, SUFFIXES), root)
     if not paths:
-        raise BadInput(
-            "no_images",
-            f"Expected images in {root} or its sub-folders, found none. Supported suffixes are "
-            f"{_KINDS}.",
-            path=root,
-        )
+        text = f"Expected images in {root} or its sub-folders, found none. Supported suffixes are "
+        raise BadInput("no_images", f"{text}{_KINDS}.", path=root)
     return paths
 
 
@@ -108,9 +98,6 @@ def read_image(path: Path, size: Size, resize: Size | None = None, squash: bool 
         size: Height and width of the result.
         resize: Size that the resized image covers before it is cropped; None for `size`.
         squash: Resize to `size` without keeping the shape, and do not crop, as DomainBed does.
-
-    Raises:
-        UnreadableImage: The image cannot be decoded.
     """
     return decode_image(path, then=lambda image: fit_image(image, size, resize, squash, path))
 
@@ -143,12 +130,8 @@ def _resize_to_cover(path: Path | None, image: Image.Image, size: Size) -> Image
         shape = (width, image.height * width // image.width)
     if shape[0] * shape[1] > _LARGEST:
         reason = f"{image.width}×{image.height} is too elongated to resize"
-        raise UnreadableImage(
-            "unreadable_image",
-            f"{path or 'The image'} cannot be used: {reason}. Crop it.",
-            path=path,
-            reason=reason,
-        )
+        text = f"{path or 'The image'} cannot be used: {reason}. Crop it."
+        raise UnreadableImage("unreadable_image", text, path=path, reason=reason)
     return image.resize(shape, Image.Resampling.BILINEAR)
 
 
@@ -185,11 +168,7 @@ def read_ahead(groups: Iterable[Sequence[K]], read: Callable[[K], R]) -> Iterato
 
 
 def common_size(paths: Sequence[Path]) -> Size:
-    """Return the common size of all images, from their headers only.
-
-    Raises:
-        BadInput: The sizes differ, or no image can be read.
-    """
+    """Return the common size of all images, from their headers only; refuse other sizes."""
     found: dict[Size, list[Path]] = {}
     with ThreadPoolExecutor(_N_THREADS) as pool:
         for path, size in zip(paths, pool.map(read_size, paths), strict=True):
@@ -197,13 +176,12 @@ def common_size(paths: Sequence[Path]) -> Size:
                 found.setdefault(size, []).append(path)
     if len(found) > 1:
         first, second = sorted(found, key=lambda size: -len(found[size]))[:2]
-        raise BadInput(
-            "mixed_sizes",
+        text = (
             f"Expected images of one size, found {len(found)} sizes: {len(found[first])} of "
             f"{show_size(first)} and {len(found[second])} of {show_size(second)}, such as "
-            f"{found[second][0]}. Pass the size to resize them to: --size, or size= in Python.",
-            sizes=tuple(sorted(found)),
+            f"{found[second][0]}. Pass the size to resize them to: --size, or size= in Python."
         )
+        raise BadInput("mixed_sizes", text, sizes=tuple(sorted(found)))
     if not found:
         raise all_unreadable(len(paths), paths[0], "its header is damaged")
     return next(iter(found))
@@ -219,12 +197,11 @@ def read_size(path: Path) -> Size | None:
 
 def all_unreadable(n: int, path: Path, reason: str) -> BadInput:
     """Return the error for a folder without a readable image."""
-    return BadInput(
-        "unreadable_images",
+    text = (
         f"Expected readable images, but none of the {n} images can be read. The first is {path} "
-        f"({reason}). Check that the files are complete images.",
-        paths=(path,),
+        f"({reason}). Check that the files are complete images."
     )
+    return BadInput("unreadable_images", text, paths=(path,))
 
 
 def parse_size(text: str) -> int | Size:
@@ -232,63 +209,33 @@ def parse_size(text: str) -> int | Size:
 
     >>> parse_size("224"), parse_size("48x64")
     (224, (48, 64))
-
-    Raises:
-        BadInput: The text is neither.
     """
     sides = text.lower().replace("×", "x").split("x")
     if not all(side.strip().isdecimal() for side in sides) or len(sides) > 2:
-        raise BadInput(
-            "malformed",
-            f'Expected a size as one number, or as height and width such as 48x64, found "{text}".',
-            option="size",
-            found=text,
-        )
+        expected = "Expected a size as one number, or as height and width such as 48x64, found "
+        raise BadInput("malformed", f'{expected}"{text}".', option="size", found=text)
     numbers = [int(side) for side in sides]
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
 
 
 def as_size(size: int | Size) -> Size:
-    """Return height and width, given both or one number for both.
-
-    Raises:
-        BadInput: A side is smaller than one pixel.
-    """
+    """Return height and width, given both or one number for both."""
     height, width = (size, size) if isinstance(size, int) else size
     if height < 1 or width < 1:
-        raise BadInput(
-            "out_of_range",
-            f"Expected a size of at least 1 pixel, found {show_size((height, width))}.",
-            option="size",
-            found=(height, width),
-        )
+        refuse_value("size", (height, width), "at least 1 pixel")
     return height, width
 
 
 def check_resize(resize: int | Size | None, size: int | Size | None) -> Size | None:
-    """Return the size that resized images cover before a crop of `size`; None for `size`.
-
-    Raises:
-        BadInput: There is no crop, or it is larger than the resized image.
-    """
+    """Return the size that resized images cover before a crop of `size`; None for `size`."""
     if resize is None:
         return None
     if size is None:
-        raise BadInput(
-            "missing_option",
-            "Expected a size to crop to together with resize, found none. Pass --size, or size= in "
-            "Python.",
-            option="size",
-        )
+        text = "Expected a size to crop to together with resize, found none. Pass --size, or size= "
+        raise BadInput("missing_option", text + "in Python.", option="size")
     larger, inner = as_size(resize), as_size(size)
     if larger[0] < inner[0] or larger[1] < inner[1]:
-        raise BadInput(
-            "out_of_range",
-            f"Expected resize to be at least as large as the crop of {show_size(inner)}, found "
-            f"{show_size(larger)}. Pass a larger --resize, or none.",
-            option="resize",
-            found=larger,
-        )
+        refuse_value("resize", larger, f"at least as large as the crop of {show_size(inner)}")
     return larger
 
 

@@ -11,17 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from acclimate.errors import BadInput
+from acclimate.errors import BadInput, refuse_value
 from acclimate.streams.batch import Batch, Domain, Stream
-from acclimate.streams.cutting import (
-    check,
-    cut,
-    describe,
-    gather,
-    recycle,
-    seed_from,
-    shuffled,
-)
+from acclimate.streams.cutting import check, cut, describe, gather, recycle, seed_from, shuffled
 
 #: Label of foreign images. The losses of torch ignore it.
 NO_LABEL = -100
@@ -30,10 +22,8 @@ NO_LABEL = -100
 def reset_each(domains: Sequence[Domain], batch_size: int = 200, seed: int | None = None) -> Stream:
     """Return every domain in turn, with a reset before its first batch.
 
-    Args:
-        domains: The domains in order.
-        batch_size: Batch size; the last batch of a domain may be smaller.
-        seed: Seed of the order of samples within a domain; None keeps their own order.
+    The last batch of a domain may be smaller. The seed is that of the order of samples within a
+    domain, here and elsewhere; None keeps their own order.
     """
     check(domains, batch_size)
 
@@ -73,10 +63,7 @@ def gradual(
 ) -> Stream:
     """Return every corruption with its severity rising from lowest to highest and falling again.
 
-    Args:
-        severities: The domains of each corruption, from mild to severe.
-        batch_size: Batch size.
-        seed: Seed of the order of samples within a domain.
+    `severities` are the domains of each corruption, from mild to severe.
     """
     climbs = [
         domain for domains in severities.values() for domain in [*domains, *list(domains)[-2::-1]]
@@ -115,13 +102,8 @@ def source_mixture(
     check(domains, batch_size)
     n_clean = round(share * batch_size)
     if not 0 < n_clean < batch_size:
-        raise BadInput(
-            "out_of_range",
-            f"Expected a share between 0 and 1 that gives at least one clean and one other sample "
-            f"of {batch_size}, found {share}.",
-            option="share",
-            found=share,
-        )
+        expected = f"such that there are clean and other samples in a batch of {batch_size}"
+        refuse_value("share", share, expected)
 
     def make() -> Iterator[Batch]:
         for number, domain in enumerate(domains):
@@ -143,12 +125,7 @@ def source_mixture(
 
 
 def single_images(domains: Sequence[Domain], seed: int | None = 0) -> Stream:
-    """Return every domain in turn in batches of one image, with a reset before each domain.
-
-    Args:
-        domains: The domains in order.
-        seed: Seed of the order of samples within a domain; None keeps their own order.
-    """
+    """Return every domain in turn in batches of one image, with a reset before each domain."""
     check(domains, 1)
     name = "single images, reset before each domain"
     return Stream(describe(name, domains, 1, seed), reset_each(domains, 1, seed).make)
@@ -166,26 +143,12 @@ def alternating(
     Before every `period` batches of a domain come as many clean batches. Every sample of a domain
     occurs once. Clean samples are recycled, in a new order if there is a seed. Both count, each
     under its own name.
-
-    Args:
-        domains: The corrupted domains in order.
-        clean: Samples without corruption.
-        period: Number of batches of one kind before the other comes.
-        batch_size: Batch size; the last batch of a domain may be smaller.
-        seed: Seed of the order of samples; None keeps their own order.
-
-    Raises:
-        BadInput: A domain has the same name as the clean samples.
     """
     check([*domains, clean], batch_size, period=period)
     check(domains, batch_size)
     if clean.name in [domain.name for domain in domains]:
-        raise BadInput(
-            "duplicate",
-            f"Expected domains other than the clean images, found {clean.name} as both. Use "
-            "corrupted data.",
-            name=clean.name,
-        )
+        text = f"Expected domains other than the clean images, found {clean.name} as both. Use "
+        raise BadInput("duplicate", text + "corrupted data.", name=clean.name)
 
     def make() -> Iterator[Batch]:
         n_batches = sum(-(-len(domain) // batch_size) for domain in domains)
@@ -224,10 +187,6 @@ def foreign(
         seed: Seed of the order and of the noise.
         other: Where foreign images come from, in random order and recycled; their labels are not
             used. None for uniform noise in the range of values of the domain.
-
-    Raises:
-        BadInput: A share that gives no foreign image, or only such; or foreign images of another
-            shape.
     """
     check(domains if other is None else [*domains, other], batch_size)
     n_foreign = count_foreign(share, batch_size)
@@ -254,20 +213,11 @@ def foreign(
 
 
 def count_foreign(share: float, batch_size: int) -> int:
-    """Return the number of foreign images in a batch.
-
-    Raises:
-        BadInput: It would be none, or the whole batch.
-    """
+    """Return the number of foreign images in a batch, or refuse none and the whole batch."""
     n_foreign = round(share * batch_size) if 0 < share < 1 else 0
     if not 0 < n_foreign < batch_size:
-        raise BadInput(
-            "out_of_range",
-            "Expected a share between 0 and 1 that gives at least one foreign and one other "
-            f"sample of {batch_size}, found {share}.",
-            option="share",
-            found=share,
-        )
+        expected = f"such that there are foreign and other samples in a batch of {batch_size}"
+        refuse_value("share", share, expected)
     return n_foreign
 
 
@@ -293,9 +243,8 @@ def _check_shapes(domains: Sequence[Domain], other: Domain) -> None:
     for domain in domains:
         expected = tuple(domain.take(first)[0].shape[1:])
         if found != expected:
-            raise BadInput(
-                "wrong_shape",
+            text = (
                 f"Expected foreign images of the shape {expected}, that of {domain.name}, found "
-                f"{found} in {other.name}. Resize them.",
-                found=found,
+                f"{found} in {other.name}. Resize them."
             )
+            raise BadInput("wrong_shape", text, found=found)

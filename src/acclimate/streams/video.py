@@ -35,16 +35,8 @@ def video(
     frame. Borders are filled by reflection. Values stay in the range of the domain: in [0, 1], or
     between the lowest and the highest value of each channel if the images are normalised.
 
-    Args:
-        domains: The domains in order, with images (n, channels, height, width).
-        frames: Number of frames of a scene.
-        n_scenes: Number of scenes of each domain, chosen by the seed; None for one of each image.
-        batch_size: Batch size.
-        seed: Seed of the order of scenes and of all changes.
-
-    Raises:
-        BadInput: While iterating: labels that are masks, which would have to move as well, or
-            inputs that are not images.
+    Each domain has `n_scenes` scenes, chosen by the seed, or one of each image. Masks, which would
+    have to move as well, are refused.
     """
     check(domains, batch_size, frames=frames, n_scenes=n_scenes)
 
@@ -73,13 +65,9 @@ def video(
 def film(
     image: Tensor, times: Sequence[int], limits: tuple[Tensor, Tensor], seeds: tuple[int, ...]
 ) -> Tensor:
-    """Return frames of a scene.
+    """Return frames of a scene, of which that at time 0 shows the image (c, h, w) unmoved.
 
-    Args:
-        image: The image (channels, height, width); the frame at time 0 shows it unmoved.
-        times: Numbers of the frames.
-        limits: The lowest and the highest value, for each channel.
-        seeds: Numbers that identify the scene.
+    `limits` are the lowest and the highest value of each channel; `seeds` identify the scene.
     """
     height, width = image.shape[1:]
     low, high = (limit.to(image) for limit in limits)
@@ -108,10 +96,9 @@ def film(
 
 def _check_image(image: Tensor, domain: Domain) -> None:
     if image.dim() != 4 or not image.is_floating_point():
-        raise BadInput(
-            "wrong_shape",
+        shape = tuple(image.shape)
+        text = (
             f"Domain {domain.name}: Expected images (n, channels, height, width) of floating point "
-            f"numbers, to move them, found {image.dtype} of shape {tuple(image.shape)}. Use "
-            "another scenario.",
-            found=tuple(image.shape),
+            f"numbers, to move them, found {image.dtype} of shape {shape}. Use another scenario."
         )
+        raise BadInput("wrong_shape", text, found=shape)

@@ -10,7 +10,7 @@ from operator import itemgetter
 import torch
 from torch import Tensor
 
-from acclimate.errors import BadInput
+from acclimate.errors import BadInput, check_at_least
 from acclimate.streams.batch import Batch, Domain, Stream
 
 
@@ -31,31 +31,23 @@ def epochs(stream: Stream, times: int) -> Stream:
     place. The error of pass k is that of the batches whose `epoch` is k. No domain is kept in
     memory: there is one iterator of the stream per pass, and each waits at the next reset.
     """
-    if times < 1:
-        raise BadInput(
-            "out_of_range",
-            f"Expected times to be at least 1, found {times}.",
-            option="times",
-            found=times,
-        )
+    check_at_least("times", times, 1)
     if not isinstance(stream, Stream):
-        raise BadInput(
-            "wrong_type",
-            f"Expected a Stream, which can be iterated again for each pass, found "
-            f"{type(stream).__name__}. Pass Stream(protocol, make), where make() returns the "
-            "batches from the start.",
-            option="stream",
-            found=type(stream).__name__,
+        kind = type(stream).__name__
+        text = (
+            f"Expected a Stream, which can be iterated again for each pass, found {kind}. Pass "
+            "Stream(protocol, make), where make() returns the batches from the start."
         )
+        raise BadInput("wrong_type", text, option="stream", found=kind)
 
     def make() -> Iterator[Batch]:
         readings = [iter(stream) for _ in range(times)]
         if len({id(reading) for reading in readings}) < times:
-            raise BadInput(
-                "not_repeatable",
+            text = (
                 "Expected a stream that starts again whenever it is iterated, found one whose "
-                "make() returns the same iterator. Create the batches inside make().",
+                "make() returns the same iterator. Create the batches inside make()."
             )
+            raise BadInput("not_repeatable", text)
         for parts in zip_longest(*(_split_at_resets(reading) for reading in readings)):
             sizes = []
             for epoch, part in enumerate(parts, start=1):
@@ -63,15 +55,13 @@ def epochs(stream: Stream, times: int) -> Stream:
                 for batch in part or ():
                     sizes[-1] += 1
                     yield dataclasses.replace(batch, epoch=epoch, reset=batch.reset and epoch == 1)
-                if sizes[-1] != sizes[0]:
-                    raise BadInput(
-                        "count_mismatch",
-                        f"Expected {sizes[0]} batches in pass {epoch}, as in the first, found "
-                        f"{sizes[-1]}. Pass a stream that returns the same batches whenever it is "
-                        "iterated.",
-                        expected=sizes[0],
-                        found=sizes[-1],
+                first, last = sizes[0], sizes[-1]
+                if last != first:
+                    text = (
+                        f"Expected {first} batches in pass {epoch}, as in the first, found {last}. "
+                        "Pass a stream that returns the same batches whenever it is iterated."
                     )
+                    raise BadInput("count_mismatch", text, expected=first, found=last)
 
     return Stream(f"{times} passes; {stream.protocol}", make)
 
@@ -109,13 +99,7 @@ def sliding_window(stream: Stream, size: int) -> Stream:
     changed completely. A window that is not full yet is predicted without learning. Probes are
     unchanged.
     """
-    if size < 2:
-        raise BadInput(
-            "out_of_range",
-            f"Expected a window of at least 2 samples, found {size}.",
-            option="size",
-            found=size,
-        )
+    check_at_least("size", size, 2)
 
     def make() -> Iterator[Batch]:
         window: list[Batch] = []
