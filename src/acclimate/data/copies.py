@@ -105,11 +105,8 @@ def copy_files(
 ) -> FolderCounts:
     """Write the copies that are missing in `out/<corruption>/<severity>`.
 
-    Args:
-        write: Writes one copy, or returns the reason why the image cannot be read.
-        prepare: Returns the jobs for a folder, in the order of the images.
-        out: The folder.
-        asked: Which copies.
+    `prepare` returns the jobs for a folder, in the order of the images; `write` writes one copy, or
+    returns the reason why the image cannot be read.
     """
     counts = FolderCounts()
     make_folder(out)
@@ -145,14 +142,9 @@ def corrupt_folder(
 ) -> FolderCounts:
     """Write corrupted copies of all images of a folder to `out/<corruption>/<severity>/…`, as PNG.
 
-    The draws of an image depend on its place in the sorted listing.
-
-    Args:
-        source: Any nesting, which the copies keep.
-        out: Not inside `source`.
-        asked: Which copies.
-        size: Side of the square to cut out of the centre; None keeps images as they are.
-        resize: What the shorter side is resized to before; None for `size` itself.
+    The copies keep any nesting. The draws of an image depend on its place in the sorted listing. A
+    square of side `size` is cut out of the centre, after the shorter side was resized to `resize`;
+    None keeps images as they are.
     """
     check_resize(resize, size)
     paths = list_images(source)

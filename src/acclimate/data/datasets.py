@@ -131,12 +131,7 @@ class DataSet:
         raise BadInput("wrong_loader", f"{text}({self.text}).", name=self.name)
 
     def to_data(self, asked: Request, path: Path | None = None) -> Data:
-        """Return what is measured on: domains by corruption.
-
-        Args:
-            asked: What of it.
-            path: Where it is, if not under the root.
-        """
+        """Return what is measured on: domains by corruption; the path is that of a local folder."""
         title = self.name if path is None else path.resolve().name
         clean = self.open_measured(asked, path)
         groups: Groups = {title: {title: clean}}
@@ -265,10 +260,8 @@ class DataSet:
     def install(self, folder: Path, place: Path, feedback: Feedback) -> dict[str, Any]:
         """Write the data set into an empty folder; return what the card records about the content.
 
-        Args:
-            folder: An empty one, which takes the place of the data set in one step.
-            place: An archive, folder or file as published.
-            feedback: Called with the number of files, and with notes.
+        The folder takes the place of the data set in one step. What is published is at `place`: an
+        archive, a folder or a file.
         """
         raise NotImplementedError
 
@@ -343,13 +336,9 @@ class DataSet:
     # Corrupt ---------------------------------------------------------------------------------
 
     def corrupt(self, root: Path, asked: CopyRequest, out: Path | None = None, **more: Any) -> Any:
-        """Write corrupted copies of the test split, as far as they are not there; see subclasses.
+        """Write corrupted copies of the test split, as far as they are not there.
 
-        Args:
-            root: Of all data.
-            asked: Which copies.
-            out: The folder for the copies; None for the place where `load` looks.
-            **more: `path`, `size` and `resize`, or `split` and `ignore_label`, of image files.
+        `more` are `path`, `size` and `resize`, or `split` and `ignore_label`, of image files.
         """
         if out is None:
             twin = next((s for s in SETS.values() if getattr(s, "clean", None) == self.name), None)
@@ -502,9 +491,6 @@ def corrupt(
 
     Returns:
         The folder, of arrays; of files, how many copies were written.
-
-    Raises:
-        BadInput: The set is not on disk or cannot be corrupted; a name or severity is unknown.
     """
     entry, path = find_set(name)
     more = options if path is None else {"path": path, **options}

@@ -270,12 +270,8 @@ def list_masks(
 ) -> MaskTree:
     """Return what lies in a folder of images and masks, without judging it.
 
-    Args:
-        base: The folder.
-        layout: The layout that is expected.
-        splits: Those that are published; local folders may have any.
-        classes: Names of the classes; None reads `classes.txt` in the folder.
-        ignore_label: The value that stands for no label in the masks of a local folder.
+    `splits` are those that are published; local folders may have any. Without the names of the
+    classes, they are read from `classes.txt` in the folder.
     """
     if not 0 <= ignore_label <= 255:
         text = (

@@ -214,16 +214,8 @@ def gather(
     """Return stores as what is measured on, and what a result must record of each.
 
     Image files are read once, so that a damaged one is found now, not after hours, and a checksum
-    names exactly the images that are used. Masks are kept in memory if all of them are small.
-
-    Args:
-        name: Of the data.
-        groups: The stores.
-        asked: What of it.
-        is_folder: See `Data`, like the others below.
-        source: See there.
-        clean: See there.
-        is_checked: Whether unreadable images were left out already.
+    names exactly the images that are used; `is_checked` if unreadable ones were left out already.
+    Masks are kept in memory if all of them are small. For the other arguments, see `Data`.
     """
     total = sum(map(len, groups.values()))
     found: dict[str, tuple[Domain, ...]] = {}
