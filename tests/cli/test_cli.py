@@ -366,6 +366,11 @@ def test_inspect_shows_a_state(tmp_path: Path) -> None:
         assert part in text
 
 
+def test_inspect_shows_the_artifact_of_the_built_in_model() -> None:
+    path = Path(acclimate.builtin.__file__).with_name("source.acclimate")
+    assert "Part confidence" in run("inspect", path).output
+
+
 def test_inspect_refuses_other_files(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(1)}, tmp_path / "foreign.safetensors")
     with raises("not_ours", path=tmp_path / "foreign.safetensors"):
