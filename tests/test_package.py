@@ -142,6 +142,7 @@ BUILT_IN = set(acclimate.list_methods())
 #: Pages that exist on the site only; its strict build checks their anchors.
 GENERATED = {"api.md", "changelog.md", "cli.md", "contributing.md", "leaderboard.md"}
 GENERATED |= {"methods/index.md", *(f"methods/{name}.md" for name in BUILT_IN)}
+GENERATED |= {f"notebooks/{path.stem}.md" for path in (ROOT / "docs/notebooks").glob("*.ipynb")}
 
 
 def find_anchors(path):

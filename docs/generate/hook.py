@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "src")]
 
-from generate import api, commands, leaderboard, methods  # noqa: E402
+from generate import api, commands, leaderboard, methods, notebooks  # noqa: E402
 
 #: Files outside of docs/ that are pages here.
 COPIES = {
@@ -37,6 +37,7 @@ def on_files(files: Files, config: Any) -> Files:
     for name in sorted(methods.acclimate.list_methods()):
         pages[f"methods/{name}.md"] = methods.make_page(name, board)
     pages |= {name: (ROOT / path).read_text() for name, path in COPIES.items()}
+    pages |= notebooks.make_pages()
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     for path in sorted((ROOT / "results").rglob("*")):
