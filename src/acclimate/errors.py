@@ -504,17 +504,24 @@ def import_extra(module: str, user: str, install: str, package: str = "") -> Any
     Raises:
         MissingExtra: It is not installed.
     """
+    root = module.partition(".")[0]
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != module:
+        if error.name is None or error.name.partition(".")[0] != root:
             raise
-        package = package or module
+        package = package or root
         raise MissingExtra(
             "missing_extra",
             f"{user} requires {package}, which is not installed. Run: pip install '{install}'",
             package=package,
         ) from error
+
+
+def list_lines(lines: Sequence[str], shown: int = 12) -> str:
+    """Return the first lines, indented, and the number of others, for a message."""
+    more = f"\n  (+ {len(lines) - shown} more)" if len(lines) > shown else ""
+    return "".join(f"\n  {line}" for line in lines[:shown]) + more
 
 
 def name_some(names: Sequence[str]) -> str:

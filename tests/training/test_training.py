@@ -383,7 +383,7 @@ def test_folders_without_splits_and_unreadable_images(tmp_path: Path) -> None:
             "cudda",
             BadInput,
             "unknown_name",
-            {"kind": "device", "name": "cudda", "known": ("cuda", "mps", "cpu", "auto")},
+            {"kind": "device", "name": "cudda", "known": ("auto", "cpu", "cuda", "mps")},
         ),
         (
             {"devices": 2, "batch_size": 8},

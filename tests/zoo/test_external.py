@@ -92,18 +92,6 @@ def test_without_the_library_the_message_names_the_extra(
     assert f"pip install 'acclimate[{library}]'" in str(caught.value)
 
 
-class Loader:
-    """Stands for importlib: fails with the given errors, one a call, then gives a module."""
-
-    def __init__(self, *errors: Exception) -> None:
-        self.errors = list(errors)
-
-    def import_module(self, name: str) -> ModuleType:
-        if self.errors:
-            raise self.errors.pop(0)
-        return ModuleType(name)
-
-
 @pytest.fixture
 def door(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Return a function that goes through the door and tells what was declared."""
@@ -112,7 +100,14 @@ def door(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         declared: list[str] = []
         library = SimpleNamespace(define=declared.append)
         left_over = {"torchvision": None, "torchvision.ops": None, "torch": torch}
-        monkeypatch.setattr(torchvision_compat, "importlib", Loader(*errors))
+        left = list(errors)
+
+        def load(name: str, *about: str) -> ModuleType:
+            if left:
+                raise left.pop(0)
+            return ModuleType(name)
+
+        monkeypatch.setattr(torchvision_compat, "import_extra", load)
         monkeypatch.setattr(torchvision_compat, "sys", SimpleNamespace(modules=left_over))
         monkeypatch.setattr(torchvision_compat, "_declared", [])
         monkeypatch.setattr(torch.library, "Library", lambda *_: library)

@@ -6,7 +6,8 @@ the pre-activation form, batch normalisation and ReLU before each convolution.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -15,15 +16,24 @@ from torch import Tensor, nn
 from acclimate.errors import UnsuitableModel
 
 
-class Block(nn.Module):
-    """Two 3×3 convolutions with a shortcut around them.
+class ImageModel(nn.Module):
+    """Takes images in [0, 1] and normalises them by the mean and standard deviation of channels."""
 
-    Args:
-        n_in: input channels.
-        n_out: output channels.
-        stride: step of the first convolution.
-        dropout: probability of dropping a value between the convolutions.
-    """
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(tuple(mean)).view(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(tuple(std)).view(1, -1, 1, 1))
+
+    def normalize(self, x: Tensor) -> Tensor:
+        """Return (x − mean) / std by channel."""
+        return (x - self.mean) / self.std
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions with a shortcut around them."""
 
     def __init__(self, n_in: int, n_out: int, stride: int, dropout: float) -> None:
         super().__init__()
@@ -45,8 +55,8 @@ class Block(nn.Module):
         return around + through  # type: ignore[no-any-return]
 
 
-class WideResNet(nn.Module):
-    """WRN-`depth`-`width` for images in [0, 1], which it normalises itself.
+class WideResNet(ImageModel):
+    """WRN-`depth`-`width` for images in [0, 1].
 
     Args:
         depth: number of layers; must be 6·k + 4, with k blocks in each of the three stages.
@@ -57,9 +67,6 @@ class WideResNet(nn.Module):
         std: standard deviation of each input channel, divided by before the first layer.
     """
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(
         self,
         depth: int,
@@ -69,30 +76,20 @@ class WideResNet(nn.Module):
         mean: Sequence[float] = (0.5, 0.5, 0.5),
         std: Sequence[float] = (0.25, 0.25, 0.25),
     ) -> None:
-        super().__init__()
-        if depth < 10 or depth % 6 != 4:
-            raise UnsuitableModel(
-                "out_of_range",
-                "Expected a depth of 10, 16, 22, … (6·k + 4) for a wide residual network, found "
-                f"{depth}.",
-                option="depth",
-                found=depth,
-            )
-        self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
-        self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1))
-        n_blocks = (depth - 4) // 6
+        super().__init__(mean, std)
+        n_blocks = count_blocks(depth, 4)
         widths = [16 * width, 32 * width, 64 * width]
+        block = partial(Block, dropout=dropout)
         self.stem = nn.Conv2d(len(mean), 16, 3, padding=1, bias=False)
-        self.stage1 = _stage(16, widths[0], n_blocks, 1, dropout)
-        self.stage2 = _stage(widths[0], widths[1], n_blocks, 2, dropout)
-        self.stage3 = _stage(widths[1], widths[2], n_blocks, 2, dropout)
+        self.stage1 = make_stage(n_blocks, 16, widths[0], 1, block)
+        self.stage2 = make_stage(n_blocks, widths[0], widths[1], 2, block)
+        self.stage3 = make_stage(n_blocks, widths[1], widths[2], 2, block)
         self.norm = nn.BatchNorm2d(widths[2])
         self.head = nn.Linear(widths[2], n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits of shape (n, n_classes)."""
-        x = self.stem((x - self.mean) / self.std)
-        x = self.stage3(self.stage2(self.stage1(x)))
+        x = self.stage3(self.stage2(self.stage1(self.stem(self.normalize(x)))))
         features = F.relu(self.norm(x)).mean(dim=(2, 3))
         return self.head(features)  # type: ignore[no-any-return]
 
@@ -105,6 +102,22 @@ class WideResNet(nn.Module):
         nn.init.zeros_(self.head.bias)
 
 
-def _stage(n_in: int, n_out: int, n_blocks: int, stride: int, dropout: float) -> nn.Sequential:
-    first = Block(n_in, n_out, stride, dropout)
-    return nn.Sequential(first, *(Block(n_out, n_out, 1, dropout) for _ in range(n_blocks - 1)))
+def count_blocks(depth: int, n_others: int) -> int:
+    """Return the number of blocks in each of three stages of a residual network for CIFAR."""
+    if depth < 6 + n_others or (depth - n_others) % 6:
+        raise UnsuitableModel(
+            "out_of_range",
+            f"Expected a depth of {6 + n_others}, {12 + n_others}, … (6·k + {n_others}) for a "
+            f"residual network for CIFAR, found {depth}.",
+            option="depth",
+            found=depth,
+        )
+    return (depth - n_others) // 6
+
+
+def make_stage(
+    n_blocks: int, n_in: int, n_out: int, stride: int, block: Callable[[int, int, int], nn.Module]
+) -> nn.Sequential:
+    """Return blocks, of which the first changes the number of channels and takes the stride."""
+    first = block(n_in, n_out, stride)
+    return nn.Sequential(first, *(block(n_out, n_out, 1) for _ in range(n_blocks - 1)))

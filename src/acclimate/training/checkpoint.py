@@ -64,11 +64,7 @@ def has_checkpoint(run: RunFolder) -> bool:
 
 
 def check_output(out: Path, *, resume: bool, force: bool) -> None:
-    """Refuse to overwrite, before anything is loaded.
-
-    Raises:
-        BadInput: The path cannot be an output, or something is there.
-    """
+    """Refuse a path that cannot be an output, and to overwrite, before anything is loaded."""
     if out.suffix != ".safetensors":
         raise BadInput(
             "wrong_suffix", f"Expected --out to end in .safetensors, found {out}.", path=out
@@ -137,11 +133,7 @@ def write_weights(
 
 
 def read_done(out: Path, run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the file of this very run, which has ended, records of the training.
-
-    Raises:
-        BadInput: The file is the result of another run.
-    """
+    """Return what the file of this very run, which has ended, records of the training."""
     done: dict[str, Any] = read_file(out, _RESULT)[1].get("training", {})
     if any(done.get(name) != value for name, value in run.items()):
         raise BadInput(
@@ -167,14 +159,9 @@ def save_checkpoint(
     position: Position,
     extra: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write where a run stands.
+    """Write where a run stands; `load_checkpoint` returns `extra` under the same names.
 
-    Args:
-        run: Its folder, locked and begun.
-        trained: All that is trained.
-        optimizer: Its state is tensors for each parameter, as of SGD and Adam.
-        position: How far the run has come.
-        extra: What else is to be kept; `load_checkpoint` returns it under these names.
+    The state of the optimizer is tensors for each parameter, as of SGD and Adam.
     """
     tensors = {f"{_WEIGHT}{name}": tensor for name, tensor in trained.state_dict().items()}
     for name, parameter in trained.named_parameters():
@@ -189,12 +176,7 @@ def save_checkpoint(
 def load_checkpoint(
     resume: Resume, trained: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[Position, dict[str, Tensor]]:
-    """Put a run back to where it stood; return its place, and all tensors of the checkpoint.
-
-    Raises:
-        ArtifactMismatch: The model has other tensors now.
-        CorruptFile: The checkpoint is damaged.
-    """
+    """Put a run back to where it stood; return its place, and all tensors of the checkpoint."""
     if resume.checkpoint is None or resume.state is None:
         return Position(), {}
     tensors, _ = read_file(resume.state, _KIND)

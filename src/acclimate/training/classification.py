@@ -15,13 +15,7 @@ from acclimate.training.trainer import Task, Trained, check_logits, first_images
 
 
 class Classification(Task[TrainResult]):
-    """Cross entropy on images with one label, by SGD.
-
-    Args:
-        settings: Of the run.
-        root: Of all data.
-        objective: What to minimise, if it differs from the settings.
-    """
+    """Cross entropy on images with one label, by SGD."""
 
     settings: TrainSettings
     remedy = "Use a smaller --lr, or more --warmup-epochs."

@@ -35,18 +35,13 @@ class Objective(nn.Module, ABC):
     def attach(self, model: nn.Module, x: Tensor) -> None:
         """Make what depends on the model, such as a second head; called before training.
 
-        Args:
-            model: With its first weights.
-            x: A few images as stored.
+        The model has its first weights; `x` are a few images as stored.
         """
 
     def write(self, out: Path, model: nn.Module, card: Mapping[str, Any]) -> None:
-        """Write what is to be kept besides the model; called after training.
+        """Write what is to be kept besides the model, which is written to `out`.
 
-        Args:
-            out: Where the model is written.
-            model: Trained.
-            card: What run it was; can be written as JSON.
+        The card describes the run as JSON types.
         """
 
     @abstractmethod
@@ -62,12 +57,7 @@ class Objective(nn.Module, ABC):
 
 
 class CrossEntropy(Objective):
-    """Cross entropy on images that are augmented or not.
-
-    Args:
-        augmentation: Of uint8 images; None for none.
-        label_smoothing: Part of the target that is spread over all classes.
-    """
+    """Cross entropy on images that are augmented or not."""
 
     def __init__(
         self, augmentation: Augmentation | None = shift_and_flip, label_smoothing: float = 0.0
@@ -84,11 +74,7 @@ class CrossEntropy(Objective):
 
 
 def jensen_shannon(logits: Tensor) -> Tensor:
-    """Return the mean Jensen-Shannon divergence of several predictions for the same images.
-
-    Args:
-        logits: Shape (predictions, batch, classes).
-    """
+    """Return the mean Jensen-Shannon divergence of logits (predictions, batch, classes)."""
     log_probs = F.log_softmax(logits, dim=2)
     log_mean = torch.logsumexp(log_probs, dim=0) - math.log(len(logits))
     divergences = (log_probs.exp() * (log_probs - log_mean)).sum(dim=2)
@@ -98,12 +84,8 @@ def jensen_shannon(logits: Tensor) -> Tensor:
 class AugMixJsd(Objective):
     """Cross entropy on the shifted and flipped images, and agreement with two mixed forms of each.
 
-    Hendrycks et al., "AugMix", ICLR 2020, https://arxiv.org/abs/1912.02781.
-
-    Args:
-        options: How images are mixed.
-        weight: Of the Jensen-Shannon divergence; λ in the paper.
-        label_smoothing: Part of the target that is spread over all classes.
+    Hendrycks et al., "AugMix", ICLR 2020, https://arxiv.org/abs/1912.02781. The weight is that of
+    the Jensen-Shannon divergence, λ in the paper.
     """
 
     def __init__(

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from acclimate.data.mask_files import IGNORE
 from acclimate.functional.pixels import count_pixels, find_ious, resize_maps
 from acclimate.functional.rng import generator_at
 from acclimate.functional.views import Blur, ColorJitter, Views
@@ -25,7 +26,7 @@ from acclimate.streams.images import Size
 from acclimate.training.checkpoint import write_weights
 from acclimate.training.isw import SelectiveWhitening
 from acclimate.training.objectives import Objective
-from acclimate.training.sets import IGNORE, load_mask_sets
+from acclimate.training.sets import load_mask_sets
 from acclimate.training.settings import SegmentationResult, SegmentationSettings
 from acclimate.training.trainer import Task, Trained, check_logits, first_images
 from acclimate.zoo.segmentation import build_dense
@@ -42,14 +43,8 @@ def crop_and_flip(
 ) -> tuple[Tensor, Tensor]:
     """Return a random part of each image, at a random scale, half of them mirrored.
 
-    What lies outside of an image is black, and ignored.
-
-    Args:
-        x: Images in [0, 1], (n, 3, height, width).
-        y: Class numbers, (n, height, width).
-        size: Height and width of what is returned.
-        scales: Smallest and largest enlargement.
-        generator: On the CPU.
+    What lies outside of an image is black, and ignored. `scales` are the smallest and the largest
+    enlargement.
     """
     n, _, height, width = x.shape
     draws = torch.rand(n, 4, generator=generator)
@@ -72,9 +67,7 @@ def crop_and_flip(
 def pixel_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """Return the mean cross entropy over all pixels that have a class; zero if none has.
 
-    Args:
-        logits: (n, classes, h, w); enlarged to the size of the labels.
-        y: (n, height, width), 255 where nothing counts.
+    Logits are enlarged to the size of the labels, which are 255 where nothing counts.
     """
     maps = resize_maps(logits.float(), y.shape[1:])
     total = F.cross_entropy(maps, y, ignore_index=IGNORE, reduction="sum")
@@ -82,16 +75,7 @@ def pixel_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 class PixelObjective(Objective):
-    """Cross entropy on crops in random colours, and selective whitening for the objective isw.
-
-    Args:
-        model: Takes images in [0, 1] and returns logits (n, classes, h, w).
-        settings: Of the run.
-        size: Height and width of the images.
-
-    Raises:
-        UnsuitableModel: Selective whitening is asked for, and the model has no layer for it.
-    """
+    """Cross entropy on crops in random colours, and selective whitening for the objective isw."""
 
     def __init__(self, model: nn.Module, settings: SegmentationSettings, size: Size) -> None:
         super().__init__()
@@ -128,12 +112,7 @@ class PixelObjective(Objective):
 
 
 class Segmentation(Task[SegmentationResult]):
-    """Cross entropy on pixels, by AdamW; every mask is checked before the first step.
-
-    Args:
-        settings: Of the run.
-        root: Of all data.
-    """
+    """Cross entropy on pixels, by AdamW; every mask is checked before the first step."""
 
     objective: PixelObjective
     settings: SegmentationSettings

@@ -1,4 +1,4 @@
-"""Images to train on and to measure the error with. All use of `acclimate.data` is here."""
+"""Images to train on and to measure the error with."""
 
 from __future__ import annotations
 
@@ -9,21 +9,10 @@ from typing import Any
 
 from acclimate.data import SETS, ImageStore, data_root, load, open_folder
 from acclimate.data.datasets import find_set
-from acclimate.data.domains import DomainSet, load_domains
-from acclimate.data.mask_files import IGNORE
 from acclimate.data.masks import MaskSet
 from acclimate.data.stores import list_content, spread
 from acclimate.errors import BadInput
 from acclimate.training.settings import SegmentationSettings, TrainSettings
-
-__all__ = [
-    "IGNORE",
-    "DomainSet",
-    "ImageStore",
-    "load_domains",
-    "load_mask_sets",
-    "load_sets",
-]
 
 #: How many images of the built-in task are made, which has no end: for training and testing.
 _N_BUILTIN = {"train": 20_000, "test": 2_000}
@@ -36,10 +25,6 @@ def load_sets(
 
     Of a folder these are its sub-folders `train`, and `test` or `val`; or the folder itself, and
     nothing.
-
-    Args:
-        settings: Of the run.
-        root: Of all data; see `acclimate.data.data_root`.
     """
     name = settings.data
     entry = SETS.get(name)
@@ -90,11 +75,7 @@ def load_sets(
 def load_mask_sets(
     settings: SegmentationSettings, root: str | Path | None = None
 ) -> tuple[ImageStore, ImageStore]:
-    """Return images with masks to train on, and for validation.
-
-    Raises:
-        BadInput: A folder does not have both splits; the message explains how to make them.
-    """
+    """Return images with masks to train on, and for validation."""
     entry, path = find_set(settings.data)
     if isinstance(entry, MaskSet) and entry.is_own:
         base = entry.base(data_root(root), path)

@@ -27,7 +27,6 @@ from acclimate.errors import (
     InvalidConfig,
     UnsuitableModel,
     check_at_least,
-    check_name,
     import_extra,
 )
 from acclimate.functional.norm import batch_norm_layers
@@ -51,6 +50,7 @@ from acclimate.training.checkpoint import (
 from acclimate.training.objectives import Objective
 from acclimate.training.settings import Result, Settings
 from acclimate.zoo.external import NormalizedModel
+from acclimate.zoo.named import get_device
 
 Shared = TypeVar("Shared", Tensor, Sequence[Tensor])
 
@@ -381,19 +381,14 @@ def make_fabric(settings: Settings[Any], device: str) -> Any:
 
 def _choose_device(name: str, settings: Settings[Any]) -> str:
     """Return the kind of device, after everything that Fabric would refuse or replace."""
-    counts = {
-        "cuda": torch.cuda.device_count(),
-        "mps": int(torch.backends.mps.is_available()),
-        "cpu": settings.devices,  # on processors, devices are processes
-    }
-    if name == "auto":
-        name = next(kind for kind, count in counts.items() if count)
-    check_name(name, (*counts, "auto"), "device")
-    if counts[name] < settings.devices:
+    name = get_device(name).type
+    # On processors, devices are processes.
+    n = {"cuda": torch.cuda.device_count(), "mps": 1}.get(name, settings.devices)
+    if n < settings.devices:
         raise BadInput(
             "device_unavailable",
-            f'Expected {settings.devices} device(s) "{name}" on this machine, found '
-            f"{counts[name]}. Use --device auto or --device cpu, or fewer --devices.",
+            f'Expected {settings.devices} device(s) "{name}" on this machine, found {n}. Use '
+            "--device cpu or fewer --devices.",
             device=name,
         )
     if name == "cpu" and settings.precision == "16-mixed":

@@ -17,12 +17,17 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from acclimate.data.places import Notify, Progress, data_root, make_folder
-from acclimate.errors import AcclimateWarning, ArtifactMismatch, BadInput, DownloadFailed
+from acclimate.errors import (
+    AcclimateWarning,
+    ArtifactMismatch,
+    BadInput,
+    DownloadFailed,
+    list_lines,
+)
 from acclimate.storage import file_digest, read_file, write_file
-from acclimate.zoo.catalog import CATALOG, get_spec
+from acclimate.zoo.catalog import CATALOG, ModelSpec, get_spec
 from acclimate.zoo.external import NormalizedModel, build_external
 from acclimate.zoo.readers import content_digest, fit, read_tensors
-from acclimate.zoo.spec import ModelSpec
 
 __all__ = [
     "ModelSpec",
@@ -69,10 +74,8 @@ def load(
         root: folder of all data; the default is that of `acclimate.data`.
 
     Raises:
-        BadInput: when there is no such model or file.
         ArtifactMismatch: when the weights are of another architecture or not the published ones.
         CorruptFile: when the file is damaged, or could execute code.
-        MissingExtra: when the library of the model is not installed.
     """
     path = None if weights is None else Path(weights)
     if ":" in name:
@@ -160,17 +163,7 @@ def download(
     """Fetch the published weights of a model and import them; return where they are then.
 
     They are looked for at their address, and if that is of Google Drive, at its other one.
-
-    Args:
-        name: a name in the zoo.
-        check_hash: as for `load`.
-        root: folder of all data; the default is that of `acclimate.data`.
-        progress: Called with the number of megabytes.
-        notify: Called with what went wrong.
-
-    Raises:
-        BadInput: when no weights of that model are published.
-        DownloadFailed: when they cannot be had; see `acclimate.data.download.fetch`.
+    `progress` is called with the number of megabytes, `notify` with what went wrong.
     """
     from acclimate.data.download import RemoteFile, fetch
 
@@ -242,21 +235,19 @@ def _find_fault(spec: ModelSpec, path: Path, sha256: str, model: nn.Module) -> s
     content = content_digest(model)
     if content == spec.content_sha256:
         return ""
+    pairs = {
+        "the file": (spec.sha256, sha256),
+        "the weights in it": (spec.content_sha256, content),
+    }
     lines = [
         f"SHA-256 of {what}: expected {expected}, found {found}"
-        for what, expected, found in (
-            ("the file", spec.sha256, sha256),
-            ("the weights in it", spec.content_sha256, content),
-        )
+        for what, (expected, found) in pairs.items()
         if expected
     ]
     return (
-        f"{path} does not contain the published weights of {spec.name}:\n  "
-        + "\n  ".join(lines)
-        + (
-            "\nPass the published file. For your own weights of the same architecture, pass "
-            "check_hash=False (--no-check-hash on the command line)."
-        )
+        f"{path} does not contain the published weights of {spec.name}:{list_lines(lines)}\n"
+        "Pass the published file. For your own weights of the same architecture, pass "
+        "check_hash=False (--no-check-hash on the command line)."
     )
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from torch import nn
+
 from acclimate.builtin.model import WideResNet
-from acclimate.errors import BadInput, did_you_mean
+from acclimate.errors import check_name
 from acclimate.functional.inputs import NORMALIZATIONS
 from acclimate.zoo.resnet import (
     CifarResNet,
@@ -15,19 +19,65 @@ from acclimate.zoo.resnet import (
     SmallStemResNet,
     WideStemResNet,
 )
-from acclimate.zoo.spec import Channels, ModelSpec
+
+Channels = tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """What is known of one source model.
+
+    Attributes:
+        name: what it is called here.
+        data: the set it was, or is to be, trained on.
+        architecture: what its publication calls the architecture.
+        factory: makes it from `n_classes`, `mean` and `std`.
+        n_classes: number of logits of the published weights.
+        mean: mean of each channel; the model takes images in [0, 1] and normalises inside.
+        std: standard deviation of each channel.
+        layout: how the published file names its tensors, a key of `acclimate.zoo.layouts.LAYOUTS`.
+        description: one sentence about where it is used.
+        publisher: who published the weights; empty if unpublished.
+        address: where they are.
+        accuracy: accuracy on the clean test set in percent, as published, or as measured with the
+            published weights where nothing is said.
+        licence: licence of the weights.
+        sha256: SHA-256 of the published file, or its beginning, if known.
+        content_sha256: digest of the weights themselves, whatever file they come in, if known; see
+            `acclimate.zoo.readers.content_digest`. Without either a file is taken as it is.
+        input_size: height and width of the images.
+        packaged: file in `acclimate/zoo/weights` with the weights, if they come with the package.
+    """
+
+    name: str
+    data: str
+    architecture: str
+    factory: Callable[..., nn.Module]
+    n_classes: int
+    mean: Channels
+    std: Channels
+    layout: str
+    description: str
+    publisher: str = ""
+    address: str = ""
+    accuracy: float | None = None
+    licence: str = ""
+    sha256: str = ""
+    content_sha256: str = ""
+    input_size: int = 32
+    packaged: str = ""
+
+    def build(self, n_classes: int | None = None) -> nn.Module:
+        """Return the architecture with the weights PyTorch gives it."""
+        n_classes = self.n_classes if n_classes is None else n_classes
+        return self.factory(n_classes=n_classes, mean=self.mean, std=self.std)
 
 
 def get_spec(name: str, n_classes: int | None = None) -> ModelSpec:
     """Return what is known of the model of that name.
 
-    Args:
-        name: such as `resnet20-cifar10`; or the architecture alone, as `resnet20`, which stands for
-            the entry of that many classes, or else for that of CIFAR-10.
-        n_classes: chooses between entries of one architecture.
-
-    Raises:
-        BadInput: when there is none.
+    An architecture alone, such as `resnet20`, stands for the entry of that many classes, or else
+    for that of CIFAR-10.
 
     >>> get_spec("resnet20").name, get_spec("wrn40-2", n_classes=100).name
     ('resnet20-cifar10', 'wrn40-2-cifar100')
@@ -36,14 +86,8 @@ def get_spec(name: str, n_classes: int | None = None) -> ModelSpec:
         return CATALOG[name]
     specs = [spec for spec in CATALOG.values() if spec.name.rpartition("-")[0] == name]
     if not specs:
-        raise BadInput(
-            "unknown_name",
-            f'The zoo has no model "{name}". {did_you_mean(name, CATALOG)} Pass other models as '
-            "timm:NAME, torchvision:NAME or package.module:function.",
-            kind="model",
-            name=name,
-            known=tuple(CATALOG),
-        )
+        other = " Pass other models as timm:NAME, torchvision:NAME or package.module:function."
+        check_name(name, CATALOG, "model", advice=other)
     return min(specs, key=lambda spec: (spec.n_classes != n_classes, spec.n_classes != 10))
 
 
@@ -132,8 +176,7 @@ def _ttt_plus_plus(depth: int, n_classes: int, address: str = "") -> ModelSpec:
     )
 
 
-def _preactivation(name: str, n_groups: int, description: str, **known: Any) -> ModelSpec:
-    norm = f"group normalisation ({n_groups})" if n_groups else "batch normalisation"
+def _preactivation(name: str, n_groups: int, norm: str, **known: Any) -> ModelSpec:
     return ModelSpec(
         name=name,
         data="CIFAR-10",
@@ -143,31 +186,11 @@ def _preactivation(name: str, n_groups: int, description: str, **known: Any) -> 
         mean=_HALF[0],
         std=_HALF[1],
         layout="ttt",
-        description=description,
         **known,
     )
 
 
-def _short(**known: Any) -> ModelSpec:
-    mean, std = NORMALIZATIONS["cifar10"].mean, NORMALIZATIONS["cifar10"].std
-    return ModelSpec(
-        name="resnet9-cifar10",
-        data="CIFAR-10",
-        architecture="ResNet-9, 16 to 112 channels",
-        factory=ShortResNet,
-        n_classes=10,
-        mean=(mean[0], mean[1], mean[2]),
-        std=(std[0], std[1], std[2]),
-        layout="cifar_resnet",
-        description="A small net that comes with the package, made by `acclimate train --model "
-        "resnet9-cifar10 --data cifar10 --epochs 20 --warmup-epochs 2.0`.",
-        publisher="acclimate",
-        licence="Apache-2.0",
-        packaged="resnet9-cifar10.safetensors",
-        **known,
-    )
-
-
+_CIFAR10 = NORMALIZATIONS["cifar10"]
 _SPECS = (
     _wide(
         28,
@@ -225,17 +248,36 @@ _SPECS = (
         accuracy=71.70,
         content_sha256="30c092486aa49983f8f17215d122903b3bcfdd47e683087b4bedc2613a7ec407",
     ),
-    _preactivation("resnet26-cifar10", 0, "The network of TTT; no weights known."),
+    _preactivation(
+        "resnet26-cifar10",
+        0,
+        "batch normalisation",
+        description="The network of TTT; no weights known.",
+    ),
     _preactivation(
         "resnet26-gn-cifar10",
         8,
-        "The network of MEMO.",
+        "group normalisation (8)",
+        description="The network of MEMO.",
         publisher="MEMO",
         address="https://github.com/zhangmarvin/memo/raw/main/cifar-10-exps/results/"
         "cifar10_rn26_gn/ckpt.pth",
         licence="MIT",
     ),
-    _short(
+    ModelSpec(
+        name="resnet9-cifar10",
+        data="CIFAR-10",
+        architecture="ResNet-9, 16 to 112 channels",
+        factory=ShortResNet,
+        n_classes=10,
+        mean=_CIFAR10.mean,
+        std=_CIFAR10.std,
+        layout="cifar_resnet",
+        description="A small net that comes with the package, made by `acclimate train --model "
+        "resnet9-cifar10 --data cifar10 --epochs 20 --warmup-epochs 2.0`.",
+        publisher="acclimate",
+        licence="Apache-2.0",
+        packaged="resnet9-cifar10.safetensors",
         accuracy=89.36,
         content_sha256="b7a0701fd81ffb97a98ceb7f28760e4e26d12e33eabbd2796fae0b18df8ac22d",
     ),

@@ -10,24 +10,19 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from acclimate.builtin.model import ImageModel
 from acclimate.errors import (
     AcclimateError,
     BadInput,
     UnsuitableModel,
+    check_name,
     did_you_mean,
 )
-from acclimate.zoo.resnet import ImageModel
 from acclimate.zoo.torchvision_compat import import_library, import_torchvision
 
 
 class NormalizedModel(ImageModel):
-    """A model of a library, given images in [0, 1] as all of ours are.
-
-    Args:
-        model: takes images that are normalised.
-        mean: mean of each input channel.
-        std: standard deviation of each input channel.
-    """
+    """A model of a library, which takes normalised images, given images in [0, 1]."""
 
     def __init__(self, model: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__(mean, std)
@@ -39,16 +34,12 @@ class NormalizedModel(ImageModel):
 
 
 def build_external(spec: str, n_classes: int | None, pretrained: bool) -> nn.Module:
-    """Return a model named with a colon.
+    """Return a model named `timm:NAME`, `torchvision:NAME` or `package.module:function`.
 
     Args:
-        spec: `timm:NAME`, `torchvision:NAME` or `package.module:function`.
+        spec: the name.
         n_classes: number of logits; None means what the library has. A function takes none.
         pretrained: whether the library is to load the weights it publishes, downloading them.
-
-    Raises:
-        BadInput: when there is no such model, or its weights cannot be had.
-        MissingExtra: when the library is not installed.
     """
     source, _, name = spec.partition(":")
     library = {"timm": _build_timm, "torchvision": _build_torchvision}.get(source)
@@ -149,13 +140,7 @@ def _call(spec: str) -> nn.Module:
     module = _import(module_name)
     if not hasattr(module, name):
         public = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
-        raise BadInput(
-            "unknown_name",
-            f'{module_name} has no function "{name}". {did_you_mean(name, public)}',
-            kind="function",
-            name=name,
-            known=tuple(public),
-        )
+        check_name(name, public, "function")
     found: Callable[[], Any] = getattr(module, name)
     if isinstance(found, nn.Module):
         return found

@@ -13,7 +13,7 @@ from torch import nn
 
 from acclimate import builtin, zoo
 from acclimate.builtin.scene_model import load_scene_model
-from acclimate.errors import ArtifactMismatch, BadInput, UnsuitableModel, did_you_mean
+from acclimate.errors import ArtifactMismatch, BadInput, UnsuitableModel, check_name
 from acclimate.introspect import get_head
 from acclimate.storage import read_file
 from acclimate.zoo.external import NormalizedModel
@@ -89,14 +89,7 @@ def get_device(name: str) -> torch.device:
     }
     if name == "auto":
         return torch.device(next(device for device, is_there in there.items() if is_there))
-    if name not in there:
-        raise BadInput(
-            "unknown_name",
-            f'Unknown device "{name}". {did_you_mean(name, DEVICES)}',
-            kind="device",
-            name=name,
-            known=DEVICES,
-        )
+    check_name(name, DEVICES, "device")
     if not there[name]:
         raise BadInput(
             "device_unavailable",
@@ -118,18 +111,7 @@ def is_own(name: str) -> bool:
 
 
 def replace_head(model: nn.Module, name: str, n_classes: int) -> None:
-    """Put a fresh linear layer with that many logits in the place of the head.
-
-    Its weights are drawn from the global generator, as those of all fresh layers are.
-
-    Args:
-        model: Changed in place.
-        name: Of the head.
-        n_classes: Number of logits.
-
-    Raises:
-        UnsuitableModel: The head is no linear layer.
-    """
+    """Put a fresh linear layer with that many logits in the place of the head of that name."""
     head = get_head(model, name)
     if not isinstance(head, nn.Linear):
         raise UnsuitableModel(
@@ -144,14 +126,7 @@ def replace_head(model: nn.Module, name: str, n_classes: int) -> None:
 
 
 def load_trained(path: str | Path) -> nn.Module:
-    """Return a model that `train_domains` wrote, in evaluation mode, for images in [0, 1].
-
-    Raises:
-        BadInput: There is no such file.
-        CorruptFile: It is damaged, or none of ours.
-        ArtifactMismatch: It is no model that was trained on several domains, or its model is
-            another now.
-    """
+    """Return a model that `acclimate train --task domains` wrote, in evaluation mode."""
     path = Path(path)
     tensors, card = read_file(path, "zoo")
     training = card.get("training", {})
@@ -176,11 +151,7 @@ def load_trained(path: str | Path) -> nn.Module:
 
 
 def find_classes(path: str | Path) -> tuple[str, ...] | None:
-    """Return the names of the classes that weights were trained for; None if the file has none.
-
-    Args:
-        path: Of any weights; `acclimate train` writes names.
-    """
+    """Return the names of the classes that weights were trained for; None if the file has none."""
     names = _read_card(Path(path)).get("training", {}).get("classes")
     return None if names is None else tuple(map(str, names))
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import pickle
+import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from acclimate.errors import ArtifactMismatch, BadInput, CorruptFile
+from acclimate.errors import ArtifactMismatch, BadInput, CorruptFile, list_lines, name_some
 from acclimate.storage import digest
-from acclimate.zoo.layouts import LAYOUTS, Layout
 
-_SHOWN = 12
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "model.")  # what DataParallel and wrappers put before every name
 _NORMALIZATION = ("mean", "std")
@@ -40,6 +40,74 @@ _HARMLESS: list[Any] = [
         for core in ("core", "_core")
     ),
 ]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the names in a published checkpoint become ours, by regular expressions.
+
+    Attributes:
+        renames: patterns and what replaces them, applied one after the other.
+        extras: what the file may carry that is no part of the model.
+    """
+
+    renames: tuple[tuple[str, str], ...] = ()
+    extras: tuple[str, ...] = ()
+
+    def rename(self, name: str) -> str:
+        """Return our name of a tensor."""
+        for pattern, replacement in self.renames:
+            name = re.sub(pattern, replacement, name)
+        return name
+
+    def is_extra(self, name: str) -> bool:
+        """Return whether a tensor of that name is no part of the model."""
+        return any(re.search(pattern, name) for pattern in self.extras)
+
+
+_BLOCKS = (
+    (r"^layer(\d)\.", r"stage\1."),
+    (r"\.bn(\d)\.", r".norm\1."),
+    (r"\.shortcut\.0\.", r".shortcut.conv."),
+    (r"\.shortcut\.1\.", r".shortcut.norm."),
+)
+
+LAYOUTS = {
+    # https://github.com/RobustBench/robustbench, model_zoo/architectures/wide_resnet.py. Some files
+    # have a stage `sub_block1` that the published model never runs; it is left out.
+    "robustbench": Layout(
+        (
+            (r"^conv1\.", "stem."),
+            (r"^block(\d)\.layer\.", r"stage\1."),
+            (r"\.bn(\d)\.", r".norm\1."),
+            (r"\.convShortcut\.", ".shortcut."),
+            (r"^bn1\.", "norm."),
+            (r"^fc\.", "head."),
+            (r"^mu$", "mean"),
+            (r"^sigma$", "std"),
+        ),
+        (r"^sub_block1\.",),
+    ),
+    # https://github.com/akamaster/pytorch_resnet_cifar10 and, with projections,
+    # https://github.com/karanchahal/distiller.
+    "cifar_resnet": Layout(
+        ((r"^conv1\.", "stem."), (r"^bn1\.", "norm."), *_BLOCKS, (r"^linear\.", "head."))
+    ),
+    # https://github.com/yueatsprograms/ttt_cifar_release and https://github.com/zhangmarvin/memo.
+    "ttt": Layout(((r"^conv1\.", "stem."), (r"^bn\.", "norm."), *_BLOCKS, (r"^fc\.", "head."))),
+    # https://github.com/vita-epfl/ttt-plus-plus: `encoder` (or `ext`) and `fc` are the classifier;
+    # `head.0` and `head.2` project features for the contrastive loss of training.
+    "ttt_plus_plus": Layout(
+        (
+            (r"^(encoder|ext)\.", ""),
+            (r"^conv1\.", "stem."),
+            (r"^bn1\.", "norm."),
+            *_BLOCKS,
+            (r"^(head\.)?fc\.", "head."),
+        ),
+        (r"^head\.\d",),
+    ),
+}
 
 
 def content_digest(model: nn.Module) -> str:
@@ -62,7 +130,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     A state dict may lie inside a training checkpoint, under one of the usual keys.
 
     Raises:
-        BadInput: when there is no such file.
         CorruptFile: when it is damaged, holds something else, or could execute code.
     """
     if not path.is_file():
@@ -118,12 +185,10 @@ def fit(
             state.setdefault(name, own[name])
     lines += _differences(own, state, {ours: theirs for theirs, ours in sources.items()})
     if lines:
-        more = f"\n  (+ {len(lines) - _SHOWN} more)" if len(lines) > _SHOWN else ""
         raise ArtifactMismatch(
             "other_weights",
-            f"{origin} does not match the model, {len(lines)} difference(s):\n  "
-            + "\n  ".join(lines[:_SHOWN])
-            + f"{more}\nPass weights of exactly this architecture.",
+            f"{origin} does not match the model, {len(lines)} difference(s):{list_lines(lines)}\n"
+            "Pass weights of exactly this architecture.",
             differences=tuple(lines),
         )
     _refuse(origin, _impossible_values(own, state))
@@ -181,31 +246,19 @@ def _unwrap(path: Path, loaded: Any) -> dict[str, Tensor]:
         if not inner:
             break
         loaded = inner[0]
+    found = ""
     if not isinstance(loaded, Mapping):
-        raise CorruptFile(
-            "wrong_content",
-            f"Expected a state dict (tensors by name) in {path}, found {type(loaded).__name__}. "
-            "Save model.state_dict().",
-            path=path,
-        )
-    others = [str(key) for key, value in loaded.items() if not isinstance(value, Tensor)]
-    if others or not loaded:
-        found = (
-            f"values other than tensors under {', '.join(others[:_SHOWN])}"
-            if others
-            else "an empty one"
-        )
+        found = type(loaded).__name__
+    elif not loaded:
+        found = "an empty one"
+    elif others := [str(key) for key, value in loaded.items() if not isinstance(value, Tensor)]:
+        found = f"values other than tensors under {name_some(others)}"
+    elif names := [key for key in loaded if not isinstance(key, str)]:
+        found = f"the key {names[0]!r}"
+    if found:
         raise CorruptFile(
             "wrong_content",
             f"Expected a state dict (tensors by name) in {path}, found {found}. Save "
-            "model.state_dict().",
-            path=path,
-        )
-    names = [key for key in loaded if not isinstance(key, str)]
-    if names:
-        raise CorruptFile(
-            "wrong_content",
-            f"Expected tensors by name in {path}, found the key {names[0]!r}. Save "
             "model.state_dict().",
             path=path,
         )
@@ -226,14 +279,12 @@ def _check_tensors(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-def _refuse(origin: str | Path, problems: list[str]) -> None:
+def _refuse(origin: str | Path, problems: Sequence[str]) -> None:
     if problems:
-        more = f"\n  (+ {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
         raise CorruptFile(
             "wrong_weights",
-            f"{origin} has {len(problems)} tensor(s) that cannot be weights:\n  "
-            + "\n  ".join(problems[:_SHOWN])
-            + f"{more}\nTrain or download the model again.",
+            f"{origin} has {len(problems)} tensor(s) that cannot be weights:"
+            f"{list_lines(problems)}\nTrain or download the model again.",
             path=origin,
             problems=tuple(problems),
         )
@@ -313,16 +364,20 @@ def _differences(
     def renamed(name: str) -> str:
         return f" as {theirs[name]}" if theirs.get(name, name) != name else ""
 
-    other = [
-        f"{name}: {shape(own[name])} in the model, {shape(given[name])} in the file{renamed(name)}"
-        for name in own.keys() & given.keys()
-        if own[name].shape != given[name].shape
+    both = own.keys() & given.keys()
+    return [
+        *sorted(
+            f"{name}: {shape(own[name])} in the model, {shape(given[name])} in the file"
+            f"{renamed(name)}"
+            for name in both
+            if own[name].shape != given[name].shape
+        ),
+        *sorted(
+            f"{name}: {shape(own[name])} in the model, not in the file"
+            for name in own.keys() - both
+        ),
+        *sorted(
+            f"{theirs.get(name, name)}: {shape(given[name])} in the file, not in the model"
+            for name in given.keys() - both
+        ),
     ]
-    missing = [
-        f"{name}: {shape(own[name])} in the model, not in the file" for name in own.keys() - given
-    ]
-    extra = [
-        f"{theirs.get(name, name)}: {shape(given[name])} in the file, not in the model"
-        for name in given.keys() - own
-    ]
-    return sorted(other) + sorted(missing) + sorted(extra)

