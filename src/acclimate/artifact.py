@@ -9,7 +9,13 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from acclimate.errors import ArtifactMismatch, ArtifactMissing, ArtifactVersion, CorruptFile
+from acclimate.errors import (
+    ArtifactMismatch,
+    ArtifactMissing,
+    ArtifactVersion,
+    CorruptFile,
+    list_lines,
+)
 from acclimate.functional.inputs import Normalization
 from acclimate.introspect import ModelInfo
 from acclimate.parts.part import PARTS, Saved
@@ -26,7 +32,6 @@ _FIELDS = (
     "parts",
     "versions",
 )
-_SHOWN_MISMATCHES = 12
 _COUNT = Number(int, low=1)
 _CARD = Fields(
     {
@@ -114,7 +119,7 @@ class Artifact:
         if problems:
             raise CorruptFile(
                 "wrong_content",
-                f"{path} is not a complete artifact: {'; '.join(problems[:_SHOWN_MISMATCHES])}. "
+                f"{path} is not a complete artifact: {'; '.join(problems[:12])}. "
                 "Prepare the model again: acclimate.prepare(model, source).",
                 path=path,
             )
@@ -180,12 +185,9 @@ class Artifact:
                 f"(SHA-256 {before[:12]}…, found {now[:12]}…)"
             ]
         if differences:
-            shown = "".join(f"\n  {line}" for line in lines[:_SHOWN_MISMATCHES])
-            rest = len(lines) - _SHOWN_MISMATCHES
-            more = f"\n  (+ {rest} more)" if rest > 0 else ""
             raise ArtifactMismatch(
                 "other_model",
-                f"This artifact was prepared for another model.{shown}{more}\n"
+                f"This artifact was prepared for another model.{list_lines(lines)}\n"
                 "Prepare again with acclimate.prepare(model, source), or load the weights that it "
                 "was prepared for. If the model is being adapted, call reset() or unwrap() first.",
                 differences=differences,

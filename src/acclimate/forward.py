@@ -53,13 +53,18 @@ class Forward:
     def known_features(self) -> Tensor:
         """The features; an error if no head was named, so that none could be taken."""
         if self.features is None:
-            raise UnsuitableModel(
-                "missing_option",
-                "This needs the model's features, but its head is not known. Name the module that "
-                "makes the logits: info=ModelInfo(head=<name>).",
-                option="head",
-            )
+            raise unknown_head()
         return self.features
+
+
+def unknown_head() -> UnsuitableModel:
+    """Return the error where features are needed and no head was named."""
+    return UnsuitableModel(
+        "missing_option",
+        "This needs the model's features, but its head is not known. Name the module that makes "
+        "the logits: info=ModelInfo(head=<name>).",
+        option="head",
+    )
 
 
 def run(
@@ -77,10 +82,6 @@ def run(
         head: The module whose input are the features; None for no features.
         at: Where the logits are in what the model returns.
         call: The arguments that are passed besides the images; None for none.
-
-    Raises:
-        UnsuitableModel: The head did not run, ran twice, or its input is not one vector a sample
-            (or pixel).
     """
     if head is None:
         output = model(x) if call is None else call.make(model, x)
@@ -147,15 +148,9 @@ class Call:
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any], at: str | int | None) -> Call:
-        """Find the images among the arguments.
+        """Find the images among the arguments, also inside of dicts.
 
-        Args:
-            args: Positional arguments; a dict among them is looked into.
-            kwargs: Named arguments.
-            at: Name or position of the images, if it is known.
-
-        Raises:
-            BadInput: None or several of the arguments can be meant.
+        `at` is their name or position, if it is known.
         """
         if len(args) == 1 and not kwargs:
             only = args[0]
@@ -406,9 +401,6 @@ def get_logits(output: Any, at: LogitsAt = None) -> Tensor:
 
     A tensor is the logits itself; a mapping or an object is asked for `logits`. Anything else
     needs `at`.
-
-    Raises:
-        UnsuitableModel: The logits cannot be found, or are of another shape.
     """
     found: Any = None
     if callable(at):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from acclimate.errors import AcclimateError, BadInput, UnsuitableModel, did_you_mean
+from acclimate.errors import AcclimateError, BadInput, UnsuitableModel, check_name
 from acclimate.forward import (
     Call,
     LogitsAt,
@@ -21,6 +21,7 @@ from acclimate.forward import (
     place_of,
     run,
     run_eagerly,
+    unknown_head,
 )
 from acclimate.functional.inputs import Normalization
 from acclimate.functional.norm import Statistics, use_statistics
@@ -63,12 +64,7 @@ class ModelInfo:
     def known_head(self) -> str:
         """The name of the head; an error if it is not known."""
         if self.head is None:
-            raise UnsuitableModel(
-                "missing_option",
-                "This needs the model's features, but its head is not known. Name the module that "
-                "makes the logits: info=ModelInfo(head=<name>).",
-                option="head",
-            )
+            raise unknown_head()
         return self.head
 
     @property
@@ -105,9 +101,6 @@ def check_model(model: Any) -> nn.Module:
 
     A model that was compiled with `torch.compile` is adapted as it was before: its graph would be
     compiled again at every step. See also `run_eagerly`.
-
-    Raises:
-        UnsuitableModel: It is no module, or one whose weights cannot be trained.
     """
     # The program, the module that its module() returns, and what unflatten() makes of it.
     if any(kind.__module__.startswith("torch.export") for kind in type(model).__mro__):
@@ -181,11 +174,7 @@ def _check_weights(model: nn.Module) -> None:
 
 
 def check_logits(logits: Tensor) -> None:
-    """Refuse an output that is not the logits of at least two classes.
-
-    Raises:
-        UnsuitableModel: There is one logit, or there are probabilities.
-    """
+    """Refuse an output that is not the logits of at least two classes."""
     if logits.shape[1] == 1:
         raise UnsuitableModel(
             "one_logit",
@@ -206,17 +195,7 @@ def check_logits(logits: Tensor) -> None:
 
 
 def check_gradients(model: nn.Module, x: Tensor, info: ModelInfo, call: Call | None = None) -> None:
-    """Refuse a model whose logits have no gradient, by one forward in evaluation mode.
-
-    Args:
-        model: Nothing is left behind on it.
-        x: A few inputs.
-        info: Where its logits are.
-        call: What is passed besides the inputs.
-
-    Raises:
-        UnsuitableModel: No gradient reaches any weight.
-    """
+    """Refuse a model whose logits have no gradient, by one forward in evaluation mode."""
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     has_gradient = False
     try:
@@ -278,13 +257,7 @@ def get_head(model: nn.Module, name: str) -> nn.Module:
     modules: dict[str, nn.Module] = dict(model.named_modules())
     if not name or name not in modules:
         linear = [key for key, module in modules.items() if isinstance(module, nn.Linear)]
-        raise UnsuitableModel(
-            "unknown_name",
-            f'The model has no module "{name}". {did_you_mean(name, linear)}',
-            kind="module",
-            name=name,
-            known=tuple(linear),
-        )
+        check_name(name, linear, "module", UnsuitableModel)
     return modules[name]
 
 
@@ -293,9 +266,6 @@ def find_head(model: nn.Module) -> str:
 
     That is the result of the model's own `get_classifier()` (models of timm have it), otherwise the
     last linear layer. It is a guess: `inspect_model` finds the head by running the model.
-
-    Raises:
-        UnsuitableModel: The model has no linear layer.
     """
     linear: dict[int, str] = {
         id(m): name for name, m in model.named_modules() if isinstance(m, nn.Linear)
@@ -335,12 +305,6 @@ def inspect_model(
     last linear layer that ran, if its width is the number of logits. Of a model that returns
     several tensors, the logits are the ones the head made. Where a model predicts every pixel,
     convolutions take the place of linear layers.
-
-    Args:
-        model: Nothing is left behind on it.
-        x: A few inputs.
-        info: What is known already.
-        call: What is passed besides the inputs.
 
     Raises:
         UnsuitableModel: None or several layers qualify; the candidates are listed.
@@ -397,10 +361,6 @@ def looks_dense(model: nn.Module, at: LogitsAt = None) -> bool:
     """Return whether a model predicts every pixel, before there is a batch.
 
     It is tried on a black image of 64×64 pixels. False if it takes none, or gives no logits.
-
-    Args:
-        model: Any; it is left as it is.
-        at: Where the logits are in its output.
     """
     first = next((layer for layer in model.modules() if isinstance(layer, nn.Conv2d)), None)
     # A lazy layer would take its shape from what is tried.
@@ -418,11 +378,6 @@ def suits_channels_last(model: nn.Module, x: Tensor, call: Call | None = None) -
 
     Convolutions on processors and NVIDIA's GPUs gain. A model that calls `view` where `reshape` or
     `flatten` would do cannot take them.
-
-    Args:
-        model: Any; it is left as it is.
-        x: Inputs as the model takes them.
-        call: What is passed besides them.
     """
     gains = any(isinstance(module, nn.Conv2d) for module in model.modules())
     if x.dim() != 4 or x.device.type not in ("cpu", "cuda") or not gains:

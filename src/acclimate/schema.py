@@ -68,7 +68,6 @@ class TensorOf(Schema):
     below: str | None = None
 
     def check(self, value: Any, at: str, sizes: Sizes) -> Iterator[tuple[str, str]]:
-        """Yield the first problem of a tensor."""
         if not isinstance(value, Tensor):
             yield at, f"{_name(value)}, expected a tensor"
             return
@@ -105,7 +104,6 @@ class Number(Schema):
     high: float | None = LARGEST_COUNT
 
     def check(self, value: Any, at: str, sizes: Sizes) -> Iterator[tuple[str, str]]:
-        """Yield the problem of a number."""
         if type(value) is not self.kind and not (self.kind is float and type(value) is int):
             yield at, f"{_name(value)}, expected {self.kind.__name__}"
         elif self.kind in (int, float):
@@ -124,7 +122,6 @@ class Choice(Schema):
     choices: tuple[str, ...]
 
     def check(self, value: Any, at: str, sizes: Sizes) -> Iterator[tuple[str, str]]:
-        """Yield a problem unless the value is one of the choices."""
         if not isinstance(value, str) or value not in self.choices:
             yield at, f"expected one of {', '.join(self.choices)}"
 
@@ -144,7 +141,6 @@ class Fields(Schema):
     others: Schema | None = None
 
     def check(self, value: Any, at: str, sizes: Sizes) -> Iterator[tuple[str, str]]:
-        """Yield the problems of all fields."""
         if not isinstance(value, dict):
             yield at, f"{_name(value)}, expected a dictionary"
             return
@@ -169,7 +165,6 @@ class Items(Schema):
     longest: int = 100_000
 
     def check(self, value: Any, at: str, sizes: Sizes) -> Iterator[tuple[str, str]]:
-        """Yield the problems of all items."""
         if type(value) is not self.kind:
             yield at, f"{_name(value)}, expected a {self.kind.__name__}"
         elif len(value) > self.longest:
@@ -186,7 +181,6 @@ class Maybe(Schema):
     schema: Schema
 
     def check(self, value: Any, at: str, sizes: Sizes) -> Iterator[tuple[str, str]]:
-        """Yield the problems of what is not None."""
         if value is not None:
             yield from self.schema.check(value, at, sizes)
 
@@ -196,7 +190,6 @@ class Nothing(Schema):
     """None."""
 
     def check(self, value: Any, at: str, sizes: Sizes) -> Iterator[tuple[str, str]]:
-        """Yield a problem unless there is nothing."""
         if value is not None:
             yield at, f"{_name(value)}, expected None"
 
@@ -208,7 +201,6 @@ class EmptyOr(Schema):
     schema: Schema
 
     def check(self, value: Any, at: str, sizes: Sizes) -> Iterator[tuple[str, str]]:
-        """Yield the problems of what is not empty."""
         if value != {} or not isinstance(value, dict):
             yield from self.schema.check(value, at, sizes)
 
@@ -228,7 +220,6 @@ class Where(Schema):
     text: str
 
     def check(self, value: Any, at: str, sizes: Sizes) -> Iterator[tuple[str, str]]:
-        """Yield the problems of the schema, or that of the condition."""
         problems = list(self.schema.check(value, at, sizes))
         yield from problems
         if not problems and not self.condition(value):
@@ -240,7 +231,6 @@ class Anything(Schema):
     """Any tree of finite tensors and numbers, for state whose form was not declared."""
 
     def check(self, value: Any, at: str, sizes: Sizes) -> Iterator[tuple[str, str]]:
-        """Yield tensors and numbers that are not finite."""
         if isinstance(value, Tensor):
             if value.is_floating_point() and not bool(value.isfinite().all()):
                 yield at, "infinite or undefined values"

@@ -17,7 +17,7 @@ from acclimate.artifact import Artifact
 from acclimate.builtin.model import WideResNet
 from acclimate.builtin.render import CLASSES, SIZE, render
 from acclimate.builtin.weights import open_weights
-from acclimate.errors import BadInput, did_you_mean
+from acclimate.errors import check_name
 from acclimate.functional.iabn import convert
 from acclimate.parts.contrastive_head import read_head
 
@@ -47,24 +47,11 @@ _FOLDER = files("acclimate.builtin")
 
 
 def load_split(split: str, n: int, start: int = 0) -> tuple[Tensor, Tensor]:
-    """Return images in [0, 1] of shape (n, 3, 32, 32) and their labels.
+    """Return `n` images in [0, 1] of shape (n, 3, 32, 32) and their labels.
 
-    Args:
-        split: a key of `SPLITS`.
-        n: number of images.
-        start: place in the split of the first image.
-
-    Raises:
-        BadInput: when there is no such split, or `n` or `start` is negative.
+    The split is a key of `SPLITS`, `start` the place in it of the first image.
     """
-    if split not in SPLITS:
-        raise BadInput(
-            "unknown_name",
-            f'Unknown split "{split}". {did_you_mean(split, SPLITS)}',
-            kind="split",
-            name=split,
-            known=tuple(SPLITS),
-        )
+    check_name(split, SPLITS, "split")
     images, labels = render(n, SPLITS[split], start)
     x = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
     return x.float() / 255, torch.from_numpy(labels)
@@ -76,13 +63,9 @@ def untrained_model() -> WideResNet:
 
 
 def load_model(kind: str = "plain") -> WideResNet:
-    """Return a source model with the weights that come with the package, in evaluation mode.
-
-    Args:
-        kind: one of `KINDS`.
+    """Return a source model, one of `KINDS`, with its weights, in evaluation mode.
 
     Raises:
-        BadInput: when there is no such kind.
         CorruptFile: when the weights are missing, damaged, or of another architecture.
     """
     model = untrained_model()
@@ -94,11 +77,7 @@ def load_model(kind: str = "plain") -> WideResNet:
 
 
 def load_head() -> nn.Sequential:
-    """Return the projection head that the source model "joint" was trained with.
-
-    Raises:
-        CorruptFile: when it is missing, damaged, or of another model.
-    """
+    """Return the projection head that the source model "joint" was trained with."""
     model = load_model("joint")
     with _open("joint", ".head") as path:
         return read_head(path, model, model.head.in_features)
@@ -113,14 +92,7 @@ def model_card(kind: str = "plain") -> dict[str, str]:
 @contextmanager
 def _open(kind: str, suffix: str = "") -> Iterator[Path]:
     """Give the file of a source model; say so if it cannot be used."""
-    if kind not in KINDS:
-        raise BadInput(
-            "unknown_name",
-            f'Unknown source model "{kind}". {did_you_mean(kind, KINDS)}',
-            kind="source model",
-            name=kind,
-            known=KINDS,
-        )
+    check_name(kind, KINDS, "source model")
     name = "source" if kind == "plain" else f"source_{kind}"
     with open_weights(_FOLDER / f"{name}{suffix}.safetensors") as path:
         yield path
@@ -130,9 +102,6 @@ def load_artifact() -> Artifact:
     """Return the artifact of the plain source model, with all that `steady` and a guard need.
 
     It was made by `benchmarks/prepare_builtin.py`.
-
-    Raises:
-        CorruptFile: It is missing or damaged.
     """
     with open_weights(_FOLDER / "source.acclimate") as path:
         return Artifact.load(path)

@@ -7,13 +7,11 @@ Every domain shows other scenes than the rest: what they share is the classes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from acclimate.builtin.render import CLASSES, SIZE, render
-from acclimate.errors import BadInput
+from acclimate.builtin.render import SIZE, render
 from acclimate.functional.rng import FloatArray, uniform
 
 Pixels = npt.NDArray[np.uint8]
@@ -22,11 +20,6 @@ Labels = npt.NDArray[np.int64]
 _FIRST = 1000  # of the sequences of scenes: those below are the splits of the built-in task
 _WEAVE = 7  # stream of the draws for the woven style
 _LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
-
-
-def _plain(images: Pixels, seed: int) -> Pixels:
-    """Return the photographs as they are."""
-    return images
 
 
 def _sketch(images: Pixels, seed: int) -> Pixels:
@@ -60,7 +53,7 @@ def _woven(images: Pixels, seed: int) -> Pixels:
 #: Makes a style out of photographs and a seed.
 STYLES: dict[str, Callable[[Pixels, int], Pixels]] = {
     "negative": _negative,
-    "plain": _plain,
+    "plain": lambda images, seed: images,
     "sketch": _sketch,
     "woven": _woven,
 }
@@ -71,11 +64,6 @@ def render_style(name: str, n: int, seed: int = 0) -> tuple[Pixels, Labels]:
 
     Every run of ten images holds each class once. The images depend on the seed alone.
 
-    Args:
-        name: A key of `STYLES`.
-        n: Number of images.
-        seed: Of the scenes.
-
     >>> images, labels = render_style("sketch", 20)
     >>> images.shape, sorted(set(labels.tolist())) == list(range(10))
     ((20, 32, 32, 3), True)
@@ -84,32 +72,3 @@ def render_style(name: str, n: int, seed: int = 0) -> tuple[Pixels, Labels]:
     sequence = _FIRST + seed * len(STYLES) + place
     images, labels = render(n, sequence)
     return STYLES[name](images, sequence), labels
-
-
-def write_domains(root: str | Path, n: int, seed: int = 0) -> Path:
-    """Write all styles as image files `root/<style>/<class>/<number>.png`; return the root.
-
-    Args:
-        root: Made if needed; what is there is overwritten.
-        n: Number of images of each style.
-        seed: Of the scenes.
-
-    Raises:
-        BadInput: There would be no image.
-    """
-    from PIL import Image
-
-    if n < 1:
-        raise BadInput(
-            "out_of_range",
-            f"Expected at least 1 image per style, found {n}.",
-            option="n",
-            found=n,
-        )
-    root = Path(root)
-    for style in STYLES:
-        for number, (image, label) in enumerate(zip(*render_style(style, n, seed), strict=True)):
-            folder = root / style / CLASSES[label]
-            folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(image).save(folder / f"{number:05}.png")
-    return root

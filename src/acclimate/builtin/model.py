@@ -46,7 +46,6 @@ class Block(nn.Module):
         self.shortcut = nn.Conv2d(n_in, n_out, 1, stride, bias=False) if changes_shape else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the sum of both paths."""
         activated = F.relu(self.norm1(x))
         # Where the shape changes the shortcut starts after the activation, as in the paper's code.
         around = x if self.shortcut is None else self.shortcut(activated)
@@ -63,8 +62,8 @@ class WideResNet(ImageModel):
         width: factor by which each stage is wider than 16, 32 and 64 channels.
         n_classes: number of logits.
         dropout: probability of dropping a value inside a block.
-        mean: mean of each input channel, taken off before the first layer.
-        std: standard deviation of each input channel, divided by before the first layer.
+        mean: mean of each input channel.
+        std: standard deviation of each input channel.
     """
 
     def __init__(
@@ -88,7 +87,6 @@ class WideResNet(ImageModel):
         self.head = nn.Linear(widths[2], n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits of shape (n, n_classes)."""
         x = self.stage3(self.stage2(self.stage1(self.stem(self.normalize(x)))))
         features = F.relu(self.norm(x)).mean(dim=(2, 3))
         return self.head(features)  # type: ignore[no-any-return]

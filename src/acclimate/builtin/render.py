@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from acclimate.builtin.shapes import OUTLINES
 from acclimate.builtin.textures import N_NOISE_DRAWS, colour, pattern, smooth_noise
-from acclimate.errors import BadInput
+from acclimate.errors import check_at_least
 from acclimate.functional.rng import Draws, FloatArray, uniform
 
 CLASSES: tuple[str, ...] = tuple(OUTLINES)
@@ -33,25 +33,12 @@ def render(
     Image i depends on (seed, start + i) alone. Every run of ten images that begins at a multiple
     of ten holds each class once, in random order.
 
-    Args:
-        n: number of images.
-        seed: names the endless sequence of images.
-        start: place in the sequence of the first image.
-
-    Raises:
-        BadInput: when `n` or `start` is negative.
-
     >>> images, labels = render(10, seed=0)
     >>> images.shape, sorted(labels.tolist())
     ((10, 32, 32, 3), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
-    if n < 0 or start < 0:
-        raise BadInput(
-            "out_of_range",
-            f"Expected n and start to be at least 0, found n={n} and start={start}.",
-            option="n" if n < 0 else "start",
-            found=n if n < 0 else start,
-        )
+    check_at_least("n", n, 0)
+    check_at_least("start", start, 0)
     images = np.empty((n, SIZE, SIZE, 3), dtype=np.uint8)
     labels = np.empty(n, dtype=np.int64)
     for first in range(start - start % _BLOCK, start + n, _BLOCK):

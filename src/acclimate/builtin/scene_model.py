@@ -17,11 +17,7 @@ def _layer(n_in: int, n_out: int, stride: int = 1, dilation: int = 1) -> nn.Sequ
 
 
 class SceneNet(nn.Module):
-    """Four convolutions and a head, for images in [0, 1]; logits are at half their size.
-
-    Args:
-        n_classes: Number of logits a pixel.
-    """
+    """Four convolutions and a head, for images in [0, 1]; logits are at half their size."""
 
     def __init__(self, n_classes: int = len(SCENE_CLASSES)) -> None:
         super().__init__()
@@ -35,11 +31,7 @@ class SceneNet(nn.Module):
 
 
 def load_scene_model() -> SceneNet:
-    """Return the source model of the built-in scenes, in evaluation mode.
-
-    Raises:
-        CorruptFile: Its weights are missing, damaged, or of another architecture.
-    """
+    """Return the source model of the built-in scenes, in evaluation mode."""
     model = SceneNet()
     with open_weights(files("acclimate.builtin") / "scenes.safetensors") as path:
         model.load_state_dict(load_file(path), strict=True)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from acclimate.builtin.shapes import OUTLINES
 from acclimate.builtin.textures import N_NOISE_DRAWS, smooth_noise
-from acclimate.errors import BadInput
+from acclimate.errors import check_at_least
 from acclimate.functional.rng import Draws, FloatArray, uniform
 
 Pixels = npt.NDArray[np.uint8]
@@ -42,25 +42,12 @@ def render_scenes(n: int, seed: int, start: int = 0) -> tuple[Pixels, Labels]:
 
     Image i depends on (seed, start + i) alone.
 
-    Args:
-        n: Number of images.
-        seed: Names the endless sequence of images.
-        start: Place in the sequence of the first image.
-
-    Raises:
-        BadInput: `n` is less than 1, or `start` negative.
-
     >>> images, labels = render_scenes(4, seed=0)
     >>> images.shape, sorted(set(np.unique(labels).tolist()) - {255})
     ((4, 48, 64, 3), [0, 1, 2, 3, 4])
     """
-    if n < 1 or start < 0:
-        raise BadInput(
-            "out_of_range",
-            f"Expected n to be at least 1 and start to be at least 0, found {n} and {start}.",
-            option="n" if n < 1 else "start",
-            found=n if n < 1 else start,
-        )
+    check_at_least("n", n, 1)
+    check_at_least("start", start, 0)
     height, width = SCENE_SIZE
     index = np.arange(start, start + n, dtype=np.int64)
     draws = Draws(uniform(seed, index, _SCENE, _N_DRAWS))

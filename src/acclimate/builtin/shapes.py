@@ -22,19 +22,9 @@ def _radius(u: FloatArray, v: FloatArray) -> FloatArray:
     return radius
 
 
-def _mirror(u: FloatArray) -> FloatArray:
-    mirrored: FloatArray = np.abs(u)
-    return mirrored
-
-
-def _union(a: FloatArray, b: FloatArray) -> FloatArray:
-    distance: FloatArray = np.minimum(a, b)
-    return distance
-
-
-def _intersection(a: FloatArray, b: FloatArray) -> FloatArray:
-    distance: FloatArray = np.maximum(a, b)
-    return distance
+_mirror: Callable[[FloatArray], FloatArray] = np.abs
+_union: Callable[[FloatArray, FloatArray], FloatArray] = np.minimum
+_intersection: Callable[[FloatArray, FloatArray], FloatArray] = np.maximum
 
 
 def _disc(u: FloatArray, v: FloatArray, form: FloatArray) -> FloatArray:

@@ -30,12 +30,9 @@ def _interpolation(size: int, grid: int) -> FloatArray:
 
 
 def smooth_noise(draws: FloatArray, size: int, roughness: FloatArray) -> FloatArray:
-    """Return noise in about [0, 1] of shape (n, size, size).
+    """Return noise in about [0, 1] of shape (n, size, size), given draws (n, N_NOISE_DRAWS).
 
-    Args:
-        draws: uniform draws of shape (n, N_NOISE_DRAWS).
-        size: height and width.
-        roughness: share of the finer grid, in [0, 1], of shape (n, 1, 1).
+    The roughness is the share of the finer grid, in [0, 1], of shape (n, 1, 1).
     """
     layers, first = [], 0
     for grid in _GRIDS:

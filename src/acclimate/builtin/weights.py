@@ -17,12 +17,7 @@ _UNUSABLE = (SafetensorError, RuntimeError, FileNotFoundError, AcclimateError)
 
 @contextmanager
 def open_weights(file: Traversable) -> Iterator[Path]:
-    """Give the path of a file of weights.
-
-    Raises:
-        CorruptFile: What is done with the file fails because it is missing, damaged, or of another
-            model.
-    """
+    """Give the path of a file; refuse one that is missing, damaged, or of another model."""
     with as_file(file) as path:
         try:
             yield path

@@ -142,7 +142,6 @@ class Accuracy(Part):
 
     @classmethod
     def tensor_schemas(cls, saved: Saved) -> Mapping[str, Schema]:
-        """Return the schemas of the maps and of what was seen on clean images."""
         share = TensorOf(("rows",), low=0, high=1)
         maps = AccuracyMap.tensor_schemas().items()
         return {
@@ -169,7 +168,6 @@ class Accuracy(Part):
 
     @torch.no_grad()
     def compute(self, context: Context) -> Computed:
-        """Return the maps and the card."""
         images, labels = _take_images(context, self.n_samples, self.n_large)
         generator = context.generator
         has_batch_norm = bool(batch_norm_layers(context.model))

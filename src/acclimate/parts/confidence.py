@@ -41,12 +41,10 @@ class Confidence(Part):
 
     @classmethod
     def tensor_schemas(cls, saved: Saved) -> Mapping[str, Schema]:
-        """Return the schema of the loss."""
         return {"confidence/loss": TensorOf((), low=-1, high=1)}
 
     @torch.no_grad()
     def compute(self, context: Context) -> Computed:
-        """Return the loss of confidence and the card."""
         total, n = torch.zeros((), dtype=torch.float64), 0
         if batch_norm_layers(context.model):
             for x, _ in iterate_blocks(context.source, "confidence", self.n_samples, 64):
@@ -55,8 +53,6 @@ class Confidence(Part):
                     with use_stream(context.model, None, 1.0, stream_share(_N_EFFECTIVE)):
                         total += len(x) * (own - self._measure(context, x))
                 n += len(x)
-                if n >= self.n_samples:
-                    break
         loss = (total / max(n, 1)).float()
         card = {**self.to_card(), "n_samples": n, "loss": round(float(loss), 4)}
         return {"confidence/loss": loss}, card

@@ -91,7 +91,6 @@ class Contrast(Part):
 
     @classmethod
     def tensor_schemas(cls, saved: Saved) -> Mapping[str, Schema]:
-        """Return the schemas of the moments of each space, and of the head."""
         schemas = _schemas_of_space("encoder", "features")
         if saved.card["head"] is not None:
             hidden, width = saved.card["head"]
@@ -106,7 +105,6 @@ class Contrast(Part):
         return schemas
 
     def to_card(self) -> dict[str, Any]:
-        """Return the options without the head, which is described by its widths."""
         named = dataclasses.replace(self, head=None, views=self.chosen_views)
         return super(Contrast, named).to_card()
 
@@ -122,13 +120,11 @@ class Contrast(Part):
         return "none" if self.head is None else "crop+flip"
 
     def check(self, model: nn.Module, info: ModelInfo) -> None:
-        """Refuse a projection head of another model."""
         if self.head is not None:
             read_head(self.head, model, info.known_width)
 
     @torch.no_grad()
     def compute(self, context: Context) -> Computed:
-        """Return moments in each space and the head's weights, and the card."""
         head = None
         if self.head is not None:
             head = read_head(self.head, context.model, context.info.known_width)

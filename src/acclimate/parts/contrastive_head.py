@@ -33,11 +33,7 @@ def build_contrastive_head(
 ) -> nn.Sequential:
     """Build a projection head with fresh weights: Linear – ReLU – Linear.
 
-    Args:
-        n_features: Width of the features.
-        hidden: Hidden width; that of the features by default.
-        width: Output width.
-        seed: Seed of the weights; the global random state is unchanged.
+    The hidden width is that of the features by default. The global random state is unchanged.
 
     >>> [type(layer).__name__ for layer in build_contrastive_head(8)]
     ['Linear', 'ReLU', 'Linear']
@@ -66,14 +62,7 @@ def head_from_weights(weights: Mapping[str, Tensor]) -> nn.Sequential:
 def write_head(
     path: str | Path, head: nn.Module, model: nn.Module, card: Mapping[str, Any]
 ) -> None:
-    """Write a projection head as one file that identifies the model it was trained with.
-
-    Args:
-        path: Path of the file.
-        head: A head of `build_contrastive_head`.
-        model: The model that was trained together with the head.
-        card: Additional JSON-serialisable metadata.
-    """
+    """Write a projection head as one file that identifies the model it was trained with."""
     trained_with = fingerprint(model)["weights_sha256"]
     write_file(path, _KIND, head.state_dict(), {**card, "model_sha256": trained_with})
 

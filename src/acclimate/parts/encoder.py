@@ -12,7 +12,6 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Sequence
-from types import TracebackType
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -38,10 +37,8 @@ _BLOCK = 4096  # rows per allocation
 class Rows:
     """Rows of equal width, numbered in the order in which they are appended.
 
-    Args:
-        memory_budget: Bytes in memory; if they are exceeded, all rows move to disk.
-        disk_budget: Bytes on disk; None for half of the free space.
-        folder: Folder of the file; None for the system's temporary folder.
+    They are in memory up to a budget in bytes, beyond it in a temporary file. None as the budget on
+    disk is half of the free space, None as the folder the system's for temporary files.
     """
 
     def __init__(
@@ -131,13 +128,8 @@ class RowCache:
     The key of an image is its content, not its position: the order of a source may change between
     passes. (The rows are then those of the model up to rounding; in the same order they are equal
     bit for bit.) The number of rows is limited to twice that of the first pass. The cache turns
-    itself off if the images are new in every pass, for example because of random crops.
-
-    Args:
-        memory_budget: Bytes in memory; if they are exceeded, all rows move to disk.
-        disk_budget: Bytes on disk; None for half of the free space. If they are exceeded, the cache
-            is turned off with a warning.
-        folder: Folder of the temporary file; None for the system's default.
+    itself off if the images are new in every pass, for example because of random crops, and, with a
+    warning, if the disk is full.
     """
 
     def __init__(
@@ -156,12 +148,7 @@ class RowCache:
     def __enter__(self) -> RowCache:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __len__(self) -> int:
@@ -259,15 +246,7 @@ class Encoder:
     """Runs the frozen model in evaluation mode.
 
     BatchNorm uses the source's statistics, so that the output of an image does not depend on the
-    rest of the batch and can be cached.
-
-    Args:
-        model: The model.
-        info: Where its features and logits are.
-        call: How it is called, if not with the images alone.
-        speed: "fast" for bfloat16 if the device supports it.
-        cache: Stores the results of `recall`; None to compute them every time, which is required
-            if every pixel is predicted.
+    rest of the batch and can be cached. Models that predict every pixel cannot have a cache.
     """
 
     def __init__(

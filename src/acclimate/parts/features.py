@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from acclimate.errors import BadInput
 from acclimate.functional.entropy import entropy, log_probs
 from acclimate.introspect import ModelInfo
 from acclimate.parts.part import Computed, Context, Part, Saved, register_part
+from acclimate.parts.source import check_labelled
 from acclimate.schema import Schema, TensorOf
 
 
@@ -33,7 +33,6 @@ class Features(Part):
 
     @classmethod
     def tensor_schemas(cls, saved: Saved) -> Mapping[str, Schema]:
-        """Return the schemas of the moments."""
         return {
             "features/mean": TensorOf(("features",)),
             "features/covariance": TensorOf(("features", "features")),
@@ -45,12 +44,10 @@ class Features(Part):
         }
 
     def n_passes(self, info: ModelInfo) -> int:
-        """Return one pass."""
         return 1
 
     @torch.no_grad()
     def compute(self, context: Context) -> Computed:
-        """Return the moments and the card."""
         source, encoder = context.source, context.encoder
         n_classes, n_features = context.info.known_classes, context.info.known_width
         # On the CPU in double precision: sums over a data set lose digits in single precision, and
@@ -83,12 +80,7 @@ class Features(Part):
             n_errors += int((result.logits.argmax(dim=1) != at_logits)[is_judged].sum())
         encoder.end_pass()
         n = int(count.sum())
-        if n == 0:
-            raise BadInput(
-                "no_labelled_pixels",
-                f"Expected masks with labelled pixels, found {n_images} masks without any. Check "
-                "the masks and ignore_label.",
-            )
+        check_labelled(n)
         mean = total.sum(dim=0) / n
         covariance = (products - n * mean[:, None] * mean) / max(n - 1, 1)
         each = count.clamp_min(1)[:, None]

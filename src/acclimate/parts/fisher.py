@@ -40,11 +40,9 @@ class FisherInformation(Part):
 
     @classmethod
     def tensor_schemas(cls, saved: Saved) -> Mapping[str, Schema]:
-        """Return the schemas: squares in the shape of each parameter."""
         return saved.by_parameter(("fisher",), lambda shape, _: TensorOf(shape, low=0))
 
     def check(self, model: nn.Module, info: ModelInfo) -> None:
-        """Refuse a model without normalisation layers."""
         if not norm_parameters(model):
             raise UnsuitableModel(
                 "missing_layers",
@@ -54,7 +52,6 @@ class FisherInformation(Part):
             )
 
     def compute(self, context: Context) -> Computed:
-        """Return the squared gradients and the card."""
         model = context.model
         named = norm_parameters(model)
         # At least float32: squares of small gradients underflow in half precision.

@@ -9,13 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from acclimate.errors import BadInput
 from acclimate.forward import run
 from acclimate.functional.norm import use_statistics
 from acclimate.functional.signals import mirror_back
 from acclimate.options import hp
 from acclimate.parts.part import Computed, Context, Part, Saved, register_part
-from acclimate.parts.source import iterate_blocks
+from acclimate.parts.source import check_labelled, iterate_blocks
 from acclimate.schema import Schema, TensorOf
 
 #: Accuracy that mirrored images may lose, if they are to keep their class.
@@ -41,12 +40,10 @@ class Mirror(Part):
 
     @classmethod
     def tensor_schemas(cls, saved: Saved) -> Mapping[str, Schema]:
-        """Return the schemas of both accuracies."""
         return dict.fromkeys(("mirror/accuracy", "mirror/mirrored"), TensorOf((), low=0, high=1))
 
     @torch.no_grad()
     def compute(self, context: Context) -> Computed:
-        """Return both accuracies and the card."""
         source, n = context.source, 0
         correct = torch.zeros(2, dtype=torch.float64)
         n_rows = 0
@@ -61,14 +58,7 @@ class Mirror(Part):
                 correct[place] += int(is_correct.sum())
                 n_rows += int(is_judged.sum()) * (place == 0)
             n += len(x)
-            if n >= self.n_samples:
-                break
-        if n_rows == 0:
-            raise BadInput(
-                "no_labelled_pixels",
-                "Expected masks with labelled pixels, found none. Check the masks and "
-                "ignore_label.",
-            )
+        check_labelled(n_rows)
         accuracy, mirrored = (correct / n_rows).float()
         card = {**self.to_card(), "n_samples": n, "keeps_class": keeps_class(accuracy, mirrored)}
         return {"mirror/accuracy": accuracy, "mirror/mirrored": mirrored}, card

@@ -27,6 +27,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from acclimate.errors import InvalidConfig
 from acclimate.forward import Call, get_logits
 from acclimate.functional.precision import SpeedName
 from acclimate.functional.views import get_views
@@ -87,11 +88,10 @@ class Saved:
     def by_parameter(
         self, prefixes: Sequence[str], make: Callable[[tuple[int, ...], str], Schema]
     ) -> dict[str, Schema]:
-        """Return schemas of tensors `<prefix>/<parameter>`: for each parameter, one per prefix.
+        """Return schemas of tensors `<prefix>/<parameter>`.
 
-        Args:
-            prefixes: The prefixes. A parameter with a tensor of one must have tensors of all.
-            make: Returns the schema, given the shape of the parameter and the prefix.
+        A parameter with a tensor of one prefix must have tensors of all. `make` returns the schema,
+        given the shape of the parameter and the prefix.
         """
         found = [name.partition("/") for name in self.names]
         used = dict.fromkeys(name for prefix, _, name in found if prefix in prefixes)
@@ -143,30 +143,37 @@ class Part(Values):
         return values
 
 
-#: The order of preparation, and the offsets of the random seeds. Do not change the numbers:
+def check_views(views: Any, instead: str) -> None:
+    """Refuse views that move pixels, if pixels have labels."""
+    if get_views(views).move_pixels:
+        raise InvalidConfig(
+            "views_move_pixels",
+            "Expected views that do not move pixels, because this model predicts every pixel, "
+            f"found crops or flips. Use {instead}.",
+        )
+
+
+#: The order of preparation. The position is the offset of the random seed; do not reorder:
 #: artifacts must stay reproducible.
-_NUMBERS = {
-    "penalty": 0,
-    "prototypes": 1,
-    "features": 2,
-    "fisher": 3,
-    "contrast": 4,
-    "accuracy": 5,
-    "mirror": 6,
-    "confidence": 7,
-}
+_ORDER = (
+    *("penalty", "prototypes", "features", "fisher"),
+    *("contrast", "accuracy", "mirror", "confidence"),
+)
 
 
 def get_place(part: Part) -> int:
     """Return the position of a part in the order of preparation; custom parts come last."""
-    return _NUMBERS.get(part.name, len(_NUMBERS))
+    return _ORDER.index(part.name) if part.name in _ORDER else len(_ORDER)
 
 
 def make_generator(part: str, seed: int) -> torch.Generator:
     """Return the random number generator of a part, which is independent of other parts."""
-    number = _NUMBERS.get(part)
-    if number is None:
-        number = int.from_bytes(hashlib.sha256(part.encode()).digest()[:6])
+    is_ours = part in _ORDER
+    number = (
+        _ORDER.index(part)
+        if is_ours
+        else int.from_bytes(hashlib.sha256(part.encode()).digest()[:6])
+    )
     return torch.Generator().manual_seed(seed * 1000 + number)
 
 

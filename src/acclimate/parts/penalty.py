@@ -10,7 +10,7 @@ from typing import Any, ClassVar, get_args
 import torch
 from torch import Tensor, nn
 
-from acclimate.errors import AcclimateWarning, BadInput, InvalidConfig
+from acclimate.errors import AcclimateWarning
 from acclimate.functional.norm import use_statistics
 from acclimate.functional.per_sample import GradientCosines, Granularity, summed_cross_entropy
 from acclimate.functional.pixels import image_losses
@@ -18,8 +18,8 @@ from acclimate.functional.swr_nsp import penalties, unit_shape
 from acclimate.functional.views import apply_views, get_views
 from acclimate.introspect import ModelInfo
 from acclimate.options import hp
-from acclimate.parts.part import Computed, Context, Part, Saved, register_part
-from acclimate.parts.source import iterate_blocks
+from acclimate.parts.part import Computed, Context, Part, Saved, check_views, register_part
+from acclimate.parts.source import check_labelled, iterate_blocks
 from acclimate.schema import Anything, Choice, Fields, Schema, TensorOf
 
 #: Samples per block; random views do not depend on the batch size of the source.
@@ -64,7 +64,6 @@ class Penalty(Part):
 
     @classmethod
     def tensor_schemas(cls, saved: Saved) -> Mapping[str, Schema]:
-        """Return the schemas: a penalty and a cosine per unit; no cosine without a gradient."""
         granularity = saved.card["granularity"]
 
         def make(shape: tuple[int, ...], prefix: str) -> Schema:
@@ -76,16 +75,10 @@ class Penalty(Part):
         return saved.by_parameter(("penalty", "cosine"), make)
 
     def check(self, model: nn.Module, info: ModelInfo) -> None:
-        """Refuse views that move pixels if pixels have labels."""
-        if info.is_dense and get_views(self.views).move_pixels:
-            raise InvalidConfig(
-                "views_move_pixels",
-                "Expected views that do not move pixels, because this model predicts every pixel, "
-                'found crops or flips. Use Penalty(views="swr").',
-            )
+        if info.is_dense:
+            check_views(self.views, 'Penalty(views="swr")')
 
     def compute(self, context: Context) -> Computed:
-        """Return penalties and mean cosines by parameter name, and the card."""
         model, source = context.model, context.source
         views = get_views(self.views)
         ignored = source.ignore_label
@@ -130,12 +123,7 @@ def _check_labelled(n: int, n_unlabelled: int, wanted: int) -> None:
 
     If the source has fewer images than requested, `_warn` reports those without labels as well.
     """
-    if n == 0:
-        raise BadInput(
-            "no_labelled_pixels",
-            f"Expected masks with labelled pixels, found {n_unlabelled} masks without any. Check "
-            "the masks and ignore_label.",
-        )
+    check_labelled(n)
     if n_unlabelled and n + n_unlabelled >= wanted:
         warnings.warn(
             AcclimateWarning(

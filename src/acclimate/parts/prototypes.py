@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from acclimate.errors import BadInput, InvalidConfig, UnsuitableModel
+from acclimate.errors import BadInput, UnsuitableModel
 from acclimate.functional.pixels import sample_rows
 from acclimate.functional.swr_nsp import move_prototypes, prototype_logits
 from acclimate.functional.views import apply_views, get_views
 from acclimate.introspect import ModelInfo, get_head
 from acclimate.options import hp
 from acclimate.parts.encoder import Encoded
-from acclimate.parts.part import Computed, Context, Part, Saved, register_part
+from acclimate.parts.part import Computed, Context, Part, Saved, check_views, register_part
 from acclimate.parts.source import SourceData
 from acclimate.schema import Anything, Fields, Number, Schema, TensorOf
 
@@ -85,7 +85,6 @@ class Prototypes(Part):
 
     @classmethod
     def tensor_schemas(cls, saved: Saved) -> Mapping[str, Schema]:
-        """Return the schemas of the prototypes and of the projector's weights."""
         depth, hidden, width = (saved.card[name] for name in ("projector_depth", "hidden", "width"))
         schemas: dict[str, Schema] = {
             "prototypes/embedding": TensorOf(("classes", width if depth else "features"))
@@ -111,23 +110,15 @@ class Prototypes(Part):
         return 0 if n_classes <= FEW_CLASSES else 2
 
     def n_passes(self, info: ModelInfo) -> int:
-        """Return one pass per epoch, or one if there is no projector."""
         if self.source == "classifier":
             return 0
         return self.epochs if self.depth_for(info.known_classes) else 1
 
     def check(self, model: nn.Module, info: ModelInfo) -> None:
-        """Refuse views that move pixels if pixels have labels."""
-        depth = self.depth_for(info.known_classes)
-        if info.is_dense and depth and get_views(self.views).move_pixels:
-            raise InvalidConfig(
-                "views_move_pixels",
-                "Expected views that do not move pixels, because this model predicts every pixel, "
-                'found crops or flips. Use Prototypes(views="test").',
-            )
+        if info.is_dense and self.depth_for(info.known_classes):
+            check_views(self.views, 'Prototypes(views="test")')
 
     def compute(self, context: Context) -> Computed:
-        """Return prototypes, the projector's weights if there is one, and the card."""
         info, source, generator = context.info, context.source, context.generator
         depth = self.depth_for(info.known_classes)
         card = {**self.to_card(), "projector_depth": depth}

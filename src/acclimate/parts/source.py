@@ -25,13 +25,8 @@ LABELS = ("labels", "label", "targets", "target", "y")
 class SourceData:
     """Labelled source batches `(x, y)`, checked and moved to the model's device.
 
-    Args:
-        batches: Anything that can be iterated over several times, such as a DataLoader.
-        info: Of the model: number of classes, normalisation, and where a batch has its images.
-        device: Of the model.
-        progress: Called after every batch.
-        ignore_label: What masks hold where there is no label, if labels are masks (N, H, W), as for
-            a model that predicts every pixel; None if they are class numbers (N,).
+    Labels are class numbers (N,) if `ignore_label` is None. Otherwise they are masks (N, H, W) with
+    that value where there is no label. `progress` is called after every batch.
     """
 
     def __init__(
@@ -65,9 +60,7 @@ class SourceData:
     def label_rows(self, y: Tensor, grid: Grid | None) -> tuple[Tensor, Tensor]:
         """Return the labels of rows, and which of the rows have one.
 
-        Args:
-            y: Class numbers, or masks.
-            grid: Where rows are in maps, whose size the masks are brought to; None for samples.
+        The grid tells where rows are in maps, whose size masks are brought to; None for samples.
         """
         if grid is None or self.ignore_label is None:
             return y, torch.ones_like(y, dtype=torch.bool)
@@ -116,10 +109,8 @@ def iterate_blocks(
 def split_batch(batch: Any, images_at: str | int | None = None) -> tuple[Call, Tensor]:
     """Return how the model is called with the images of a source batch, and the labels.
 
-    Args:
-        batch: A pair `(x, y)`; or a dict of the model's inputs and `labels`. If the model takes a
-            dict, `x` is that dict.
-        images_at: Name or position of the images among the inputs, if it cannot be told.
+    A batch is a pair `(x, y)`, or a dict of the model's inputs and `labels`. If the model takes a
+    dict, `x` is that dict. `images_at` says where the images are if it cannot be told.
     """
     call, y = None, None
     if isinstance(batch, tuple | list) and len(batch) >= 2:
@@ -149,6 +140,15 @@ def split_batch(batch: Any, images_at: str | int | None = None) -> tuple[Call, T
             inputs=others,
         )
     return call, y if y.is_floating_point() else y.long()
+
+
+def check_labelled(n: int) -> None:
+    """Refuse masks without any labelled pixel."""
+    if n == 0:
+        raise BadInput(
+            "no_labelled_pixels",
+            "Expected masks with labelled pixels, found none. Check the masks and ignore_label.",
+        )
 
 
 def _describe(batch: Any) -> str:

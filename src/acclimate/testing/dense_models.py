@@ -54,7 +54,6 @@ class TinyDeepLab(nn.Module):
         self.head = nn.Conv2d(8, N_CLASSES, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits."""
         fine = self.stem(x)
         branches = [fine, self.atrous(fine), _enlarge(F.relu(self.coarse(fine)), fine)]
         if self.pool is not None:

@@ -43,7 +43,6 @@ class ConvNet(nn.Module):
         self.head = nn.Linear(8, N_CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits."""
         hidden = self.block(F.relu(self.norm(self.stem(x))))
         logits: Tensor = self.head(self.dropout(hidden.mean(dim=(2, 3))))
         return logits
@@ -65,7 +64,6 @@ class Vit(nn.Module):
         self.head = nn.Linear(16, N_CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits."""
         tokens = self.patches(x).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.token.expand(len(x), -1, -1), tokens], dim=1) + self.positions
         normed = self.norm1(tokens)
@@ -87,7 +85,6 @@ class Tied(nn.Module):
         self.head = nn.Linear(16, N_CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits."""
         hidden = self.inner2(F.relu(self.inner1(self.stem(x))))
         logits: Tensor = self.head(F.relu(hidden))
         return logits
@@ -104,7 +101,6 @@ class TwoHeads(nn.Module):
         self.fine = nn.Linear(8, N_CLASSES)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return coarse and fine logits."""
         features = self.body(x)
         return self.coarse(features), self.fine(features)
 
@@ -118,7 +114,6 @@ class Returning(nn.Module):
         self.wrap = wrap
 
     def forward(self, x: Tensor) -> Any:
-        """Return logits and the mean input, wrapped."""
         return self.wrap(self.net(x), x.mean())
 
 

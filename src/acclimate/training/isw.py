@@ -150,7 +150,6 @@ class SelectiveWhitening(nn.Module):
         return counts
 
     def forward(self, taken: Mapping[str, Tensor]) -> Tensor:
-        """Return the mean loss over the layers, for what `watch` gave."""
         losses = [
             whitening_loss(taken[name], self.get_buffer(f"mask{number}"))
             for number, name in enumerate(self._names)

@@ -67,7 +67,6 @@ class CrossEntropy(Objective):
         self.label_smoothing = label_smoothing
 
     def forward(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the mean cross entropy."""
         if self.augmentation is not None:
             x = self.augmentation(x, generator)
         return F.cross_entropy(model(x.float() / 255), y, label_smoothing=self.label_smoothing)
@@ -100,7 +99,6 @@ class AugMixJsd(Objective):
         self.label_smoothing = label_smoothing
 
     def forward(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
-        """Return cross entropy plus weighted divergence."""
         x = shift_and_flip(x, generator)
         twice = torch.cat([x, x])
         mixed = mix(twice, draw(len(twice), self.options, generator))
@@ -167,7 +165,6 @@ class SimclrJoint(Objective):
         self.head = build_contrastive_head(info.known_width, seed=self.seed)
 
     def forward(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the main loss plus the weighted contrastive one."""
         head = self._built_head()
         image = x.float() / 255
         both = torch.cat([self.views(image, generator) for _ in range(2)])

@@ -90,7 +90,6 @@ class PixelObjective(Objective):
     def forward(
         self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss, and the whitening loss in it before it is weighted."""
         x, y = self._augment(x, y, generator)
         x = self._jitter(x, generator).contiguous(memory_format=torch.channels_last)
         if self.whitening is None or not bool(self.whitening.is_selected):

@@ -91,7 +91,6 @@ class Trained(nn.Module):
         return self
 
     def forward(self, x: Any, y: Any, generator: torch.Generator) -> Any:
-        """Return the loss of a batch, or the loss and a penalty in it."""
         return self.objective(self.model, x, y, generator)
 
 

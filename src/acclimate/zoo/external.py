@@ -29,7 +29,6 @@ class NormalizedModel(ImageModel):
         self.model = model
 
     def forward(self, x: Tensor) -> Any:
-        """Return the output of the model for the normalised images."""
         return self.model(self.normalize(x))
 
 

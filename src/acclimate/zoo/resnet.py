@@ -36,7 +36,6 @@ class PaddedPool(nn.Module):
         self.n_after, self.stride = n_out - n_in, stride
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the pooled channels, then channels of zeros."""
         return F.pad(F.avg_pool2d(x, self.stride), (0, 0, 0, 0, 0, self.n_after))
 
 
@@ -49,7 +48,6 @@ class Projection(nn.Module):
         self.norm = nn.BatchNorm2d(n_out)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the projected input."""
         return self.norm(self.conv(x))  # type: ignore[no-any-return]
 
 
@@ -77,7 +75,6 @@ class BasicBlock(nn.Module):
         self.ends_in_relu = ends_in_relu
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the sum of both paths."""
         through = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
         total: Tensor = through + self.shortcut(x)
         return F.relu(total) if self.ends_in_relu else total
@@ -99,7 +96,6 @@ class Bottleneck(nn.Module):
         self.shortcut = Projection(n_in, n_out, stride) if changes_shape else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the rectified sum of both paths."""
         through = F.relu(self.norm1(self.conv1(x)))
         through = F.relu(self.norm2(self.conv2(through)))
         return F.relu(self.norm3(self.conv3(through)) + self.shortcut(x))
@@ -120,7 +116,6 @@ class PreactivationBlock(nn.Module):
         self.shortcut = PaddedPool(n_in, n_out, stride) if changes_shape else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the sum of both paths."""
         through = self.conv1(F.relu(self.norm1(x)))
         return self.shortcut(x) + self.conv2(F.relu(self.norm2(through)))  # type: ignore[no-any-return]
 
@@ -166,7 +161,6 @@ class CifarResNet(CifarNet):
         super().__init__(depth, n_classes, mean, std, 16, block, partial(nn.BatchNorm2d, 16))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits of shape (n, n_classes)."""
         x = F.relu(self.norm(self.stem(self.normalize(x))))
         features = self.stage3(self.stage2(self.stage1(x))).mean(dim=(2, 3))
         return self.head(features)  # type: ignore[no-any-return]
@@ -187,7 +181,6 @@ class WideStemResNet(CifarNet):
         super().__init__(depth, n_classes, mean, std, 64, block, norm, n_features=4 * 64)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits of shape (n, n_classes)."""
         x = F.relu(self.norm(self.stem(self.normalize(x))))
         for stage in (self.stage1, self.stage2, self.stage3):
             x = F.relu(stage(x))
@@ -216,7 +209,6 @@ class PreactivationResNet(CifarNet):
         super().__init__(depth, n_classes, mean, std, 16, block, partial(norm, 64))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits of shape (n, n_classes)."""
         x = self.stage3(self.stage2(self.stage1(self.stem(self.normalize(x)))))
         return self.head(F.relu(self.norm(x)).mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
@@ -254,7 +246,6 @@ class SmallStemResNet(ImageModel):
         self.head = nn.Linear(8 * n, n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits of shape (n, n_classes)."""
         x = F.relu(self.norm(self.stem(self.normalize(x))))
         x = self.stage4(self.stage3(self.stage2(self.stage1(x))))
         return self.head(x.mean(dim=(2, 3)))  # type: ignore[no-any-return]
@@ -286,7 +277,6 @@ class ShortResNet(ImageModel):
         self.head = nn.Linear(fourth, n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits of shape (n, n_classes)."""
         x = self.stage3(self.stage2(self.stage1(self.stem(self.normalize(x)))))
         return self.head(x.mean(dim=(2, 3)))  # type: ignore[no-any-return]
 

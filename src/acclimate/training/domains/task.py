@@ -310,7 +310,6 @@ class DomainObjective(Objective):
         labels: Sequence[Tensor],
         generator: torch.Generator,
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss, and the penalty in it before it is weighted."""
         sizes = [len(own) for own in images]
         x = VIEWS(torch.cat(list(images)).float() / 255, generator)
         features, logits = self._run(model, x.contiguous(memory_format=torch.channels_last))

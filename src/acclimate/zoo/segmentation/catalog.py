@@ -76,7 +76,6 @@ class WhitenedBottleneck(nn.Module):
         self.block, self.whitening = block, InstanceWhitening(n_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the rectified features."""
         block: Any = self.block
         inner = block.relu(block.bn2(block.conv2(block.relu(block.bn1(block.conv1(x))))))
         around = x if block.downsample is None else block.downsample(x)

@@ -44,7 +44,6 @@ class AtrousPyramid(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the features, at the size of the input."""
         parts = [branch(x) for branch in self.branches]
         whole = self.pooled(x.mean(dim=(2, 3), keepdim=True))
         parts.append(whole.expand(-1, -1, *x.shape[2:]))

@@ -70,7 +70,6 @@ class InvertedResidual(nn.Module):
         self._has_shortcut = stride == 1 and n_in == n_out
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the features."""
         out: Tensor = self.project(self.filter(self.expand(x)))
         return x + out if self._has_shortcut else out
 

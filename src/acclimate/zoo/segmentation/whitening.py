@@ -23,7 +23,6 @@ class InstanceWhitening(nn.Module):
         self.norm = nn.InstanceNorm2d(n_channels, affine=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the standardised features."""
         return self.norm(x)  # type: ignore[no-any-return]
 
 
