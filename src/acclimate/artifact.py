@@ -90,21 +90,14 @@ class Artifact:
     card: dict[str, Any]
 
     def save(self, path: str | Path, key: bytes | str | None = None) -> None:
-        """Write the artifact as one file, atomically.
-
-        Args:
-            path: Path of the file.
-            key: Secret to sign the file with (HMAC-SHA256); None for no signature.
-        """
+        """Write the artifact as one file, atomically; sign it with a key (HMAC-SHA256)."""
         write_file(path, "artifact", self.tensors, self.card, key)
 
     @classmethod
     def load(cls, path: str | Path, key: bytes | str | None = None) -> Self:
         """Read an artifact; refuse a damaged, foreign or newer file with the reason.
 
-        Args:
-            path: Path of the file.
-            key: Secret that the file must be signed with; None accepts signed and unsigned files.
+        It must be signed with the key; None accepts signed and unsigned files.
         """
         tensors, card = read_file(path, "artifact", key)
         if "info" not in card:
@@ -169,11 +162,7 @@ class Artifact:
         return found
 
     def check(self, model: nn.Module) -> None:
-        """Refuse a model other than the one this artifact was prepared for.
-
-        Raises:
-            ArtifactMismatch: The model differs; the message lists the differences.
-        """
+        """Refuse a model other than the one this artifact was prepared for."""
         found, expected = fingerprint(model), self.card["model"]
         differences = _layout_differences(expected["layout"], found["layout"])
         lines = [_describe(name, *pair) for name, pair in differences.items()]

@@ -68,7 +68,7 @@ __all__ = ["check_agreement", "shard"]
 
 
 def shard(adapted: Method, group: Any = None) -> Method:
-    """Let several processes share every batch of an adapted model.
+    """Let several processes share every batch of an adapted model; return it.
 
     Call it on all of them. Afterwards each call takes this process's part of a batch and returns
     its logits. With a group of one process, nothing changes.
@@ -76,13 +76,6 @@ def shard(adapted: Method, group: Any = None) -> Method:
     Args:
         adapted: The result of `acclimate.adapt`; the same on every process.
         group: A process group of `torch.distributed`; the default group if None.
-
-    Returns:
-        The same object.
-
-    Raises:
-        InvalidConfig: The method cannot share batches between processes.
-        NotAdapted: There is no process group, or the processes differ in what must be equal.
     """
     if not isinstance(adapted, Method):
         raise NotAdapted(
@@ -110,11 +103,7 @@ def shard(adapted: Method, group: Any = None) -> Method:
 
 
 def check_agreement(adapted: Method) -> None:
-    """Compare weights and all other state over the processes. Call it on all of them.
-
-    Raises:
-        NotAdapted: The states differ; the message lists the differences by rank.
-    """
+    """Compare weights and all other state over the processes. Call it on all of them."""
     if adapted.processes is not None:
         _compare(adapted, adapted.processes)
 
@@ -132,8 +121,8 @@ def _compare(adapted: Method, processes: Processes) -> None:
 def _problem(adapted: Method) -> InvalidConfig | None:
     """Return why a method cannot share batches between processes, and the remedy."""
     kind = type(adapted)
-    if not _can_shard(kind):
-        able = tuple(name for name, other in METHODS.items() if _can_shard(other))
+    if not kind.card.shards:
+        able = tuple(name for name, other in METHODS.items() if other.card.shards)
         return InvalidConfig(
             "not_shardable",
             f'The method "{kind.name}" cannot share batches between processes: it selects, counts, '
@@ -163,10 +152,6 @@ def _problem(adapted: Method) -> InvalidConfig | None:
             option=next((name for name, value in options.items() if value), "view_share"),
         )
     return None
-
-
-def _can_shard(kind: type[Method]) -> bool:
-    return kind.card.shards
 
 
 def _facts(adapted: Method) -> dict[str, object]:

@@ -55,10 +55,8 @@ from acclimate.storage import versions
 from acclimate.terms import TERMS
 
 #: The parts that are prepared by default.
-DEFAULT_PARTS: tuple[type[Part], ...] = (
-    *(Penalty, Prototypes, Features, Accuracy),
-    *(Mirror, Confidence),
-)
+DEFAULT_PARTS: tuple[type[Part], ...]
+DEFAULT_PARTS = (Penalty, Prototypes, Features, Accuracy, Mirror, Confidence)
 
 
 def prepare(

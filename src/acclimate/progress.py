@@ -15,11 +15,9 @@ _PAUSE = 0.1  # seconds between two writes
 
 
 def get_progress(progress: Progress | bool | None) -> Progress | None:
-    """Return what reports progress: the caller's own, a bar where somebody can see it, or None.
+    """Return what reports progress: the caller's own function, a bar on stderr, or None.
 
-    Args:
-        progress: A function; False for none; None or True for a bar on stderr if that is a terminal
-            or a notebook.
+    None and True stand for a bar if stderr is a terminal or a notebook, False for nothing.
     """
     if progress is False:
         return None

@@ -30,12 +30,7 @@ class Schema:
     """What a part of a tree must look like."""
 
     def find_problems(self, tree: Any, sizes: Sizes | None = None) -> list[str]:
-        """Return what is wrong with a tree; an empty list if nothing is.
-
-        Args:
-            tree: What is to be checked.
-            sizes: Known sizes by name; those that are found are added.
-        """
+        """Return what is wrong with a tree; sizes that are found are added to those known."""
         known = {} if sizes is None else sizes
         return [f"{at or 'tree'}: {what}" for at, what in self.check(tree, "", known)]
 

@@ -69,11 +69,7 @@ def file_digest(path: str | Path, kind: str = "sha256") -> str:
 
 
 def make_folder(folder: Path, remedy: str = "Pass another folder with --out.") -> Path:
-    """Return a folder, created with its parents if it is missing.
-
-    Raises:
-        BadInput: It cannot be created; the message ends with the remedy.
-    """
+    """Return a folder, created with its parents if it is missing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -87,11 +83,7 @@ def make_folder(folder: Path, remedy: str = "Pass another folder with --out.") -
 
 @contextmanager
 def guard_writing(path: Path) -> Iterator[None]:
-    """Turn a full disk, a limit on file sizes and other failures to write into one error.
-
-    Raises:
-        BadInput: A file of the block cannot be written.
-    """
+    """Turn a full disk, a limit on file sizes and other failures to write into one error."""
     try:
         yield
     except AcclimateError:
@@ -109,15 +101,8 @@ def guard_writing(path: Path) -> Iterator[None]:
 def write_atomically(path: str | Path, content: bytes, sync: bool = True) -> None:
     """Write a file so that a reader sees the old content or the new one, never a part.
 
-    The bytes are written to a temporary file beside it and synced to disk; then it is renamed.
-
-    Args:
-        path: The file.
-        content: All of it.
-        sync: Wait until the bytes are on the disk. False for files that can be made again.
-
-    Raises:
-        BadInput: There is no such folder, or the file cannot be written.
+    The bytes are written to a temporary file beside it and, unless the file can be made again,
+    synced to disk; then it is renamed.
     """
     path = Path(path)
     if not path.parent.is_dir():
@@ -154,14 +139,10 @@ def write_file(
     card: Mapping[str, Any],
     key: bytes | str | None = None,
 ) -> None:
-    """Write tensors and a JSON card as one file.
+    """Write tensors and a JSON card as one file; its folder must exist.
 
-    Args:
-        path: Path of the file; the folder must exist.
-        kind: Kind of the file, `"artifact"` or `"state"`; verified on reading.
-        tensors: Any number of tensors of dtypes that safetensors supports.
-        card: JSON-serialisable metadata.
-        key: Secret to sign the content with; None for no signature. It is not written.
+    The kind, such as `"artifact"` or `"state"`, is verified on reading. The content is signed with
+    the key, which is not written; None for no signature.
     """
     text = json.dumps({"kind": kind, "format": list(FORMAT), **card}, allow_nan=False)
     # Tied tensors share memory, which safetensors refuses: each gets its own copy.
@@ -176,12 +157,9 @@ def write_file(
 def read_file(
     path: str | Path, kind: str, key: bytes | str | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a file written by `write_file`; refuse any other file.
+    """Read a file written by `write_file` with this kind; refuse any other file.
 
-    Args:
-        path: Path of the file.
-        kind: Kind of the file, as passed to `write_file`.
-        key: Secret that the file must be signed with; None accepts signed and unsigned files.
+    It must be signed with the key; None accepts signed and unsigned files.
     """
     path = Path(path)
     if not path.is_file():

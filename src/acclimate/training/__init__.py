@@ -5,8 +5,8 @@ train(settings, "resnet20.safetensors").error                     # on the test 
 zoo.load("resnet20-cifar10", "resnet20.safetensors")
 
 The settings determine the task: `TrainSettings` classification, `DomainSettings` several domains
-with one held out, `SegmentationSettings` a class for every pixel. Names are imported when they are
-first used: settings need no torch.
+with one held out, `SegmentationSettings` a class for every pixel. They need no torch; `train` and
+the objectives are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -14,28 +14,19 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from acclimate.training.settings import (
+    DomainResult,
+    DomainSettings,
+    SegmentationResult,
+    SegmentationSettings,
+    Settings,
+    TrainResult,
+    TrainSettings,
+)
+
 if TYPE_CHECKING:
     from acclimate.training.objectives import AugMixJsd, CrossEntropy, Objective, SimclrJoint
-    from acclimate.training.settings import (
-        DomainResult,
-        DomainSettings,
-        SegmentationResult,
-        SegmentationSettings,
-        Settings,
-        TrainResult,
-        TrainSettings,
-    )
     from acclimate.training.trainer import train
-
-_HOMES = {
-    "objectives": ["AugMixJsd", "CrossEntropy", "Objective", "SimclrJoint"],
-    "settings": [
-        *("DomainResult", "DomainSettings", "SegmentationResult", "SegmentationSettings"),
-        *("Settings", "TrainResult", "TrainSettings"),
-    ],
-    "trainer": ["train"],
-}
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AugMixJsd",
@@ -54,6 +45,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"acclimate.training.{_HOME[name]}"), name)
+    home = "trainer" if name == "train" else "objectives"
+    return getattr(importlib.import_module(f"acclimate.training.{home}"), name)
