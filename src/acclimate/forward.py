@@ -156,13 +156,7 @@ class Call:
             only = args[0]
             if isinstance(only, Tensor) or (at is None and not isinstance(only, Mapping)):
                 return cls(only, args, kwargs, (0,))
-        places: dict[tuple[int | str, ...], Any] = {}
-        items: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
-        for key, value in items:
-            if isinstance(value, Mapping):
-                places |= {(key, name): item for name, item in value.items()}
-            else:
-                places[(key,)] = value
+        places = dict(_walk(args, kwargs))
         if at is not None:
             found = [place for place in places if place[-1] == at]
         else:
@@ -214,7 +208,7 @@ class Call:
 
     def list_others(self) -> list[str]:
         """Return the names or positions of all tensors besides the images."""
-        return [str(place[-1]) for place, _ in self._others()]
+        return [str(place[-1]) for place in self._others()]
 
     def check_alone(self, method: str) -> None:
         """Refuse a method that passes images of several batches, if more belongs to the images."""
@@ -227,19 +221,15 @@ class Call:
                 found=0,
             )
 
-    def _others(self) -> Iterator[tuple[tuple[int | str, ...], Tensor]]:
-        """Yield where other tensors than the images are, and these tensors."""
-        items: list[tuple[int | str, Any]] = [*enumerate(self.args), *self.kwargs.items()]
-        for key, value in items:
-            inside = value.items() if isinstance(value, Mapping) else ()
-            for place, item in [((key,), value), *(((key, name), v) for name, v in inside)]:
-                if isinstance(item, Tensor) and place != self.place:
-                    yield place, item
+    def _others(self) -> dict[tuple[int | str, ...], Tensor]:
+        """Return the tensors besides the images, by where they are."""
+        items = _walk(self.args, self.kwargs)
+        return {p: v for p, v in items if isinstance(v, Tensor) and p != self.place}
 
     def _companions(self) -> list[Tensor]:
         """Return the tensors that hold something for each of the images."""
         n = len(self.images) if isinstance(self.images, Tensor) and self.images.dim() else None
-        return [value for _, value in self._others() if value.dim() and len(value) == n]
+        return [value for value in self._others().values() if value.dim() and len(value) == n]
 
     def _check_others(self, x: Tensor) -> None:
         """Refuse a pass on other samples if something else belongs to these samples."""
@@ -252,6 +242,18 @@ class Call:
                 expected=n,
                 found=len(x),
             )
+
+
+def _walk(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[tuple[int | str, ...], Any]]:
+    """Yield the arguments of a call, also those inside of dicts, with their places."""
+    items: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    for key, value in items:
+        if isinstance(value, Mapping):
+            yield from (((key, name), item) for name, item in value.items())
+        else:
+            yield (key,), value
 
 
 def split(x: Tensor, size: int, at_least: int) -> tuple[Tensor, ...]:

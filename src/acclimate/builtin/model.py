@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from acclimate.errors import UnsuitableModel
+from acclimate.errors import UnsuitableModel, refuse_value
 
 
 class ImageModel(nn.Module):
@@ -103,13 +103,8 @@ class WideResNet(ImageModel):
 def count_blocks(depth: int, n_others: int) -> int:
     """Return the number of blocks in each of three stages of a residual network for CIFAR."""
     if depth < 6 + n_others or (depth - n_others) % 6:
-        raise UnsuitableModel(
-            "out_of_range",
-            f"Expected a depth of {6 + n_others}, {12 + n_others}, … (6·k + {n_others}) for a "
-            f"residual network for CIFAR, found {depth}.",
-            option="depth",
-            found=depth,
-        )
+        expected = f"{6 + n_others}, {12 + n_others}, … (6·k + {n_others})"
+        refuse_value("depth", depth, expected, UnsuitableModel)
     return (depth - n_others) // 6
 
 

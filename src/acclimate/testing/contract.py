@@ -1,11 +1,15 @@
-"""The contract of a method as checks. The name of a check states what it verifies."""
+"""The contract of a method as checks. The name of a check states what it verifies.
+
+`check_method("mine")` runs the whole suite. The package's own tests do so for every method.
+"""
 
 from __future__ import annotations
 
 import copy
+import functools
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +23,7 @@ from acclimate.methods import get_method
 from acclimate.methods.gradient import GradientMethod
 from acclimate.snapshot import model_tensors
 from acclimate.testing.cases import Case, Violation
-from acclimate.testing.models import tiny_model
+from acclimate.testing.models import TINY_MODELS, tiny_model
 from acclimate.testing.steps import (
     call,
     equal,
@@ -407,3 +411,41 @@ METHOD: tuple[Callable[[Case], None], ...] = (
     skips_updates_that_are_not_finite,
     describes_itself,
 )
+
+#: Tiny models that represent a kind of normalisation. The others differ only in structure.
+_NORMALIZATIONS = ("batch_norm", "group_norm", "instance_aware", "vit")
+
+
+def yield_checks(
+    method: str, models: Sequence[str] | None = None
+) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield the checks that apply to a method, each with its name.
+
+    All checks run on the first model that the method supports, and on the transformer, which has no
+    BatchNorm. On every other model, only those run whose outcome can depend on it.
+    """
+    is_first = True
+    for model in models if models is not None else TINY_MODELS:
+        case = Case(method, model)
+        checks: tuple[Callable[[Case], None], ...] = (refuses_with_a_reason,)
+        if case.suits:
+            checks = STRUCTURE
+            if is_first or model in _NORMALIZATIONS:
+                checks += NORMALIZATION
+            if is_first or model == "vit":
+                checks += METHOD
+            is_first = False
+        for check in checks:
+            yield f"{model}-{check.__name__}", functools.partial(check, case)
+
+
+def check_method(method: str, models: Sequence[str] | None = None) -> None:
+    """Run the whole suite on one method; raise an error that lists all violations."""
+    problems = []
+    for name, check in yield_checks(method, models):
+        try:
+            check()
+        except Violation as violation:
+            problems.append(f"\n  {name}: {violation}")
+    if problems:
+        raise Violation(f"{method} does not conform:{''.join(problems)}")

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from acclimate.errors import InvalidConfig, UnsuitableModel
+from acclimate.errors import InvalidConfig, UnsuitableModel, refuse_value
 from acclimate.forward import run
 from acclimate.functional.augmix import AugMixOptions, draw, mix, shift_and_flip
 from acclimate.functional.contrast import contrastive_loss
@@ -145,13 +145,7 @@ class SimclrJoint(Objective):
         super().__init__()
         for name, value in (("weight", weight), ("temperature", temperature)):
             if not value > 0:
-                raise InvalidConfig(
-                    "out_of_range",
-                    f"Expected the {name} of the contrastive loss to be greater than 0, found "
-                    f"{value}.",
-                    option=name,
-                    found=value,
-                )
+                refuse_value(name, value, "greater than 0", InvalidConfig)
         self.main, self.weight, self.temperature = main, weight, temperature
         self.views, self.seed = get_views(views), seed
         self.head = None

@@ -11,7 +11,7 @@ from acclimate.data import SETS, ImageStore, data_root, load, open_folder
 from acclimate.data.datasets import find_set
 from acclimate.data.masks import MaskSet
 from acclimate.data.stores import list_content, spread
-from acclimate.errors import BadInput
+from acclimate.errors import BadInput, refuse_value
 from acclimate.training.settings import SegmentationSettings, TrainSettings
 
 #: How many images of the built-in task are made, which has no end: for training and testing.
@@ -112,9 +112,4 @@ def _open(
 
 def _check_number(n: int | None, total: int, where: str) -> None:
     if n is not None and n > total:
-        raise BadInput(
-            "out_of_range",
-            f"Expected images to be at most {total}, the number of images in {where}, found {n}.",
-            option="images",
-            found=n,
-        )
+        refuse_value("images", n, f"at most {total}, the number of images in {where}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from acclimate.errors import BadInput, InvalidConfig, check_name
+from acclimate.errors import BadInput, InvalidConfig, check_name, refuse_value
 from acclimate.options import Values, hp, options
 
 Result = TypeVar("Result")
@@ -146,24 +146,13 @@ class Settings(Values, Generic[Result]):
     def _check_batch_size(self, least: int = 1) -> None:
         found = self.n_images_per_step
         if found % self.devices or found < least * self.devices:
-            raise InvalidConfig(
-                "out_of_range",
-                f"Expected a batch size that gives each of {self.devices} device(s) the same "
-                f"number of images, at least {least}, found {found}.",
-                option="batch_size",
-                found=found,
-            )
+            expected = f"the same number of images for each of {self.devices} device(s), at least "
+            refuse_value("batch_size", found, f"{expected}{least}", InvalidConfig)
 
     def _check_warmup(self, name: str, epochs: int) -> None:
         found = getattr(self, name)
         if found >= epochs:
-            raise InvalidConfig(
-                "out_of_range",
-                f"Expected {name} to be less than the {epochs} epochs, found {found}. Use more "
-                "epochs or a shorter warm-up.",
-                option=name,
-                found=found,
-            )
+            refuse_value(name, found, f"less than the {epochs} epochs", InvalidConfig)
 
 
 @options
@@ -237,14 +226,9 @@ def get_hparams(hparams_seed: int, trial_seed: int) -> Hyperparameters:
     >>> get_hparams(0, 0).lr, get_hparams(1, 0) == get_hparams(1, 0) != get_hparams(1, 1)
     (5e-05, True)
     """
-    if hparams_seed < 0 or trial_seed < 0:
-        raise InvalidConfig(
-            "out_of_range",
-            f"Expected seeds of at least 0, found hparams_seed={hparams_seed} and "
-            f"trial_seed={trial_seed}.",
-            option="hparams_seed" if hparams_seed < 0 else "trial_seed",
-            found=min(hparams_seed, trial_seed),
-        )
+    for name, seed in (("hparams_seed", hparams_seed), ("trial_seed", trial_seed)):
+        if seed < 0:
+            refuse_value(name, seed, "at least 0", InvalidConfig)
     if hparams_seed == 0:
         return Hyperparameters()
     from acclimate.data.domain_choice import seed_hash
@@ -405,13 +389,8 @@ class SegmentationSettings(Settings[SegmentationResult]):
         if self.objective == "isw":
             self._check_warmup("isw_warmup_epochs", self.epochs)
         if self.smallest_scale > self.largest_scale:
-            raise InvalidConfig(
-                "out_of_range",
-                f"Expected largest_scale to be at least {self.smallest_scale}, found "
-                f"{self.largest_scale}.",
-                option="largest_scale",
-                found=self.largest_scale,
-            )
+            least = f"at least {self.smallest_scale}"
+            refuse_value("largest_scale", self.largest_scale, least, InvalidConfig)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all settings as JSON types."""

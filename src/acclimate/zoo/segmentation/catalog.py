@@ -16,8 +16,7 @@ from acclimate.errors import ArtifactMismatch, BadInput, UnsuitableModel, check_
 from acclimate.storage import read_file
 from acclimate.zoo.external import NormalizedModel, build_external
 from acclimate.zoo.readers import fit
-from acclimate.zoo.segmentation.deeplab import DeepLab
-from acclimate.zoo.segmentation.efficientnet_lite import WIDTHS, load_imagenet
+from acclimate.zoo.segmentation.deeplab import WIDTHS, DeepLab, load_imagenet
 from acclimate.zoo.segmentation.whitening import InstanceWhitening, whiten_stage, whiten_stem
 from acclimate.zoo.torchvision_compat import import_torchvision
 
