@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,7 +18,6 @@ from acclimate.introspect import ModelInfo, get_head
 from acclimate.options import hp
 from acclimate.parts.encoder import Encoded
 from acclimate.parts.part import Computed, Context, Part, Saved, check_views, register_part
-from acclimate.parts.source import SourceData
 from acclimate.schema import Anything, Fields, Number, Schema, TensorOf
 
 #: Up to this many classes, depth "auto" means no projector. The paper uses none for 10 classes and
@@ -149,16 +148,10 @@ class Prototypes(Part):
         """Run until every class has a prototype (steps 1 and 2 of the paper), at most one pass."""
         projector.train()
         usable = False
-        for x, y in context.source.iterate("first prototypes"):
-            if _is_single(x, context.source):
-                continue
-            found = context.encoder.recall(x)
-            picked, y = self._pick(found, y, context)
-            if len(y) < 2:
-                continue
+        for _, features, _, y in self._iterate("first prototypes", context):
             usable = True
             with torch.no_grad():
-                moving.move(projector(found.features[picked]), y)
+                moving.move(projector(features), y)
             if bool(moving.seen.all()):
                 return
         if not usable:
@@ -184,14 +177,8 @@ class Prototypes(Part):
         history = []
         for epoch in range(self.epochs):
             losses = []
-            for x, y in source.iterate(f"projector, epoch {epoch + 1} of {self.epochs}"):
-                if _is_single(x, source):
-                    continue
-                found = encoder.recall(x)
-                picked, y = self._pick(found, y, context)
-                if len(y) < 2:
-                    continue
-                features = found.features[picked]
+            stage = f"projector, epoch {epoch + 1} of {self.epochs}"
+            for x, features, picked, y in self._iterate(stage, context):
                 view = apply_views(views, x, source.normalization, context.generator)
                 view_features = encoder.encode(view).features[picked]
                 with torch.enable_grad():
@@ -212,6 +199,21 @@ class Prototypes(Part):
             encoder.end_pass()
             history.append(sum(losses) / len(losses))
         return history
+
+    def _iterate(
+        self, stage: str, context: Context
+    ) -> Iterator[tuple[Tensor, Tensor, slice | Tensor, Tensor]]:
+        """Yield images, the features to use, their indices and labels: two at least, for BatchNorm.
+
+        One image is enough if every pixel is predicted.
+        """
+        for x, y in context.source.iterate(stage):
+            if len(x) == 1 and context.source.ignore_label is None:
+                continue
+            found = context.encoder.recall(x)
+            picked, y = self._pick(found, y, context)
+            if len(y) >= 2:
+                yield x, found.features[picked], picked, y
 
     def _pick(self, found: Encoded, y: Tensor, context: Context) -> tuple[slice | Tensor, Tensor]:
         """Return the indices and labels of the features to use: all samples, or some pixels."""
@@ -246,11 +248,6 @@ class _Moving:
                 "predicts; each needs a prototype.",
                 missing=tuple(missing),
             )
-
-
-def _is_single(x: Tensor, source: SourceData) -> bool:
-    """Return whether a batch is too small for the projector's BatchNorm; pixels are enough."""
-    return len(x) == 1 and source.ignore_label is None
 
 
 def _classifier_rows(model: nn.Module, info: ModelInfo) -> Tensor:
