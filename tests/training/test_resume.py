@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from acclimate.storage import read_file
 from acclimate.training import TrainResult, train
 from acclimate.training.checkpoint import (
     Position,
@@ -27,35 +25,17 @@ from acclimate.training.checkpoint import (
 )
 from tests.codes import raises
 from tests.paths import ROOT
-from tests.training.samples import make_photos, make_settings
+from tests.training.samples import (
+    Cut,
+    assert_same,
+    cut_after,
+    make_photos,
+    make_settings,
+    weights,
+)
 from tests.training.test_training import WithHead
 
 CPU: dict[str, Any] = {"device": "cpu"}
-
-
-class Cut(Exception):
-    """Ends a run as a crash would."""
-
-
-def cut_after(n_steps: int) -> Any:
-    """Return a callback that ends the run when that many steps are done."""
-
-    def progress(stage: str, done: int, total: int | None) -> None:
-        if stage == "train" and done == n_steps:
-            raise Cut
-
-    return progress
-
-
-def weights(path: Path) -> dict[str, Tensor]:
-    return read_file(path, "zoo")[0]
-
-
-def assert_same(path: Path, other: Path) -> None:
-    expected, found = weights(path), weights(other)
-    assert expected.keys() == found.keys()
-    different = [name for name in expected if not torch.equal(expected[name], found[name])]
-    assert not different
 
 
 Whole = Callable[..., TrainResult]

@@ -14,37 +14,17 @@ from typing import Any
 import pytest
 import torch
 
-from acclimate.storage import read_file
 from acclimate.training import DomainResult, train
 from acclimate.training.checkpoint import last_path, log_path, run_folder
 from tests.codes import raises
 from tests.paths import ROOT
 from tests.training.domains.samples import make_set, make_settings
-
-
-class Cut(Exception):
-    """Ends a run as a crash would."""
-
-
-def cut_after(n_steps: int) -> Any:
-    """Return a callback that ends the run when that many steps are done."""
-
-    def progress(stage: str, done: int, total: int | None) -> None:
-        if stage == "train" and done == n_steps:
-            raise Cut
-
-    return progress
+from tests.training.samples import Cut, assert_same, cut_after
 
 
 def run(out: Path, changes: dict[str, Any] | None = None, **options: Any) -> DomainResult:
     settings = make_settings(**(changes or {}))
     return train(settings, out, device="cpu", data=make_set(), **options)
-
-
-def assert_same(path: Path, other: Path) -> None:
-    expected, found = read_file(path, "zoo")[0], read_file(other, "zoo")[0]
-    assert expected.keys() == found.keys()
-    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
 
 
 def without_time(result: DomainResult) -> list[dict[str, Any]]:

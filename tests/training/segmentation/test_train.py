@@ -25,6 +25,7 @@ from acclimate.zoo.named import load_named
 from acclimate.zoo.segmentation import load_dense, whitening_layers
 from tests.codes import check_coded, raises
 from tests.segmentation.samples import about, make_folder
+from tests.training.samples import Cut, assert_same, cut_after
 
 CPU: dict[str, Any] = {"device": "cpu"}
 
@@ -40,18 +41,6 @@ def make_settings(**options: Any) -> SegmentationSettings:
         "crop_width": 32,
     }
     return SegmentationSettings(**{**usual, **options})
-
-
-class Cut(Exception):
-    """Ends a run as a crash would."""
-
-
-def cut_after(n_steps: int) -> Any:
-    def progress(stage: str, done: int, total: int | None) -> None:
-        if stage == "train" and done == n_steps:
-            raise Cut
-
-    return progress
 
 
 def slow_miou(predicted: np.ndarray, labels: np.ndarray, n_classes: int) -> list[float]:
@@ -155,18 +144,18 @@ WHITENED = make_settings(objective="isw", isw_warmup_epochs=1)
 
 
 @pytest.fixture(scope="module")
-def uncut(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
-    """The tensors of a run that was not interrupted."""
+def uncut(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The weights of a run that was not interrupted."""
     out = tmp_path_factory.mktemp("uncut") / "whole.safetensors"
     train(WHITENED, out, **CPU)
-    return read_file(out, "zoo")[0]
+    return out
 
 
 @pytest.mark.parametrize(
     "n_steps", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(5, marks=pytest.mark.slow)]
 )
 def test_a_run_that_was_cut_ends_at_the_same_bytes(
-    tmp_path: Path, n_steps: int, uncut: dict[str, torch.Tensor]
+    tmp_path: Path, n_steps: int, uncut: Path
 ) -> None:
     """Also when it is cut before, at and after the choice of the pairs, in the second epoch."""
     out = tmp_path / "cut.safetensors"
@@ -175,9 +164,7 @@ def test_a_run_that_was_cut_ends_at_the_same_bytes(
     assert run_folder(out).path.exists()
     train(WHITENED, out, resume=True, **CPU)
     assert not run_folder(out).path.exists()
-    found, _ = read_file(out, "zoo")
-    assert uncut.keys() == found.keys()
-    assert all(torch.equal(uncut[name], found[name]) for name in uncut)
+    assert_same(uncut, out)
 
 
 def test_whitening_begins_after_its_warmup_and_lowers_what_it_measures(tmp_path: Path) -> None:
