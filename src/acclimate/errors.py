@@ -1,24 +1,4 @@
-"""Every error and warning the package raises on purpose.
-
-AcclimateError
-├── UnknownMethod (LookupError)        no method of that name
-├── InvalidConfig (ValueError)         a hyper-parameter that is unknown or out of range
-├── UnsuitableModel (ValueError)       the model cannot be adapted as requested
-├── BadInput (ValueError)              a batch, a source set or a path that cannot be used
-│   └── UnreadableImage                an image that cannot be decoded, or exceeds a limit
-├── ArtifactError (ValueError)         an acclimate file that cannot be used
-│   ├── CorruptFile                    truncated, altered, or not an acclimate file
-│   ├── StateError                     a saved state that does not fit the adapted model
-│   ├── ArtifactMissing                a method needs a part that was not prepared
-│   ├── ArtifactMismatch               prepared for, or saved from, something else
-│   └── ArtifactVersion                written by a version with another format
-├── NotAdapted (RuntimeError)          used after unwrap(), wrapped twice, called in inference mode
-├── DownloadFailed (OSError)           a published file could not be downloaded
-├── RequestFailed (OSError)            a server does not answer, or refuses
-├── ServerBusy (RuntimeError)          a server cannot take a request now
-└── MissingExtra (ImportError)         an optional dependency is not installed
-
-AcclimateWarning (UserWarning)         something differs from what a user might expect
+"""Every error and warning the package raises on purpose; docs/errors.md lists them.
 
 Each message states what was expected, what was found, and what to do. The wording may change
 between versions. The `code` of an error and the names of its data do not; programs and tests use
@@ -31,7 +11,7 @@ those:
 not_found a.png
 
 A class declares its codes and inherits those of its bases. In the text of a code, the names in
-backticks are the names of its data. docs/errors.md is generated from these declarations.
+backticks are the names of its data.
 """
 
 from __future__ import annotations

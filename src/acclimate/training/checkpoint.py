@@ -145,13 +145,6 @@ def read_done(out: Path, run: Mapping[str, Any]) -> dict[str, Any]:
     return done
 
 
-def check_same(run: RunFolder, identity: Mapping[str, Any]) -> None:
-    """Refuse to continue a run with other settings, data or versions."""
-    if has_checkpoint(run):
-        remedy = "Use the same settings to resume, or start again with --force instead of --resume."
-        run.check_same(identity, f"The run in {run.path}", remedy)
-
-
 def save_checkpoint(
     run: RunFolder,
     trained: nn.Module,

@@ -38,7 +38,6 @@ from acclimate.storage import write_atomically
 from acclimate.training.checkpoint import (
     Position,
     check_output,
-    check_same,
     has_checkpoint,
     last_path,
     load_checkpoint,
@@ -328,8 +327,9 @@ def train(
     task.progress, identity = progress, task.identify()
     if resume and out.exists() and not has_checkpoint(run):
         return task.read_result(out, read_done(out, identity), True)
-    if resume:
-        check_same(run, identity)
+    if resume and has_checkpoint(run):
+        remedy = "Use the same settings to resume, or start again with --force instead of --resume."
+        run.check_same(identity, f"The run in {run.path}", remedy)
     task.verify()
     task.fabric = fabric = make_fabric(settings, device)
     is_writer = fabric.is_global_zero

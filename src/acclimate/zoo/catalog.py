@@ -35,7 +35,7 @@ class ModelSpec:
         n_classes: number of logits of the published weights.
         mean: mean of each channel; the model takes images in [0, 1] and normalises inside.
         std: standard deviation of each channel.
-        layout: how the published file names its tensors, a key of `acclimate.zoo.layouts.LAYOUTS`.
+        layout: how the published file names its tensors, a key of `acclimate.zoo.readers.LAYOUTS`.
         description: one sentence about where it is used.
         publisher: who published the weights; empty if unpublished.
         address: where they are.
