@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from acclimate import adapt, builtin
+from acclimate.builtin.drawing import OUTLINES
 from acclimate.builtin.model import WideResNet
-from acclimate.builtin.shapes import OUTLINES
 from acclimate.errors import BadInput, UnsuitableModel
 from acclimate.functional.rng import uniform
 from tests.codes import raises

@@ -14,9 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
-from acclimate.builtin.model import WideResNet
+from acclimate.builtin.model import WideResNet, open_weights
 from acclimate.builtin.render import CLASSES, SIZE, render
-from acclimate.builtin.weights import open_weights
 from acclimate.errors import check_name
 from acclimate.functional.iabn import convert
 from acclimate.parts.contrastive_head import read_head

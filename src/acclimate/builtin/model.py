@@ -1,4 +1,4 @@
-"""Wide residual network for small images.
+"""Wide residual network for small images, and the reader of packaged weights.
 
 Zagoruyko & Komodakis, "Wide Residual Networks", BMVC 2016, https://arxiv.org/abs/1605.07146:
 the pre-activation form, batch normalisation and ReLU before each convolution.
@@ -6,14 +6,21 @@ the pre-activation form, batch normalisation and ReLU before each convolution.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from importlib.resources import as_file
+from importlib.resources.abc import Traversable
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from acclimate.errors import UnsuitableModel, refuse_value
+from acclimate.errors import AcclimateError, CorruptFile, UnsuitableModel, refuse_value
+
+_UNUSABLE = (SafetensorError, RuntimeError, FileNotFoundError, AcclimateError)
 
 
 class ImageModel(nn.Module):
@@ -114,3 +121,23 @@ def make_stage(
     """Return blocks, of which the first changes the number of channels and takes the stride."""
     first = block(n_in, n_out, stride)
     return nn.Sequential(first, *(block(n_out, n_out, 1) for _ in range(n_blocks - 1)))
+
+
+@contextmanager
+def open_weights(file: Traversable) -> Iterator[Path]:
+    """Give the path of a file; refuse one that is missing, damaged, or of another model."""
+    with as_file(file) as path:
+        try:
+            yield path
+        except _UNUSABLE as error:
+            message = (
+                f"The weights of the built-in model at {path} cannot be loaded: {error}. Install "
+                "acclimate again."
+            )
+            if not path.is_file():
+                raise CorruptFile("file_missing", message, path=path) from error
+            if isinstance(error, CorruptFile):
+                raise CorruptFile(error.code, message, **error.data) from error
+            if isinstance(error, SafetensorError):
+                raise CorruptFile("unreadable_file", message, path=path) from error
+            raise CorruptFile("wrong_content", message, path=path) from error

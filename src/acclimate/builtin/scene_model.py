@@ -7,8 +7,8 @@ from importlib.resources import files
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from acclimate.builtin.model import open_weights
 from acclimate.builtin.scenes import SCENE_CLASSES
-from acclimate.builtin.weights import open_weights
 
 
 def _layer(n_in: int, n_out: int, stride: int = 1, dilation: int = 1) -> nn.Sequential:

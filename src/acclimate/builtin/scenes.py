@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from acclimate.builtin.shapes import OUTLINES
-from acclimate.builtin.textures import N_NOISE_DRAWS, smooth_noise
+from acclimate.builtin.drawing import N_NOISE_DRAWS, OUTLINES, smooth_noise
 from acclimate.errors import check_at_least
 from acclimate.functional.rng import Draws, FloatArray, uniform
 
