@@ -298,8 +298,8 @@ def train(
         settings: What to train, on what, and how: `TrainSettings`, `DomainSettings` or
             `SegmentationSettings`.
         out: A safetensors file, which `zoo.load(name, weights=out)` reads; for several domains
-            `load_trained(out)`, for segmentation `zoo.segmentation.load_dense(out)`. A log and,
-            while the run is under way, a checkpoint lie beside it.
+            `load_trained(out)`, for segmentation `zoo.segmentation.load_dense(out)`. Beside it are
+            a log and, until the run has ended, the folder `NAME.run` with its checkpoint.
         resume: Continue where an interrupted run stopped.
         force: Start again, and overwrite.
         device: `auto`, `cpu`, `cuda` or `mps`.
