@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from acclimate import zoo
 from acclimate.bench.provenance import describe_machine
-from acclimate.bench.run_folder import CHECKPOINT, Checkpoint, Resume, RunFolder
+from acclimate.bench.run_folder import CHECKPOINT, Checkpoint, Resume, RunFolder, check_start
 from acclimate.errors import ArtifactMismatch, BadInput
 from acclimate.storage import read_file, versions, write_file
 
@@ -75,13 +75,7 @@ def check_output(out: Path, *, resume: bool, force: bool) -> None:
             f"The folder {out.parent} of --out does not exist. Create it first.",
             path=out.parent,
         )
-    if resume and force:
-        raise BadInput(
-            "conflicting_options",
-            "Expected either --resume (continue) or --force (start again), found both. Remove one "
-            "of them.",
-            options=("resume", "force"),
-        )
+    check_start(resume, force)
     if resume or force:
         return
     if has_checkpoint(run := run_folder(out)):
