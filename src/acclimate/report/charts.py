@@ -10,8 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
-from acclimate.report.html import Markup, render
+from markupsafe import Markup
+
+from acclimate.report.table import render
 
 #: Colours by name: on light and on dark ground.
 PALETTE = {
@@ -48,23 +51,18 @@ _MOST_NAMED = 4
 _GAP, _HEAD, _CAPTION = 18.0, 30.0, 34.0  # of a composed picture
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """How a label is drawn: its colour, and the index of its dashes and marker."""
 
     colour: str
     index: int
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """A line of a chart.
 
-    Attributes:
-        label: What it shows.
-        points: Pairs of x and y.
-        spreads: Standard deviation of y at each point; empty for none.
-        marks: Whether each point has a marker, or the last only.
+    `spreads` are standard deviations of y at each point. Without `marks` only the last point has a
+    marker.
     """
 
     label: str
@@ -138,17 +136,8 @@ class Plot:
         return self.base - self.y_axis.share(value) * (self.base - self.top)
 
 
-@dataclass(frozen=True)
-class Chart:
-    """A chart.
-
-    Attributes:
-        title: A few words, to stand above it.
-        svg: The picture.
-        labels: What is drawn, for a legend.
-        size: Width and height.
-        note: A line below the title.
-    """
+class Chart(NamedTuple):
+    """A chart: the words above it, the picture, what is drawn, its size, and a line below."""
 
     title: str
     svg: Markup
@@ -158,20 +147,16 @@ class Chart:
 
 
 def assign_looks(labels: Sequence[str], reference: str | None = None) -> dict[str, Look]:
-    """Return a look for each label: the reference in black, the first few coloured, others grey.
+    """Return a look for each label, the most important first: some coloured, the others grey.
 
-    Args:
-        labels: The most important first.
-        reference: Label of the source model.
+    The reference, which is the source model, is black.
     """
-    looks, index = {}, 0
-    for label in labels:
-        if label == reference:
-            looks[label] = Look("ref", 0)
-            continue
-        index += 1
-        looks[label] = Look(f"c{index}" if index <= _N_LABEL_COLOURS else "other", index)
-    return looks
+    others = [label for label in labels if label != reference]
+    looks = {
+        label: Look(f"c{index}" if index <= _N_LABEL_COLOURS else "other", index)
+        for index, label in enumerate(others, start=1)
+    }
+    return looks if reference not in labels else {**looks, str(reference): Look("ref", 0)}
 
 
 def css_variables(selector: str = ":root") -> Markup:
@@ -273,7 +258,7 @@ def draw_curves(
     plot = Plot(*axes)
     ends = [f"{curve.label} {curve.points[-1][1]:.1f} %" for curve in curves]
     order = sorted(curves, key=lambda curve: -looks[curve.label].index)
-    parts = [_draw_axes(plot), *(_curve(plot, own, looks[own.label]) for own in order)]
+    parts = [_draw_axes(plot), *(_draw_curve(plot, own, looks[own.label]) for own in order)]
     return _picture(plot, title, f"at the end: {_list(ends)}", parts, [c.label for c in curves])
 
 
@@ -285,14 +270,15 @@ def draw_points(
 ) -> Chart:
     """Return a chart of one point for each label; labels are beside the points where they fit."""
     plot = Plot(*axes, height=260)
-    places = [(label, plot.x(x), plot.y(y)) for label, x, y in points]
-    taken = [(x - 4, y - 4, x + 4, y + 4) for _, x, y in places]
-    parts = []
-    for (label, x, y), (_, x_value, y_value) in zip(places, points, strict=True):
-        look, tag = looks[label], _tag(plot, label, x, y, taken)
-        mark = draw_marker(look.index, x, y, f"{label}: {y_value:.1f} % at {x_value:.3g}", 4)
-        parts.append(_series(look.colour, label, mark, tag))
-    ends = [f"{label} {y:.1f} % at {x:.3g}" for label, x, y in points]
+    places = [(plot.x(x), plot.y(y)) for _, x, y in points]
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in places]
+    parts, ends = [], []
+    for (label, x_value, y_value), (x, y) in zip(points, places, strict=True):
+        tag = _draw_tag(plot, label, x, y, taken)
+        about = f"{y_value:.1f} % at {x_value:.3g}"
+        mark = draw_marker(looks[label].index, x, y, f"{label}: {about}", 4)
+        parts.append(_series(looks[label].colour, label, mark, tag))
+        ends.append(f"{label} {about}")
     drawn = [_draw_axes(plot), *reversed(parts)]
     return _picture(plot, title, _list(ends), drawn, [label for label, *_ in points])
 
@@ -369,15 +355,15 @@ def draw_scatter(
     """
     plot = Plot(*axes, width=size[0], height=size[1])
     marks: dict[int, list[Markup]] = {}
-    dot = Markup('<circle class="mark" cx="{:.1f}" cy="{:.1f}" r="1.8" data-point="{}">{}</circle>')
     for index, (x, y, own, about) in enumerate(points):
-        inside = Markup("<title>{}</title>").format(about) if about else ""
-        marks.setdefault(own, []).append(dot.format(plot.x(x), plot.y(y), index, inside))
-    looks, series = class_looks(classes), []
-    for own in sorted(marks):
-        name = [Markup("<title>{}</title>").format(classes[own])] if classes[own] else []
-        series.append(_series(looks[classes[own]].colour, classes[own], *name, *marks[own]))
-    return _picture(plot, title, note, [_draw_axes(plot), *series], classes, note)
+        number = f' data-point="{index}"'
+        dot = _circle(plot.x(x), plot.y(y), "1.8", _title(about), number)
+        marks.setdefault(own, []).append(dot)
+    looks, parts = class_looks(classes), [_draw_axes(plot)]
+    for own, dots in sorted(marks.items()):
+        name = classes[own]
+        parts.append(_series(looks[name].colour, name, _title(name), *dots))
+    return _picture(plot, title, note, parts, classes, note)
 
 
 def class_looks(classes: Sequence[str]) -> dict[str, Look]:
@@ -401,37 +387,22 @@ def compose(
         keys.append({"x": x, "y": y, "look": look, "label": label, "key": draw_key(look)})
         x += needed
     top = y + 24 if keys else _HEAD
-    panels = [
-        {
-            "x": _GAP + (index % n_columns) * (width + _GAP),
-            "y": top + (index // n_columns) * (height + _GAP),
-            "chart": chart,
-            # A picture in a picture needs a place and a size.
-            "svg": Markup(
-                chart.svg.replace(
-                    Markup("<svg "),
-                    Markup('<svg y="{:g}" width="{:g}" height="{:g}" ').format(
-                        _CAPTION, *chart.size
-                    ),
-                    1,
-                )
-            ),
-        }
-        for index, chart in enumerate(charts)
-    ]
-    size = (whole, top + -(-len(charts) // n_columns) * (height + _GAP))
-    style = css_variables("svg")
-    return str(
-        render(
-            "figure.svg",
-            title=title,
-            size=size,
-            style=style,
-            keys=keys,
-            panels=panels,
-            n_colours=N_COLOURS,
+    panels = []
+    for index, chart in enumerate(charts):
+        at_y, at_x = divmod(index, n_columns)
+        # A picture in a picture needs a place and a size.
+        start = Markup('<svg y="{:g}" width="{:g}" height="{:g}" ').format(_CAPTION, *chart.size)
+        panels.append(
+            {
+                "x": _GAP + at_x * (width + _GAP),
+                "y": top + at_y * (height + _GAP),
+                "chart": chart,
+                "svg": Markup(chart.svg.replace(Markup("<svg "), start, 1)),
+            }
         )
-    )
+    size = (whole, top + -(-len(charts) // n_columns) * (height + _GAP))
+    shown = {"title": title, "size": size, "keys": keys, "panels": panels}
+    return str(render("figure.svg", style=css_variables("svg"), n_colours=N_COLOURS, **shown))
 
 
 def draw_key(look: Look, with_line: bool = True) -> Markup:
@@ -440,24 +411,25 @@ def draw_key(look: Look, with_line: bool = True) -> Markup:
     return line + draw_marker(look.index, 17, 7, size=4)
 
 
+_CORNERS = (
+    "",  # a circle
+    "M{l} {t}H{r}V{b}H{l}Z",  # square
+    "M{l} {b}H{r}L{x} {t}Z",  # triangle
+    "M{x} {T}L{R} {y}L{x} {B}L{L} {y}Z",  # diamond
+    "M{l} {t}H{r}L{x} {b}Z",  # triangle, point down
+)
+
+
 def draw_marker(index: int, x: float, y: float, title: str = "", size: float = 3) -> Markup:
     """Return a marker at a place; the index chooses its shape."""
-    corners = (
-        "",  # a circle
-        "M{l} {t}H{r}V{b}H{l}Z",  # square
-        "M{l} {b}H{r}L{x} {t}Z",  # triangle
-        "M{x} {T}L{R} {y}L{x} {B}L{L} {y}Z",  # diamond
-        "M{l} {t}H{r}L{x} {b}Z",  # triangle, point down
-    )
-    shape = corners[index % len(corners)]
-    inside = Markup("<title>{}</title>").format(title) if title else ""
+    inside = _title(title)
+    shape = _CORNERS[index % len(_CORNERS)]
     if not shape:
-        start = Markup('<circle class="mark" cx="{:.1f}" cy="{:.1f}" r="{:g}">').format(x, y, size)
-        return start + inside + Markup("</circle>")
+        return _circle(x, y, f"{size:g}", inside)
     near = {"l": x - size, "r": x + size, "t": y - size, "b": y + size, "x": x, "y": y}
     far = {"L": x - 1.3 * size, "R": x + 1.3 * size, "T": y - 1.3 * size, "B": y + 1.3 * size}
     path = shape.format(**{key: f"{value:.1f}" for key, value in (near | far).items()})
-    return Markup('<path class="mark" d="{}">').format(path) + inside + Markup("</path>")
+    return _path("mark", path, inside)
 
 
 # Parts
@@ -494,49 +466,41 @@ def _bands(plot: Plot, layers: Sequence[Layer]) -> list[Markup]:
     return parts
 
 
-def _curve(plot: Plot, curve: Curve, look: Look) -> Markup:
+def _draw_curve(plot: Plot, curve: Curve, look: Look) -> Markup:
     places = [(plot.x(x), plot.y(y)) for x, y in curve.points]
     # What is drawn later is on top and thinner, so that equal lines stay visible.
     line = _polyline(" ".join(f"{x:.1f},{y:.1f}" for x, y in places), look.index, 1.6)
-    bars = []
+    bars, marks = [], []
     for (x, _), (_, y), spread in zip(places, curve.points, curve.spreads, strict=False):
         if spread is not None:
             low, high = max(y - spread, plot.y_axis.low), min(y + spread, plot.y_axis.high)
             bars.append(_path("whisker", f"M{x:.1f} {plot.y(low):.1f}V{plot.y(high):.1f}"))
-    shown = list(enumerate(places)) if curve.marks else [(len(places) - 1, places[-1])]
-    marks = [
-        draw_marker(look.index, x, y, "{} at {:g}: {:.1f} %".format(curve.label, *curve.points[i]))
-        for i, (x, y) in shown
-    ]
-    title = Markup("<title>{}</title>").format(curve.label)
-    return _series(look.colour, curve.label, title, line, *bars, *marks)
+    for place, point in list(zip(places, curve.points, strict=True))[0 if curve.marks else -1 :]:
+        about = "{} at {:g}: {:.1f} %".format(curve.label, *point)
+        marks.append(draw_marker(look.index, *place, about))
+    return _series(look.colour, curve.label, _title(curve.label), line, *bars, *marks)
 
 
-def _tag(
+def _draw_tag(
     plot: Plot, label: str, x: float, y: float, taken: list[tuple[float, float, float, float]]
 ) -> Markup:
     """Return the label beside its point; if all places are taken, hidden until it is needed."""
     text = _cut(label)
     width = _LETTER * len(text)
-    candidates = [
-        (x + 7, y, "start"),
-        (x - 7, y, "end"),
-        (x, y - 11, "middle"),
-        (x, y + 11, "middle"),
-    ]
-    candidates += [(x + 6, y - 10, "start"), (x + 6, y + 10, "start")]
-    candidates += [(x - 6, y - 10, "end"), (x - 6, y + 10, "end")]
-    chosen, kind = candidates[x + 7 + width > plot.width], "tag crowded"
-    for at, level, anchor in candidates:
+    shifts = [(7, 0, "start"), (-7, 0, "end"), (0, -11, "middle"), (0, 11, "middle")]
+    shifts += [(6, -10, "start"), (6, 10, "start"), (-6, -10, "end"), (-6, 10, "end")]
+    shown, kind = shifts[x + 7 + width > plot.width], "tag crowded"
+    others = [other for other in taken if other != (x - 4, y - 4, x + 4, y + 4)]
+    for right, down, anchor in shifts:
+        at, level = x + right, y + down
         start = {"start": at, "middle": at - width / 2, "end": at - width}[anchor]
         box = (start, level - _LINE / 2, start + width, level + _LINE / 2)
-        inside = box[0] >= plot.left and box[2] <= plot.width and box[1] >= plot.top - 8
-        others = [other for other in taken if other != (x - 4, y - 4, x + 4, y + 4)]
-        if inside and box[3] <= plot.base and not any(_overlap(box, other) for other in others):
+        is_inside = box[0] >= plot.left and box[2] <= plot.width and box[1] >= plot.top - 8
+        if is_inside and box[3] <= plot.base and not any(_overlap(box, own) for own in others):
             taken.append(box)
-            chosen, kind = (at, level, anchor), "tag"
+            shown, kind = (right, down, anchor), "tag"
             break
-    return _text(kind, chosen[0], chosen[1], text, chosen[2], "0.32em")
+    return _text(kind, x + shown[0], y + shown[1], text, shown[2], "0.32em")
 
 
 def _overlap(one: Sequence[float], two: Sequence[float]) -> bool:
@@ -564,8 +528,19 @@ def _series(colour: str, label: str, *parts: Markup, kind: str = "series") -> Ma
     return start + Markup().join(parts) + Markup("</g>")
 
 
-def _path(kind: str, path: str) -> Markup:
-    return Markup('<path class="{}" d="{}"/>').format(kind, path)
+def _path(kind: str, path: str, inside: Markup | None = None) -> Markup:
+    if inside is None:
+        return Markup('<path class="{}" d="{}"/>').format(kind, path)
+    return Markup('<path class="{}" d="{}">{}</path>').format(kind, path, inside)
+
+
+def _circle(x: float, y: float, radius: str, inside: Markup, more: str = "") -> Markup:
+    start = Markup('<circle class="mark" cx="{:.1f}" cy="{:.1f}" r="{}"').format(x, y, radius)
+    return start + Markup(more) + Markup(">") + inside + Markup("</circle>")
+
+
+def _title(text: str) -> Markup:
+    return Markup("<title>{}</title>").format(text) if text else Markup()
 
 
 def _polyline(points: str, index: int, width: float) -> Markup:

@@ -32,7 +32,7 @@ _FLEETING = ("date", "seconds", "started", "finished", "command", "when")
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """A label that both suites have.
+    """A label that both suites have, and what is different.
 
     Attributes:
         group: Of the label.
@@ -59,18 +59,26 @@ class Pair:
     @property
     def name(self) -> str:
         """The label, with the group if there is one."""
-        return f"{self.label} ({self.group})" if self.group else self.label
+        return _name(self.group, self.label)
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The row of a table."""
+        state = "equal" if not self.protocol else "differs: not comparable"
+        apart = self.difference
+        if self.first is None or self.second is None or apart is None:
+            return tuple(map(plain, (self.name, *[ABSENT] * 4, "none shared", state)))
+        found = ["identical", ABSENT]
+        if not self.is_same:
+            found = [format_difference(apart), f"{apart.probability:.3f}"]
+        units = f"{apart.n_units} {apart.kind.split()[-1]}"
+        numbers = (Cell(f"{own:.1f}", own) for own in (self.first, self.second))
+        return (plain(self.name), *numbers, *map(plain, (*found, units, state)))
 
 
 @dataclass(frozen=True, eq=False)
 class SuiteComparison:
-    """What two runs of suites have in common, and what only one of them has.
-
-    Attributes:
-        pairs: The labels of both.
-        only_first: Jobs that the second does not have: label and seed.
-        only_second: Jobs that the first does not have.
-    """
+    """The labels of both suites, and the jobs (label and seed) that only one of them has."""
 
     pairs: tuple[Pair, ...]
     only_first: tuple[str, ...]
@@ -83,8 +91,8 @@ class SuiteComparison:
         notes = [
             f"{own.name}: {what} of B: {'; '.join(apart)}"
             for own in self.pairs
-            for what, apart in vars(own).items()
-            if what in ("protocol", "settings", "origin") and apart
+            for what in ("protocol", "settings", "origin")
+            if (apart := getattr(own, what))
         ]
         both = (("A", self.only_first), ("B", self.only_second))
         notes += [f"only in {name}: {'; '.join(jobs)}" for name, jobs in both if jobs]
@@ -94,7 +102,7 @@ class SuiteComparison:
             "seeds and domains, or over batches where there is one domain. Fewer than "
             f"{FEWEST_UNITS} units have no interval, and P(B lower) is at most 1 − 2⁻ⁿ for n units."
         )
-        rows = tuple(_cells(own) for own in self.pairs)
+        rows = tuple(own.cells for own in self.pairs)
         return Table(columns, rows, caption=caption, notes=tuple(notes))
 
 
@@ -118,17 +126,6 @@ def show_comparison(
         console.print("No label is in both.")
         for note in table.notes:
             console.print(note, soft_wrap=True)
-
-
-def _cells(own: Pair) -> tuple[Cell, ...]:
-    state = "equal" if not own.protocol else "differs: not comparable"
-    if own.first is None or own.second is None or own.difference is None:
-        return tuple(map(plain, (own.name, *[ABSENT] * 4, "none shared", state)))
-    apart = "identical" if own.is_same else format_difference(own.difference)
-    chance = ABSENT if own.is_same else f"{own.difference.probability:.3f}"
-    units = f"{own.difference.n_units} {own.difference.kind.split()[-1]}"
-    numbers = (Cell(f"{own.first:.1f}", own.first), Cell(f"{own.second:.1f}", own.second))
-    return (plain(own.name), *numbers, *map(plain, (apart, chance, units, state)))
 
 
 def _pair(key: tuple[str, str], first: Sequence[Outcome], second: Sequence[Outcome]) -> Pair:
@@ -176,6 +173,10 @@ def _left_over(rows: Rows, others: Rows) -> tuple[str, ...]:
     jobs = []
     for (group, label), own in rows.items():
         there = {outcome.entry.spec.seed for outcome in others.get((group, label), [])}
-        name = f"{label} ({group})" if group else label
+        name = _name(group, label)
         jobs += [f"{name}, seed {o.entry.spec.seed}" for o in own if o.entry.spec.seed not in there]
     return tuple(jobs)
+
+
+def _name(group: str, label: str) -> str:
+    return f"{label} ({group})" if group else label

@@ -11,7 +11,6 @@ from typing import Any
 
 from acclimate.bench.job import JobSpec
 from acclimate.bench.outcome import Outcome
-from acclimate.bench.protocol import Protocol
 from acclimate.bench.provenance import describe_order, describe_resets
 from acclimate.corruptions import BENCHMARK
 from acclimate.functional.pixels import IGNORE_LABEL
@@ -52,13 +51,10 @@ def is_source(spec: JobSpec) -> bool:
 
 
 def ignores_seed(outcomes: Sequence[Outcome]) -> bool:
-    """Whether the seed changes no error of a method.
+    """Whether the seed changes no error of a method, given by an outcome for each seed.
 
     Several seeds show it: they agree exactly. With one seed it is known for the source model only,
     which neither learns nor draws, so that the order of the images does not matter.
-
-    Args:
-        outcomes: Of one method, one for each seed.
     """
     first = outcomes[0]
     if len(outcomes) == 1:
@@ -111,6 +107,7 @@ def protocol_facts(outcome: Outcome) -> Facts:
     spec = outcome.entry.spec
     protocol = spec.get_protocol()
     counts = domain_counts(outcome)
+    options = ", ".join(f"{name} {value:g}" for name, value in protocol.own_options.items())
     facts = {
         "model": spec.model_name,
         "weights": model_hash(outcome),
@@ -119,7 +116,7 @@ def protocol_facts(outcome: Outcome) -> Facts:
         "domains": _list_domains(counts, spec),
         "severity": ", ".join(map(str, sorted(spec.severities))),
         "images": _list_sizes(list(_count_images(outcome, counts).values())),
-        "stream": _name_stream(protocol),
+        "stream": f"{protocol.stream} ({options})" if options else protocol.stream,
         "reset": describe_resets(protocol),
         "order": describe_order(protocol),
         "batch size": str(protocol.batch_size),
@@ -136,17 +133,17 @@ def protocol_facts(outcome: Outcome) -> Facts:
 def _form_facts(spec: JobSpec) -> Facts:
     """Return what images and labels are brought to, where a job says something of it."""
     normal, choice = spec.get_info().normalization, spec.domains
+    if normal is not None and not isinstance(spec.normalization, str):
+        normal = json.dumps(normal.to_dict(), sort_keys=True)
     described = {
-        "size": None if spec.size is None else str(spec.size),
-        "normalization": None if normal is None else json.dumps(normal.to_dict(), sort_keys=True),
-        "ignored label": None if spec.ignore_label == IGNORE_LABEL else str(spec.ignore_label),
+        "size": spec.size,
+        "normalization": spec.normalization if isinstance(spec.normalization, str) else normal,
+        "ignored label": None if spec.ignore_label == IGNORE_LABEL else spec.ignore_label,
         "logits": " at ".join(str(x) for x in (spec.head, spec.logits_at) if x is not None) or None,
         "part": None if choice is None or choice.part == "all" else choice.part,
-        "size of domains": None if choice is None or choice.size is None else str(choice.size),
+        "size of domains": None if choice is None else choice.size,
     }
-    if isinstance(spec.normalization, str):
-        described["normalization"] = spec.normalization
-    return {name: text for name, text in described.items() if text is not None}
+    return {name: str(value) for name, value in described.items() if value is not None}
 
 
 def has_severity(outcome: Outcome) -> bool:
@@ -181,21 +178,21 @@ def find_differences(found: Mapping[str, str], expected: Mapping[str, str]) -> t
 
 def describe_protocol(facts: Mapping[str, str]) -> str:
     """Return the protocol as one line, in the words of the facts."""
-    about = {name: facts.get(name, "none") for name in _ABOUT}
+    severity = f" at severity {facts['severity']}" if "severity" in facts else ""
     passes = facts.get("passes", "1")
+    about = ((name, facts.get(name, "none")) for name in _ABOUT)
     parts = [
-        f"model {facts['model']} (weights {facts['weights']})",
-        f"data {facts['data']} (checksum {facts['data checksum']})"
-        + (f" at severity {facts['severity']}" if "severity" in facts else ""),
-        f"{facts['domains']}, {facts['images']} images each",
-        f"stream {facts['stream']}, reset {facts['reset']}",
-        f"order {facts['order']}",
-        f"batches of {facts['batch size']}",
+        "model {model} (weights {weights})",
+        f"data {{data}} (checksum {{data checksum}}){severity}",
+        "{domains}, {images} images each",
+        "stream {stream}, reset {reset}",
+        "order {order}",
+        "batches of {batch size}",
         f"{passes} pass{'es' if passes != '1' else ''}",
-        *(f"{name} {text}" for name, text in about.items() if text != "none"),
-        f"predictions {facts['predictions']}",
     ]
-    return "; ".join(parts)
+    shown = [part.format_map(facts) for part in parts]
+    shown += [f"{name} {text}" for name, text in about if text != "none"]
+    return "; ".join([*shown, f"predictions {facts['predictions']}"])
 
 
 def settings_facts(outcome: Outcome) -> Facts:
@@ -265,7 +262,8 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             if value:
                 yield name, ", ".join(map(str, value))
         elif value is not None:
-            yield name, _shorten(str(value), name)
+            text, is_sum = str(value), "sha256" in name
+            yield name, f"{text[:SHORT]}…" if is_sum and len(text) > SHORT else text
 
 
 def model_hash(outcome: Outcome) -> str:
@@ -315,15 +313,6 @@ def _list_domains(names: Iterable[str], spec: JobSpec) -> str:
 def _list_sizes(sizes: Sequence[int]) -> str:
     low, high = min(sizes), max(sizes)
     return str(low) if low == high else f"{low} to {high} (of {sum(sizes)} in all)"
-
-
-def _name_stream(protocol: Protocol) -> str:
-    given = ", ".join(f"{name} {value:g}" for name, value in protocol.own_options.items())
-    return f"{protocol.stream} ({given})" if given else protocol.stream
-
-
-def _shorten(text: str, name: str) -> str:
-    return f"{text[:SHORT]}…" if "sha256" in name and len(text) > SHORT else text
 
 
 def _list_few(texts: Sequence[str], most: int = 3) -> str:

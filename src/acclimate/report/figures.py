@@ -62,9 +62,7 @@ def window_of(n_batches: int) -> int:
 def smooth(counts: Sequence[tuple[int, int]], window: int) -> list[float]:
     """Return the error in percent over each batch and up to `window` - 1 batches before it.
 
-    Args:
-        counts: Images and errors of each batch.
-        window: Number of batches.
+    `counts` are images and errors of each batch.
     """
     seen = [0, *itertools.accumulate(n for n, _ in counts)]
     wrong = [0, *itertools.accumulate(n_errors for _, n_errors in counts)]
@@ -111,29 +109,25 @@ def draw_costs(group: Group, looks: Looks) -> tuple[Chart, ...]:
     times = [(row.label, row.ms_per_image, row.mean.mean) for row in rows]
     sizes = [(r.label, r.peak_memory / 1e6, r.mean.mean) for r in rows if r.peak_memory is not None]
     charts = (("against time per image", "ms per image", times), ("against memory", "MB", sizes))
-    return tuple(
-        draw_points(
-            title,
-            points,
-            looks,
-            (
-                best_axis(name, [x for _, x, _ in points]),
-                axis_around(_MEAN, [y for _, _, y in points]),
-            ),
-        )
-        for title, name, points in charts
-        if points
-    )
+    found = []
+    for title, name, points in charts:
+        if points:
+            y_axis = axis_around(_MEAN, [y for _, _, y in points])
+            axes = (best_axis(name, [x for _, x, _ in points]), y_axis)
+            found.append(draw_points(title, points, looks, axes))
+    return tuple(found)
 
 
 def draw_ranking(ranked: Ranked, looks: Looks) -> Chart:
     """Return a chart of how far each method is behind the first, with intervals."""
     items: list[tuple[str, float, tuple[float, float] | None]] = []
+    ends: list[float] = []
     for row, place in zip(ranked.rows, ranked.ranking.places, strict=True):
         far = place.to_first
+        value = 0.0 if far is None else far.value
         interval = None if far is None or not far.has_interval else (far.low, far.high)
-        items.append((row.label, 0.0 if far is None else far.value, interval))
-    ends = [end for _, value, interval in items for end in (value, *(interval or ()))]
+        items.append((row.label, value, interval))
+        ends += [value, *(interval or ())]
     axis = axis_around("points above the first", ends)
     return draw_intervals("distance from the first", items, looks, axis)
 

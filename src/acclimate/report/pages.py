@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from markupsafe import Markup
 
 from acclimate.methods import get_method
 from acclimate.report import figures, tables
@@ -26,22 +27,13 @@ from acclimate.report.charts import (
     layer_looks,
 )
 from acclimate.report.facts import SHORT, data_checksums, origin_facts
-from acclimate.report.html import Markup, render
 from acclimate.report.summary import Group, Summary
-from acclimate.report.table import Table
+from acclimate.report.table import Table, render
 
 
 @dataclass(frozen=True)
 class Sample:
-    """An image before and after corruption, and what was predicted for the corrupted one.
-
-    Attributes:
-        domain: Name of the shift.
-        clean: The image as a PNG file.
-        shifted: The corrupted image as a PNG file.
-        truth: Name of its class.
-        predictions: Name of the predicted class, by method.
-    """
+    """An image as PNG files before and after a shift, its class, and the predictions by method."""
 
     domain: str
     clean: bytes
@@ -77,14 +69,7 @@ class DemoPage:
 
 @dataclass(frozen=True)
 class Cloud:
-    """Points of one chart.
-
-    Attributes:
-        title: Above it.
-        places: (n, 2), each from 0 to 1.
-        labels: Class of each.
-        classes: Names by class.
-    """
+    """Points of one chart: places (n, 2) from 0 to 1, the class of each, and all names."""
 
     title: str
     places: npt.NDArray[np.floating]
@@ -121,7 +106,10 @@ def render_suite(summary: Summary, records: str | None = "") -> str:
         methods=_describe_methods(summary),
         settings=tables.settings_table(summary),
         jobs=tables.jobs_table(summary, records),
-        boxes=[(group.name, _protocol(group, summary), _origin(group)) for group in summary.groups],
+        boxes=[
+            (group.name, _protocol(group, summary), origin_facts(group.outcomes))
+            for group in summary.groups
+        ],
         has_grey=any(look.colour == "other" for look in looks.values()),
     )
 
@@ -130,15 +118,10 @@ def render_demo(page: DemoPage) -> str:
     """Return the page of the demonstration."""
     summary = page.summary
     looks = figures.choose_looks(summary)
+    by_domain = groupby(page.samples, key=lambda sample: sample.domain)
     samples = [
-        (
-            domain,
-            [
-                {"sample": own, "clean": _uri(own.clean), "shifted": _uri(own.shifted)}
-                for own in members
-            ],
-        )
-        for domain, members in groupby(page.samples, key=lambda sample: sample.domain)
+        (domain, [{"sample": s, "clean": _uri(s.clean), "shifted": _uri(s.shifted)} for s in own])
+        for domain, own in by_domain
     ]
     return _render(
         "demo.html",
@@ -165,24 +148,9 @@ def render_tables(
     notes: Sequence[str] = (),
     pictures: Sequence[tuple[str, str | bytes]] = (),
 ) -> str:
-    """Return a page of tables and pictures.
-
-    Args:
-        title: Of the page.
-        kicker: Above the title.
-        parts: Headings and tables.
-        lead: Sentences below the title.
-        notes: Sentences at the end.
-        pictures: Names and contents, SVG as text and PNG as bytes.
-    """
+    """Return a page of tables, with their headings, and pictures by name: SVG as text, or PNG."""
     shown = [
-        (
-            name,
-            _uri(
-                own if isinstance(own, bytes) else own.encode(),
-                "svg+xml" if isinstance(own, str) else "png",
-            ),
-        )
+        (name, _uri(own, "png") if isinstance(own, bytes) else _uri(own.encode(), "svg+xml"))
         for name, own in pictures
     ]
     values = {"title": title, "kicker": kicker, "lead": lead}
@@ -279,10 +247,6 @@ def _protocol(group: Group, summary: Summary) -> dict[str, str]:
         listed = (f"{name.replace('_', ' ')} {text[:SHORT]}…" for name, text in sums.items())
         facts["checksums of the images (SHA-256)"] = "; ".join(listed)
     return facts
-
-
-def _origin(group: Group) -> dict[str, str]:
-    return origin_facts(group.outcomes)
 
 
 def _uri(content: bytes, kind: str = "png") -> str:

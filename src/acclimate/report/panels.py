@@ -21,11 +21,7 @@ _PAPER, _INK = (255, 255, 255), (30, 30, 30)
 
 
 def paint(labels: Labels, palette: Sequence[Colour]) -> Pixels:
-    """Return class numbers as colours, (height, width, 3); what is no class is black.
-
-    Args:
-        labels: Class numbers, (height, width).
-        palette: The colour of each class.
+    """Return class numbers (height, width) as colours; 255, which is no class, is black.
 
     Raises:
         BadInput: A number is neither a class nor 255.
@@ -52,9 +48,7 @@ def render_panels(
     titles: Sequence[str],
     classes: Sequence[str] = (),
 ) -> bytes:
-    """Return a PNG with one row for each image and one column for each title.
-
-    The same panels give the same bytes.
+    """Return a PNG with a row for each image and a column for each title; the same in every run.
 
     Args:
         rows: Of each image its panels: photographs, uint8 (height, width, 3), or class numbers

@@ -85,14 +85,8 @@ def resample(
     Seeds and domains are drawn separately, as all domains of a seed have something in common, and
     all seeds of a domain.
 
-    Args:
-        errors: Rows × seeds × domains.
-        n_resamples: Number of resamples.
-        seed: Of the draws.
-        weights: How much each domain counts; all the same by default.
-
-    Returns:
-        A row for each resample, a column for each row of `errors`.
+    `errors` are rows × seeds × domains, `weights` how much each domain counts. The result has a row
+    for each resample and a column for each row of `errors`.
     """
     _, n_seeds, n_domains = errors.shape
     draws = np.random.default_rng(seed)
@@ -106,22 +100,17 @@ def resample(
 
 @dataclass(frozen=True)
 class Units:
-    """What is resampled: errors that several methods have in common.
+    """What is resampled: errors in percent that methods have in common, by seed and domain.
 
     Attributes:
         kind: "domain × seed pairs", "domains" or "batches".
-        errors: In percent: methods × seeds × domains.
+        errors: Methods × seeds × domains.
         weights: How much each domain counts; the number of images for batches, else 1.
     """
 
     kind: str
     errors: Array
     weights: Array
-
-    @property
-    def n_seeds(self) -> int:
-        """Number of seeds."""
-        return int(self.errors.shape[1])
 
     @property
     def n(self) -> int:
@@ -200,14 +189,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Methods in the order of their mean error, the lowest first.
-
-    Attributes:
-        places: The methods.
-        kind: What the units are.
-        n_units: Number of units.
-        n_resamples: Number of resamples.
-    """
+    """Methods in the order of their mean error, the lowest first, and what it was measured on."""
 
     places: tuple[Place, ...]
     kind: str
@@ -247,22 +229,10 @@ def rank(
     return Ranking(places, units.kind, units.n, n_resamples)
 
 
-def compare(
-    first: Sequence[Outcome],
-    second: Sequence[Outcome],
-    n_resamples: int = N_RESAMPLES,
-    seed: int = SEED,
-) -> Difference | None:
-    """Return how far two methods are apart on what both were measured on; None if that is nothing.
-
-    Args:
-        first: Outcomes of a method, one for each seed.
-        second: The same of another method, or of the same method in another suite.
-        n_resamples: Number of resamples.
-        seed: Of the draws.
-    """
+def compare(first: Sequence[Outcome], second: Sequence[Outcome]) -> Difference | None:
+    """Return how far two methods are apart on what both were measured on; None if on nothing."""
     units = pair([first, second])
-    return None if units is None else units.compare(units.resample(n_resamples, seed), 0, 1)
+    return None if units is None else units.compare(units.resample(), 0, 1)
 
 
 def pair(methods: Sequence[Sequence[Outcome]]) -> Units | None:
@@ -271,9 +241,6 @@ def pair(methods: Sequence[Sequence[Outcome]]) -> Units | None:
     Units are pairs of a domain and a seed; domains, if there is one seed or if the seed changes
     nothing for any of the methods; batches, if there is one domain besides. A method for which the
     seed changes nothing has the same errors for every seed.
-
-    Args:
-        methods: The outcomes of each method, one for each seed.
     """
     tables = [{o.entry.spec.seed: domain_errors(o) for o in outcomes} for outcomes in methods]
     bound = [

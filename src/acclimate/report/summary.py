@@ -23,7 +23,7 @@ from acclimate.report.facts import (
     protocol_facts,
     split_domain,
 )
-from acclimate.report.stats import N_RESAMPLES, SEED, Measure, Ranking, rank
+from acclimate.report.stats import Measure, Ranking, rank
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,24 +83,14 @@ class Row:
         return ignores_seed(self.outcomes)
 
     @property
-    def counted(self) -> tuple[Outcome, ...]:
-        """The outcomes that numbers are over: the first only if the seed changes nothing."""
-        return self.outcomes[:1] if self.ignores_seed else self.outcomes
-
-    @property
     def kind(self) -> str:
         """The method with its terms, whatever the settings of both."""
-        return name_kind(self.spec)
+        return " + ".join([self.method, *map(str.upper, self.spec.terms)])
 
     @property
     def is_one_of_several(self) -> bool:
         """Whether the table has other settings of the same method, so that one can be picked."""
         return self.n_settings > 1
-
-    @property
-    def competes(self) -> bool:
-        """Whether it may be the best of the rows of its protocol."""
-        return not self.missing and not self.is_oracle
 
     @property
     def mark(self) -> str:
@@ -114,11 +104,6 @@ class Row:
         card = get_method(self.method).card
         words = ["oracle"] * card.is_oracle + ["reconstruction"] * bool(card.reconstruction)
         return " ".join(f"({word})" for word in words if word not in self.label)
-
-    @property
-    def name(self) -> str:
-        """The label, and whether it is an oracle or a reconstruction."""
-        return f"{self.label} {self.about}" if self.about else self.label
 
     @property
     def ms_per_image(self) -> float:
@@ -140,37 +125,39 @@ class Row:
     @property
     def estimated(self) -> Measure | None:
         """Mean error in percent as the guard estimated it; None if there is no estimate."""
-        return self.measure(lambda outcome: _percent(outcome.result.estimated_error), self.outcomes)
+        return self.measure(lambda own: _percent(own.result.estimated_error), every=True)
 
     @property
-    def by_source(self) -> Measure | None:
+    def by_source(self) -> float | None:
         """Share of images in percent that the source model answered; None without a guard."""
-        return self.measure(lambda outcome: _percent(outcome.result.by_source), self.outcomes)
+        found = self.measure(lambda own: _percent(own.result.by_source), every=True)
+        return None if found is None else found.mean
 
     def measure(
-        self, get: Callable[[Outcome], float | None], outcomes: Sequence[Outcome] | None = None
+        self, get: Callable[[Outcome], float | None], every: bool = False
     ) -> Measure | None:
-        """Return mean and deviation of a number over the outcomes that have it; None if none."""
-        values = [get(outcome) for outcome in (self.counted if outcomes is None else outcomes)]
-        found = [value for value in values if value is not None]
-        return Measure.of(found) if found else None
+        """Return mean and deviation of a number over the outcomes that have it; None if none.
+
+        If the seed changes nothing, the first outcome is taken, unless `every` one is to count.
+        """
+        first = self.ignores_seed and not every
+        found = [get(own) for own in (self.outcomes[:1] if first else self.outcomes)]
+        values = [value for value in found if value is not None]
+        return Measure.of(values) if values else None
 
     def severity_errors(self) -> dict[int, Measure]:
         """Return the mean error over corruptions at each severity."""
         found: dict[int, list[float]] = {}
-        for outcome in self.counted:
-            own: dict[int, list[float]] = {}
-            for domain, error in domain_errors(outcome).items():
-                severity = split_domain(domain, outcome.entry.spec)[1]
+        for outcome in self.outcomes[:1] if self.ignores_seed else self.outcomes:
+            for severity, errors in _split_errors(outcome, 1).items():
                 if severity is not None:
-                    own.setdefault(severity, []).append(error)
-            for severity, errors in own.items():
-                found.setdefault(severity, []).append(statistics.fmean(errors))
+                    found.setdefault(severity, []).append(statistics.fmean(errors))
         return {severity: Measure.of(errors) for severity, errors in sorted(found.items())}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers as JSON types."""
-        by_source, first = self.by_source, self.outcomes[0]
+        first = self.outcomes[0]
+        several = {"miou": self.miou, "estimated": self.estimated}
         return {
             "method": self.method,
             "label": self.label,
@@ -181,23 +168,14 @@ class Row:
             "mean": asdict(self.mean),
             "gain": self.gain,
             "ms_per_image": self.ms_per_image,
-            **{
-                name: None if own is None else asdict(own)
-                for name, own in (("miou", self.miou), ("estimated", self.estimated))
-            },
-            "by_source": None if by_source is None else by_source.mean,
+            **{name: None if own is None else asdict(own) for name, own in several.items()},
+            "by_source": self.by_source,
         }
 
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """The ranking of the rows of one protocol.
-
-    Attributes:
-        protocol: Index of the protocol in the group.
-        rows: The lowest error first.
-        ranking: A place for each of them.
-    """
+    """The ranking of the rows of one protocol of a group, the lowest error first."""
 
     protocol: int
     rows: tuple[Row, ...]
@@ -238,8 +216,7 @@ class Group:
     @property
     def drawn(self) -> tuple[Row, ...]:
         """The rows of the common protocol, which may share a chart, lowest error first."""
-        rows = [row for row in self.rows if row.protocol == 0]
-        return tuple(sorted(rows, key=lambda row: row.mean.mean))
+        return _ascending(row for row in self.rows if row.protocol == 0)
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -248,8 +225,8 @@ class Group:
 
     def competing(self, protocol: int) -> tuple[Row, ...]:
         """Return the complete rows of a protocol without oracles, the lowest error first."""
-        rows = [row for row in self.rows if row.protocol == protocol and row.competes]
-        return tuple(sorted(rows, key=lambda row: row.mean.mean))
+        own = (row for row in self.rows if row.protocol == protocol)
+        return _ascending(row for row in own if not row.missing and not row.is_oracle)
 
     def shares_seeds(self, protocol: int) -> bool:
         """Whether the rows that compete are means over the same seeds."""
@@ -259,14 +236,10 @@ class Group:
     @cached_property
     def rankings(self) -> tuple[Ranked, ...]:
         """A ranking for each protocol that has at least two rows to compare."""
-        return self.rank()
-
-    def rank(self, n_resamples: int = N_RESAMPLES, seed: int = SEED) -> tuple[Ranked, ...]:
-        """Return the rankings with other resamples; see `rankings`."""
         found = []
         for protocol in range(len(self.protocols)):
             rows = self.competing(protocol)
-            ranking = rank([row.outcomes for row in rows], n_resamples, seed)
+            ranking = rank([row.outcomes for row in rows])
             if ranking is not None:
                 ordered = tuple(rows[place.index] for place in ranking.places)
                 found.append(Ranked(protocol, ordered, ranking))
@@ -326,16 +299,32 @@ def summarize(
     if not outcomes:
         raise BadInput("no_finished_job", "Expected at least one finished job, found none.")
     names = _Names()
-    done = {names.of_job(outcome.entry) for outcome in outcomes}
-    unfinished = tuple(entry for entry in entries if names.of_job(entry) not in done)
+    done = {(*names.of_row(own.entry), own.entry.spec.seed) for own in outcomes}
     asked: dict[tuple[str, str, str], set[int]] = {}
+    unfinished = []
     for entry in entries:
         asked.setdefault(names.of_row(entry), set()).add(entry.spec.seed)
+        if (*names.of_row(entry), entry.spec.seed) not in done:
+            unfinished.append(entry)
     by_group: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         by_group.setdefault(outcome.entry.group, []).append(outcome)
     groups = (_group(name, own, asked, names) for name, own in by_group.items())
-    return Summary(title, selection, notes, tuple(groups), unfinished)
+    return Summary(title, selection, notes, tuple(groups), tuple(unfinished))
+
+
+class _Names:
+    """Texts that identify jobs; each is made once, as reports of thousands of jobs ask often."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, tuple[Entry, str]] = {}
+
+    def of_row(self, entry: Entry) -> tuple[str, str, str]:
+        """Return what two jobs share if they differ in the seed only."""
+        if id(entry) not in self._texts:
+            spec = {name: value for name, value in entry.spec.to_dict().items() if name != "seed"}
+            self._texts[id(entry)] = (entry, json.dumps(spec, sort_keys=True))
+        return entry.group, entry.label, self._texts[id(entry)][1]
 
 
 def label_outcomes(
@@ -368,33 +357,6 @@ def label_outcomes(
     return found
 
 
-class _Names:
-    """Texts that identify jobs; each is made once, as reports of thousands of jobs ask often."""
-
-    def __init__(self) -> None:
-        self._texts: dict[int, tuple[Entry, str]] = {}
-
-    def of_row(self, entry: Entry) -> tuple[str, str, str]:
-        """Return what two jobs share if they differ in the seed only."""
-        if id(entry) not in self._texts:
-            spec = {name: value for name, value in entry.spec.to_dict().items() if name != "seed"}
-            self._texts[id(entry)] = (entry, json.dumps(spec, sort_keys=True))
-        return entry.group, entry.label, self._texts[id(entry)][1]
-
-    def of_job(self, entry: Entry) -> tuple[str, str, str, int]:
-        """Return what two jobs share if they are the same."""
-        return *self.of_row(entry), entry.spec.seed
-
-
-def name_kind(spec: JobSpec) -> str:
-    """Return the method with the terms that are added to it.
-
-    >>> name_kind(JobSpec(method="tent", terms={"swr": {}}))
-    'tent + SWR'
-    """
-    return " + ".join([spec.method, *map(str.upper, spec.terms)])
-
-
 def name_mark(protocol: int) -> str:
     """Return the letter of a protocol other than the common one.
 
@@ -405,11 +367,7 @@ def name_mark(protocol: int) -> str:
 
 
 def median_ms(records: Iterable[Record]) -> float:
-    """Return the median over batches of the time per image; a batch that had to wait counts once.
-
-    Args:
-        records: At least one.
-    """
+    """Return the median over batches of the time per image: a batch that waited counts once."""
     return statistics.median(record.ms / record.n_images for record in records)
 
 
@@ -422,10 +380,19 @@ def _group(
     found = label_outcomes(outcomes, names)
     facts = {label: merge_facts([protocol_facts(o) for o in own]) for label, own in found.items()}
     keys = {label: json.dumps(own, sort_keys=True) for label, own in facts.items()}
-    order = _order_protocols(keys, found)
+    labels: dict[str, list[str]] = {}
     seeds: dict[str, set[int]] = {}  # of all rows of a protocol
-    for label, own in found.items():
-        seeds.setdefault(keys[label], set()).update(o.entry.spec.seed for o in own)
+    for label, key in keys.items():
+        labels.setdefault(key, []).append(label)
+        seeds.setdefault(key, set()).update(o.entry.spec.seed for o in found[label])
+
+    def weigh(key: str) -> tuple[int, bool]:
+        has_source = any(is_source(found[label][0].entry.spec) for label in labels[key])
+        return len(labels[key]), has_source
+
+    # The protocol of most rows first, among equals that of the source row.
+    common = max(labels, key=weigh)
+    order = [common, *(key for key in labels if key != common)]
     rows = []
     for label, own in found.items():
         expected = asked.get(names.of_row(own[0].entry)) or seeds[keys[label]]
@@ -434,30 +401,27 @@ def _group(
     rows = _add_gains(_count_settings(rows))
     rows.sort(key=lambda row: not row.is_reference)
     columns = dict.fromkeys(column for row in rows for column in row.errors)
-    by_key = {keys[label]: own for label, own in facts.items()}
-    return Group(name, tuple(columns), tuple(rows), tuple(by_key[key] for key in order))
+    protocols = {keys[label]: own for label, own in facts.items()}
+    return Group(name, tuple(columns), tuple(rows), tuple(protocols[key] for key in order))
 
 
 def _row(label: str, own: Sequence[Outcome], protocol: int, missing: tuple[int, ...]) -> Row:
     counted = own[:1] if ignores_seed(own) else own  # the same numbers again have no spread
-    errors = [_column_errors(outcome) for outcome in counted]
-    columns = dict.fromkeys(column for found in errors for column in found)
-    return Row(
-        label=label,
-        outcomes=tuple(own),
-        errors={c: Measure.of([found[c] for found in errors if c in found]) for c in columns},
-        mean=Measure.of([outcome.error for outcome in counted]),
-        missing=missing,
-        protocol=protocol,
-    )
+    errors: dict[str, list[float]] = {}
+    for outcome in counted:
+        for column, values in _split_errors(outcome, 0).items():
+            errors.setdefault(column, []).append(statistics.fmean(values))
+    measures = {column: Measure.of(values) for column, values in errors.items()}
+    mean = Measure.of([outcome.error for outcome in counted])
+    return Row(label, tuple(own), measures, mean, missing, protocol)
 
 
-def _column_errors(outcome: Outcome) -> dict[str, float]:
-    """Return the mean error over the severities of each corruption, in percent."""
-    by_column: dict[str, list[float]] = {}
+def _split_errors(outcome: Outcome, place: int) -> dict[Any, list[float]]:
+    """Return the errors of the domains in percent by corruption (0) or by severity (1)."""
+    found: dict[Any, list[float]] = {}
     for name, error in domain_errors(outcome).items():
-        by_column.setdefault(split_domain(name, outcome.entry.spec)[0], []).append(error)
-    return {name: statistics.fmean(errors) for name, errors in by_column.items()}
+        found.setdefault(split_domain(name, outcome.entry.spec)[place], []).append(error)
+    return found
 
 
 def _count_settings(rows: Sequence[Row]) -> list[Row]:
@@ -488,18 +452,8 @@ def _add_gains(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def _order_protocols(keys: Mapping[str, str], found: Mapping[str, list[Outcome]]) -> list[str]:
-    """Return the protocols: the one of most rows first, among equals that of the source row."""
-    labels: dict[str, list[str]] = {}
-    for label, key in keys.items():
-        labels.setdefault(key, []).append(label)
-
-    def weigh(key: str) -> tuple[int, bool]:
-        has_source = any(is_source(found[label][0].entry.spec) for label in labels[key])
-        return len(labels[key]), has_source
-
-    common = max(labels, key=weigh)  # the first of equals
-    return [common, *(key for key in labels if key != common)]
+def _ascending(rows: Iterable[Row]) -> tuple[Row, ...]:
+    return tuple(sorted(rows, key=lambda row: row.mean.mean))
 
 
 def _percent(share: float | None) -> float | None:

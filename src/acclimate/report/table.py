@@ -8,9 +8,11 @@ import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from acclimate.report.html import render
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -262,17 +264,29 @@ class Table:
         return file.getvalue()
 
     def to_html(self, name: str = "", is_sortable: bool = True) -> str:
-        """Return a scrollable table, without caption and notes.
-
-        Args:
-            name: For screen readers; the table's own if empty.
-            is_sortable: Whether the script of the page lets readers sort it.
-        """
+        """Return a scrollable table, without caption and notes; its name is for screen readers."""
         return render("table.html", table=self, name=name or self.name, is_sortable=is_sortable)
 
     def _take(self, columns: Sequence[int]) -> Table:
         rows = tuple(tuple(row[i] for i in columns) for row in self.rows)
         return replace(self, columns=tuple(self.columns[i] for i in columns), rows=rows)
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("acclimate.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def render(template: str, /, **values: Any) -> Markup:
+    """Return a template of this package: every value is escaped unless it is markup already."""
+    return Markup(_environment().get_template(template).render(**values))
 
 
 #: Line that LaTeX tables need in the preamble of a document.
@@ -307,19 +321,23 @@ def escape_latex(text: str) -> str:
 
 
 def _to_markdown(cell: Cell) -> str:
-    number = escape_markdown(cell.number)
-    shown = f"**{number}**" if cell.best else number
-    shown += f" ± {escape_markdown(cell.spread)}" if cell.spread else ""
-    shown += f" {escape_markdown(cell.about)}" if cell.about else ""
-    return f"{shown}<sup>{escape_markdown(cell.mark)}</sup>" if cell.mark else shown
+    number, mark = escape_markdown(cell.number), escape_markdown(cell.mark)
+    return (
+        (f"**{number}**" if cell.best else number)
+        + (f" ± {escape_markdown(cell.spread)}" if cell.spread else "")
+        + (f" {escape_markdown(cell.about)}" if cell.about else "")
+        + (f"<sup>{mark}</sup>" if mark else "")
+    )
 
 
 def _to_latex(cell: Cell) -> str:
-    number = escape_latex(cell.number)
-    shown = rf"\textbf{{{number}}}" if cell.best else number
-    shown += rf"\,{{\scriptsize$\pm$\,{escape_latex(cell.spread)}}}" if cell.spread else ""
-    shown += f" {escape_latex(cell.about)}" if cell.about else ""
-    return rf"{shown}\textsuperscript{{{escape_latex(cell.mark)}}}" if cell.mark else shown
+    number, mark = escape_latex(cell.number), escape_latex(cell.mark)
+    return (
+        (rf"\textbf{{{number}}}" if cell.best else number)
+        + (rf"\,{{\scriptsize$\pm$\,{escape_latex(cell.spread)}}}" if cell.spread else "")
+        + (f" {escape_latex(cell.about)}" if cell.about else "")
+        + (rf"\textsuperscript{{{mark}}}" if mark else "")
+    )
 
 
 def _to_csv(cell: Cell) -> str:

@@ -31,6 +31,7 @@ from acclimate.report.table import (
     LATEX_HEADER,
     Cell,
     Column,
+    ColumnKind,
     Table,
     escape_markdown,
     mark_best,
@@ -59,54 +60,51 @@ _UNITS = {
 def error_table(group: Group) -> Table:
     """Return errors and cost of all rows of a group."""
     rows = group.rows
-    rivals = {id(row) for p in range(len(group.protocols)) for row in group.competing(p)}
-    fair = [group.shares_seeds(protocol) for protocol in range(len(group.protocols))]
-
-    def best(
-        cells: Sequence[Cell], choose: Callable[..., float] = min, digits: int = 1
-    ) -> list[Cell]:
-        for protocol in range(len(group.protocols)):
-            competes = [
-                row.protocol == protocol and fair[protocol] and id(row) in rivals for row in rows
-            ]
-            marked = mark_best(cells, competes, choose, digits)
-            own = [row.protocol == protocol for row in rows]
-            cells = [m if is_own else c for m, c, is_own in zip(marked, cells, own, strict=True)]
-        return list(cells)
-
-    columns: list[tuple[Column, list[Cell]]] = [
-        (Column("method", "label"), list(map(name_row, rows)))
+    rivals = [
+        {id(row) for row in group.competing(p)} if group.shares_seeds(p) else set()
+        for p in range(len(group.protocols))
     ]
+    columns: list[tuple[Column, list[Cell]]] = []
+
+    def add(
+        name: str,
+        values: Sequence[Measure | float | None],
+        show: Callable[[float], str] | None = None,
+        kind: ColumnKind = "value",
+        choose: Callable[..., float] | None = None,
+        digits: int = 1,
+    ) -> None:
+        """Add a column; the best of each protocol are marked if it is said how to choose them."""
+        cells = [_measured(value, digits, show) for value in values]
+        for protocol, own in enumerate(rivals if choose else ()):
+            marked = mark_best(cells, [id(row) in own for row in rows], choose or min, digits)
+            cells = [
+                new if row.protocol == protocol else cell
+                for new, cell, row in zip(marked, cells, rows, strict=True)
+            ]
+        columns.append((Column(name, kind), cells))
+
     for name in group.columns:
-        cells = best([_measured(row.errors.get(name)) for row in rows])
-        columns.append((Column(name, "detail"), cells))
-    columns.append((Column(_MEAN), best([_measured(row.mean) for row in rows])))
-    gains = [Cell(ABSENT) if r.gain is None else Cell(signed(r.gain), r.gain) for r in rows]
+        add(name, [row.errors.get(name) for row in rows], kind="detail", choose=min)
+    add(_MEAN, [row.mean for row in rows], choose=min)
     if any(row.is_reference for row in rows) and len(rows) > 1:
-        columns.append((Column("vs source, points"), gains))
+        add("vs source, points", [row.gain for row in rows], signed)
     if group.has_guard:
-        shares = [None if row.by_source is None else row.by_source.mean for row in rows]
-        cells = [_measured(row.estimated) for row in rows]
-        columns.append((Column("estimated error, %"), cells))
-        cells = [Cell(ABSENT) if own is None else Cell(f"{own:.0f}", own) for own in shares]
-        columns.append((Column("by source, %"), cells))
+        add("estimated error, %", [row.estimated for row in rows])
+        add("by source, %", [row.by_source for row in rows], "{:.0f}".format)
     if group.has_pixels:
-        columns.append((Column("mIoU"), best([_measured(row.miou) for row in rows], max)))
+        add("mIoU", [row.miou for row in rows], choose=max)
     if len(group.columns) == 1 and all(outcome.result.sums for outcome in group.outcomes):
-        likelihoods = [row.measure(lambda own: own.result.nll) for row in rows]
-        errors = [row.measure(lambda own: own.result.ece) for row in rows]
-        for name, found in (("NLL", likelihoods), ("ECE", errors)):
-            cells = [_measured(own, 3) for own in found]
-            columns.append((Column(name), best(cells, digits=3)))
-    times, sizes = [row.ms_per_image for row in rows], [row.peak_memory for row in rows]
-    columns.append((Column("time, ms/image"), [Cell(format_ms(own), own) for own in times]))
-    if any(own is not None for own in sizes):
-        cells = [Cell(ABSENT) if own is None else Cell(f"{own / 1e6:.0f}", own) for own in sizes]
-        columns.append((Column("memory, MB"), cells))
-    columns.append((Column("seeds"), [_count_seeds(row) for row in rows]))
+        add("NLL", [r.measure(lambda o: o.result.nll) for r in rows], choose=min, digits=3)
+        add("ECE", [r.measure(lambda o: o.result.ece) for r in rows], choose=min, digits=3)
+    add("time, ms/image", [row.ms_per_image for row in rows], format_ms)
+    if any(row.peak_memory is not None for row in rows):
+        add("memory, MB", [row.peak_memory for row in rows], lambda size: f"{size / 1e6:.0f}")
+    columns.append((Column("seeds"), list(map(_count_seeds, rows))))
+    heads, cells = zip(*columns, strict=True)
     return Table(
-        columns=tuple(column for column, _ in columns),
-        rows=tuple(zip(*(cells for _, cells in columns), strict=True)),
+        columns=(Column("method", "label"), *heads),
+        rows=tuple(zip(map(name_row, rows), *cells, strict=True)),
         name=f"Errors and cost, {group.name or 'all methods'}",
         caption=caption(group),
         best="the best of the complete rows of a protocol, without oracles.",
@@ -120,22 +118,20 @@ def ranking_table(ranked: Ranked, name: str = "") -> Table:
     rows = []
     for row, place in zip(ranked.rows, ranked.ranking.places, strict=True):
         low, high = place.ranks
+        spread = Cell(str(low) if low == high else f"{low} to {high}", low)
         # The table's own number if it is the same, so that both round to the same digits.
         is_same = abs(row.mean.mean - place.error) < 1e-6
-        error = row.mean.mean if is_same else place.error
-        after, spread = place.to_next, str(low) if low == high else f"{low} to {high}"
-        rows.append(
-            (
-                name_row(row),
-                plain(place.rank),
-                Cell(spread, low) if ranked.ranking.has_intervals else Cell(ABSENT),
-                Cell(f"{error:.1f}", error),
-                Cell(ABSENT) if after is None else Cell(format_difference(after), after.value),
-                Cell(ABSENT)
-                if after is None
-                else Cell(f"{after.probability:.3f}", after.probability),
-            )
+        after = place.to_next
+        apart = [Cell(ABSENT)] * 2
+        if after is not None:
+            chance = after.probability
+            apart = [Cell(format_difference(after), after.value), Cell(f"{chance:.3f}", chance)]
+        cells = (
+            plain(place.rank),
+            spread if ranked.ranking.has_intervals else Cell(ABSENT),
+            _measured(row.mean.mean if is_same else place.error),
         )
+        rows.append((name_row(row), *cells, *apart))
     heads = ("rank", "rank, 95 % interval", _MEAN, "difference to next, points", "P(lower)")
     return Table(
         columns=(Column("method", "label"), *map(Column, heads)),
@@ -168,11 +164,12 @@ def settings_table(summary: Summary) -> Table:
 def jobs_table(summary: Summary, records: str | None) -> Table:
     """Return a line for each job, with links to its records.
 
-    Args:
-        summary: Of the jobs.
-        records: The folder of the suite as seen from the page: "" if the page is in it, None for no
-            links.
+    `records` is the folder of the suite as seen from the page: "" if the page is in it, None for no
+    links.
     """
+    has_groups = any(group.name for group in summary.groups)
+    heads = ["method", *["group"] * has_groups, "seed", "error, %", "images", "batches"]
+    heads += ["updates skipped", "states restored", "records"]
     rows = []
     for group, row in summary.rows:
         for outcome in row.outcomes:
@@ -180,12 +177,8 @@ def jobs_table(summary: Summary, records: str | None) -> Table:
             counts = (result.n, len(result.records), result.n_skipped, result.n_restored)
             error = Cell(f"{outcome.error:.2f}", outcome.error)
             links = Cell(ABSENT, outcome.folder, links=_link(outcome, records))
-            seed = outcome.entry.spec.seed
-            rows.append([name_row(row), plain(group.name), seed, error, *counts, links])
-    heads = ["method", "group", "seed", "error, %", "images", "batches"]
-    heads += ["updates skipped", "states restored", "records"]
-    if not any(group.name for group in summary.groups):
-        heads, rows = [heads[0], *heads[2:]], [[own[0], *own[2:]] for own in rows]
+            place = (*[plain(group.name)] * has_groups, outcome.entry.spec.seed)
+            rows.append([name_row(row), *place, error, *counts, links])
     return Table.of(heads, rows, name="Jobs")
 
 
@@ -194,12 +187,7 @@ def long_table(summary: Summary) -> Table:
     lines: list[dict[str, object]] = []
     for group, row in summary.rows:
         for outcome in row.outcomes:
-            first = {
-                "group": group.name,
-                "label": row.label,
-                "method": row.method,
-                "seed": outcome.entry.spec.seed,
-            }
+            first = {"group": group.name, "label": row.label, "method": row.method}
             last = {
                 "is_oracle": row.is_oracle,
                 "is_complete": not row.missing,
@@ -441,7 +429,8 @@ def _headline(group: Group, is_oracle: bool) -> str:
     if not group.shares_seeds(0):
         return f"{where}The rows are means over different seeds; the ranking is over shared seeds."
     best = [row for row in rows if round(row.mean.mean, 1) == round(rows[0].mean.mean, 1)]
-    lowest, base = f"{best[0].mean.mean:.1f} %", next((r for r in rows if r.is_reference), None)
+    base = next((row for row in rows if row.is_reference), None)
+    lowest = f"{best[0].mean.mean:.1f} %"
     named = " and ".join(row.label for row in best[:_MOST_NAMED])
     if base is not None and base in best and len(rows) > 1:
         return f"{where}No method lowers the mean error of the source model, {lowest}."
@@ -449,27 +438,8 @@ def _headline(group: Group, is_oracle: bool) -> str:
     if base is not None and base not in best:
         against = f", against {base.mean.mean:.1f} % without adapting"
     text = f"{where}The lowest mean error is that of {named}, {lowest}{against}"
-    lead = [own for own in group.rankings if own.protocol == 0 and own.rows[0] in best]
-    text += _describe_lead(lead[0], base) if lead else ""
     picked = "" if is_oracle else _list_several(best)
     return f"{text}{f'; picked on the test itself: {picked}' if picked else ''}."
-
-
-def _describe_lead(ranked: Ranked, base: Row | None) -> str:
-    ahead, second = ranked.ranking.places[0].to_next, ranked.rows[1]
-    # Ties are named already; the source model is, too.
-    if ahead is None or len(ranked.rows) < 3 or second is base or abs(ahead.value) < 0.05:
-        return ""
-    few = [f"from {ahead.n_units} {ahead.kind} only"] if ahead.n_units < FEW_UNITS else []
-    if ahead.has_interval:
-        about = [f"95 % interval {signed(-ahead.high)} to {signed(-ahead.low)}", *few]
-        about += ["so the order of these two is open"] * (ahead.high >= 0)
-    else:
-        about = [*few, "too few for an interval, so the order of these two is open"]
-    return (
-        f"; {ranked.rows[0].label} is {-ahead.value:.1f} points ahead of {second.label} "
-        f"({', '.join(about)})"
-    )
 
 
 def _describe_spread(group: Group) -> str:
@@ -478,15 +448,13 @@ def _describe_spread(group: Group) -> str:
     still = [row for row in several if row.ignores_seed]
     if not several:
         return f"one seed; {_describe_margin(group)}"
-    if len(still) == len(several):
-        return (
-            f"{group.n_seeds} seeds, and the seed changes nothing here; {_describe_margin(group)}"
-        )
     spread = f"mean ± standard deviation over {group.n_seeds} seeds"
-    if still:
-        names = ", ".join(row.label for row in still)
-        spread += f"; without ± ({names}), the seed changes nothing here; {_describe_margin(group)}"
-    return spread
+    if not still:
+        return spread
+    same = f"the seed changes nothing here; {_describe_margin(group)}"
+    if len(still) == len(several):
+        return f"{group.n_seeds} seeds, and {same}"
+    return f"{spread}; without ± ({', '.join(row.label for row in still)}), {same}"
 
 
 def _describe_margin(group: Group) -> str:
@@ -499,9 +467,10 @@ def _describe_margin(group: Group) -> str:
 
 def _list_fewer_seeds(group: Group) -> str:
     """Return the rows that were asked for with fewer seeds than others; empty if none."""
-    most = {row.protocol: 0 for row in group.rows}
+    most: dict[int, int] = {}
     for row in group.rows:
-        most[row.protocol] = max(most[row.protocol], len(row.seeds) + len(row.missing))
+        n = len(row.seeds) + len(row.missing)
+        most[row.protocol] = max(n, most.get(row.protocol, 0))
     return "; ".join(
         f"{row.label} {_name_seeds(row.seeds)}"
         for row in group.rows
@@ -539,10 +508,14 @@ def _name_seeds(seeds: Sequence[int]) -> str:
 # Cells
 
 
-def _measured(found: Measure | None, digits: int = 1) -> Cell:
+def _measured(
+    found: Measure | float | None, digits: int = 1, show: Callable[[float], str] | None = None
+) -> Cell:
     if found is None:
         return Cell(ABSENT)
-    return Cell(str(found) if digits == 1 else f"{found.mean:.{digits}f}", found.mean)
+    if isinstance(found, Measure):
+        return Cell(str(found) if digits == 1 else f"{found.mean:.{digits}f}", found.mean)
+    return Cell(show(found) if show else f"{found:.{digits}f}", found)
 
 
 def _count_seeds(row: Row) -> Cell:
@@ -572,6 +545,7 @@ def _list_domains(outcome: Outcome) -> Iterator[dict[str, object]]:
         corruption, severity = split_domain(domain, spec)
         is_alone = all(len(record.by_domain) == 1 for record in by_domain[domain])
         yield {
+            "seed": spec.seed,
             "domain": domain,
             "corruption": corruption,
             "severity": severity or spec.severities[0] if is_corrupted else None,
