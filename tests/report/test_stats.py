@@ -260,7 +260,7 @@ def test_errors_of_the_ranking_read_as_in_the_table():
             make_outcome(label, {f"d{i}": [draws.randrange(1000)] for i in range(6)}, n=1000)
             for label in "ab"
         ]
-        (ranking,) = summarize(outcomes).groups[0].rank(n_resamples=2)
+        (ranking,) = summarize(outcomes).groups[0].rankings
         for row, cells in zip(ranking.rows, ranking_table(ranking).rows, strict=True):
             assert cells[3].text == str(row.mean)
 
