@@ -156,8 +156,6 @@ def _penalty_panel(name: str, weights: Mapping[str, float], errors: Mapping[str,
 
 # Figure 6: target features in two dimensions by t-SNE
 
-#: Images of the picture: the last of the stream, when the model has met all before.
-MOST_POINTS = 2000
 BEFORE, AFTER, SEPARATION = "Before", "After", "separation"
 
 _NOTES_6 = (
@@ -263,8 +261,6 @@ def check_tsne() -> Any:
 
 # Figure s3: images in snow, their masks, and predictions
 
-#: Images of the picture: the last of the stream, when the model has met all before.
-N_STREETS = 3
 # Panels that are narrower or wider are brought near to this, by whole numbers.
 _NARROWEST, _WIDEST = 200, 512
 
@@ -279,16 +275,17 @@ def draw_streets(context: FigureContext) -> Drawing:
     jobs = context.first_seed()
     spec = jobs[0].entry.spec
     data = Loader(context.artifacts).load_data(spec)
+    predicted = [read_predictions(job, context) for job in jobs]
+    n = len(predicted[0])
     images: list[Panel] = []
     masks: list[Panel] = []
     for batch in spec.get_protocol().units(data.groups, None, spec.seed)[0].batches:
         pixels = (255 * batch.x).round().to(torch.uint8).permute(0, 2, 3, 1)
-        images = [*images, *pixels.numpy()][-N_STREETS:]
-        masks = [*masks, *batch.y.numpy()][-N_STREETS:]
-    columns, titles = [images, masks], ["image", "mask"]
+        images = [*images, *pixels.numpy()][-n:]
+        masks = [*masks, *batch.y.numpy()][-n:]
+    columns, titles = [images, masks, *predicted], ["image", "mask"]
     for job in jobs:
         row, model = str(job.entry.axes["row"]), job.entry.group.rpartition(", ")[2]
-        columns.append(read_predictions(job, context))
         titles.append(f"{model}: {row}" if len(context.table.setups) > 1 else row)
     rows = [[_scale(column[index]) for column in columns] for index in range(len(images))]
     picture = render_panels(rows, data.palette, titles, data.classes)

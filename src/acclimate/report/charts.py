@@ -51,7 +51,8 @@ _MOST_NAMED = 4
 _GAP, _HEAD, _CAPTION = 18.0, 30.0, 34.0  # of a composed picture
 
 
-class Look(NamedTuple):
+@dataclass(frozen=True)
+class Look:
     """How a label is drawn: its colour, and the index of its dashes and marker."""
 
     colour: str
