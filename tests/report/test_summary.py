@@ -11,7 +11,7 @@ from acclimate.bench.outcome import Entry
 from acclimate.errors import BadInput
 from acclimate.report import error_table, summarize
 from acclimate.report.facts import protocol_facts, settings_facts
-from acclimate.report.tables import group_notes, protocol_line, summary_notes
+from acclimate.report.tables import group_notes, name_row, protocol_line, summary_notes
 from tests.codes import raises
 from tests.report.outcomes import exact, make_outcome, make_provenance, make_record
 
@@ -75,13 +75,13 @@ def test_an_oracle_is_marked_and_never_the_best():
     outcomes = [exact("bound", 1, method="supervised"), exact("a", 20), exact("b", 30)]
     group = summarize(outcomes).groups[0]
     assert best(group, None) == ["a"]
-    assert [row.name for row in group.rows if row.is_oracle] == ["bound (oracle)"]
+    assert [name_row(row).whole for row in group.rows if row.is_oracle] == ["bound (oracle)"]
     assert any("bound learned from labels" in note for note in group_notes(group))
 
 
 def test_a_reconstruction_is_marked():
     row = summarize([exact("SHOT", 20, method="shot")]).groups[0].rows[0]
-    assert row.name == "SHOT (reconstruction)"
+    assert name_row(row).whole == "SHOT (reconstruction)"
 
 
 def test_groups_are_tables_of_their_own():
