@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import acclimate
-from acclimate.export import export_model
-from acclimate.export_formats import SUFFIXES, TOLERANCES, check_format, write_format
+from acclimate.export import SUFFIXES, TOLERANCES, check_format, export_model, write_format
 from acclimate.testing.models import tiny_batches, tiny_model
 from acclimate.zoo.torchvision_compat import import_torchvision
 from tests.codes import raises

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import acclimate
+from acclimate import commands
 
 GROUPS = {
     "Verbs": "prepare adapt evaluate iter_evaluate",
@@ -26,6 +27,7 @@ MODULES = {
     "Published models": "acclimate.zoo",
     "Training": "acclimate.training",
     "Bench": "acclimate.bench",
+    "Commands": "acclimate.commands",
     "Processes that share a batch": "acclimate.distributed",
     "Integrations": "acclimate.integrations",
     "Functions": "acclimate.functional",
@@ -57,4 +59,11 @@ def make_page() -> str:
         parts.append(
             f"## {group}: `{module}`\n\n::: {module}\n    options:\n      members: false\n"
         )
+        if module == "acclimate.commands":
+            parts += ["| function | what it does |", "| --- | --- |"]
+            for name in commands.__all__:
+                function = getattr(commands, name)
+                first = (function.__doc__ or "").partition("\n")[0]
+                parts.append(f"| `{name}(**{function.options.__name__})` | {first} |")
+            parts.append("\nTheir options are those of the [command line](cli.md).\n")
     return "\n".join(parts)

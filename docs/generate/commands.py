@@ -8,12 +8,14 @@ from typing import Any
 
 import typer
 
+from acclimate import commands as public
 from acclimate.cli.main import app
 
 INTRODUCTION = """\
 # Command line
 
 This page is generated from the commands. `acclimate COMMAND --help` prints the same in a terminal.
+Each command is also a function of `acclimate.commands`, which takes the same options as keywords.
 An error is printed with its code, and the exit status is 2: see [Errors](errors.md).
 """
 
@@ -36,7 +38,8 @@ def _walk(group: Any, path: str, level: int) -> Iterator[str]:
 def _describe(command: Any, full: str) -> Iterator[str]:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
-    names = [str(p.metavar or p.name) for p in arguments]
+    named = [(str(p.metavar or p.name), p.required) for p in arguments]
+    names = [name if is_required else f"[{name}]" for name, is_required in named]
     more = ["COMMAND"] * hasattr(command, "commands")
     usage = " ".join([full, *["[OPTIONS]"] * bool(options), *names, *more])
     yield f"```\n{usage}\n```\n"
@@ -44,9 +47,12 @@ def _describe(command: Any, full: str) -> Iterator[str]:
     rows = [[f"`{name}`", _clean(p.help)] for name, p in zip(names, arguments, strict=True)]
     if rows:
         yield from _table(["argument", "meaning"], rows)
-    rows = [[_flags(p), _default(p), _clean(p.help)] for p in options]
+    rows = [[_flags(p), _default(p), _clean(p.help, p.default)] for p in options]
     if rows:
         yield from _table(["option", "default", "meaning"], rows)
+    name = "_".join(full.split()[1:]).replace("eval", "evaluate")
+    if name in public.__all__:
+        yield f"In Python: `acclimate.commands.{name}`, with the same options.\n"
 
 
 def _flags(option: Any) -> str:
@@ -68,8 +74,9 @@ def _default(option: Any) -> str:
     return f"`{getattr(default, 'value', default)}`"
 
 
-def _clean(text: str | None) -> str:
-    return " ".join((text or "").split()).replace("|", "\\|").replace("<", "&lt;")
+def _clean(text: str | None, default: Any = None) -> str:
+    text = (text or "").removesuffix(f" Default: {default}.")  # it has a column of its own
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _table(head: list[str], rows: list[list[str]]) -> Iterator[str]:

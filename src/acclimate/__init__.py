@@ -84,6 +84,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = (
     "bench",
     "builtin",
+    "commands",
     "corruptions",
     "data",
     "distributed",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from acclimate.artifact import Artifact
-from acclimate.errors import ArtifactMismatch, BadInput, UnsuitableModel
+from acclimate.errors import ArtifactMismatch, BadInput, UnsuitableModel, check_at_least
 from acclimate.functional.inputs import Normalization, check_batch, check_images
 from acclimate.functional.norm import NORM_LAYERS, batch_norm_layers
 from acclimate.introspect import ModelInfo, check_model, inspect_model, takes
@@ -76,21 +76,12 @@ def diagnose(
         model: The source model.
         x: A batch like those of the stream.
         artifact: The artifact that was prepared for the model, if there is one.
-        info: Facts about the model that cannot be inferred, such as how `x` is normalised. Taken
-            from the artifact by default.
+        info: Facts about the model that cannot be inferred; from the artifact by default.
         batch_size: Number of images in the batches of the stream; as many as in `x` by default.
-
-    Raises:
-        BadInput: The batch size is less than 1.
     """
     model = check_model(model)
-    if batch_size is not None and batch_size < 1:
-        raise BadInput(
-            "out_of_range",
-            f"Expected a batch size of at least 1, found {batch_size}.",
-            option="batch_size",
-            found=batch_size,
-        )
+    if batch_size is not None:
+        check_at_least("batch_size", batch_size, 1)
     info = info or ModelInfo()
     if artifact is not None:
         known = artifact.info

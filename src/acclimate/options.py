@@ -1,7 +1,7 @@
 """Options as frozen dataclasses that declare default, range and help of each value.
 
-Hyper-parameters of methods, options of terms and parts, and speed options are declared in this way
-and validated here.
+Hyper-parameters of methods, options of terms and parts, and those of commands are declared in this
+way and validated here. The command line is made from the same declarations.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, get_args, get_type_hints
 
-from acclimate.errors import InvalidConfig, did_you_mean
+from acclimate.errors import InvalidConfig, check_name, check_options, refuse_type
 
 #: Benchmarks with published values.
 PRESETS = ("cifar10", "cifar100", "imagenet", "cityscapes")
@@ -50,14 +52,7 @@ class Choice:
 Search = Uniform | LogUniform | Choice
 
 
-def uniform(low: float, high: float) -> Uniform:
-    """Declare a range to search uniformly."""
-    return Uniform(low, high)
-
-
-def log_uniform(low: float, high: float) -> LogUniform:
-    """Declare a range to search uniformly in the logarithm."""
-    return LogUniform(low, high)
+uniform, log_uniform = Uniform, LogUniform
 
 
 def choice(*values: Any) -> Choice:
@@ -75,8 +70,10 @@ def hp(
     above: float = -math.inf,
     below: float = math.inf,
     choices: tuple[Any, ...] | None = None,
+    parse: Callable[[Any, str], Any] | None = None,
+    **shown: Any,
 ) -> Any:
-    """Declare a hyper-parameter: a dataclass field with its meaning and its allowed values.
+    """Declare an option: a dataclass field with its meaning and its allowed values.
 
     Args:
         default: The published value; without one, the option is required.
@@ -87,14 +84,26 @@ def hp(
         above: The value must be greater than this.
         below: The value must be less than this.
         choices: Allowed values, if there are few.
+        parse: Turns what was given, and the name of the option, into the value. It must accept the
+            value itself.
+        **shown: How the command line shows it: `flags`, `metavar`, `panel`, `envvar`; `argument`
+            for a positional argument, `repeat` if it may be repeated.
     """
-    metadata = {"help": help, "search": search, "low": low, "high": high, "choices": choices}
-    return field(default=default, metadata={**metadata, "above": above, "below": below})
+    metadata: dict[str, Any] = {
+        "help": help,
+        "search": search,
+        "low": low,
+        "high": high,
+        "choices": choices,
+    }
+    metadata |= {"above": above, "below": below, "parse": parse, **shown}
+    return field(default=default, metadata={**metadata, **shown})
 
 
-def changed(options: type[Values], name: str, default: Any) -> Any:
+def changed(options: type[Values], name: str, default: Any, **metadata: Any) -> Any:
     """Declare an inherited option again with another default; its range and help stay."""
-    return field(default=default, metadata=options.__dataclass_fields__[name].metadata)
+    inherited = options.__dataclass_fields__[name].metadata
+    return field(default=default, metadata={**inherited, **metadata})
 
 
 def published(*at_defaults: str, **values: Mapping[str, Any]) -> Presets:
@@ -131,13 +140,10 @@ class Values:
         hints = _get_hints(kind)
         for spec in dataclasses.fields(self):
             value, hint = getattr(self, spec.name), _without_none(hints[spec.name])
-            if value is None and hint is not hints[spec.name]:
+            if value is None and type(None) in get_args(hints[spec.name]):
                 continue
-            if hint is float and type(value) is int:
-                object.__setattr__(self, spec.name, value := float(value))
-            elif hint == tuple[float, float] and isinstance(value, tuple | list):
-                value = tuple(float(end) if type(end) is int else end for end in value)
-                object.__setattr__(self, spec.name, value)
+            value = _convert(value, hint, spec.name, spec.metadata)
+            object.__setattr__(self, spec.name, value)
             problem = _problem(value, hint, spec.metadata)
             if problem:
                 problems[spec.name] = f"{spec.name} = {value!r}: expected {problem}"
@@ -152,15 +158,7 @@ class Values:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Build from plain values; refuse unknown names with the nearest known one."""
-        known = [spec.name for spec in dataclasses.fields(cls)]
-        for name in values:
-            if name not in known:
-                raise InvalidConfig(
-                    "unknown_option",
-                    f'{cls.__name__} has no hyper-parameter "{name}". {did_you_mean(name, known)}',
-                    option=name,
-                    known=tuple(known),
-                )
+        check_options(values, [spec.name for spec in dataclasses.fields(cls)], cls.__name__)
         return cls(**values)
 
     @classmethod
@@ -172,16 +170,8 @@ class Values:
         Raises:
             InvalidConfig: No values are known for that benchmark.
         """
-        if preset not in cls.presets:
-            reason = ": no values are published for that benchmark" if preset in PRESETS else ""
-            raise InvalidConfig(
-                "unknown_name",
-                f'{cls.__name__} has no preset "{preset}"{reason}. '
-                f"{did_you_mean(preset, cls.presets)}",
-                kind="preset",
-                name=preset,
-                known=tuple(cls.presets),
-            )
+        why = f" No values are published for {preset}." if preset in PRESETS else ""
+        check_name(preset, cls.presets, "preset", InvalidConfig, why)
         return cls.from_dict({**cls.presets[preset], **(values or {})})
 
     @classmethod
@@ -194,11 +184,58 @@ class Values:
         """Return the values as plain JSON types."""
         return dataclasses.asdict(self)
 
+    def to_command(self, *words: str, without: Iterable[str] = ()) -> str:
+        """Return the command line that has these options; those with their defaults are left out.
+
+        Args:
+            *words: The names of the command.
+            without: Options that are left out, too.
+        """
+        line = ["acclimate", *words]
+        for spec in dataclasses.fields(self):
+            value, meta = getattr(self, spec.name), spec.metadata
+            if value == spec.default or value is None or spec.name in without:
+                continue
+            flag, _, opposite = get_flags(spec)[0].partition("/")
+            if isinstance(value, bool):
+                line += [flag if value else opposite]
+            else:
+                texts = _to_texts(value, bool(meta.get("repeat")))
+                line += [
+                    w for text in texts for w in ([] if meta.get("argument") else [flag]) + [text]
+                ]
+        return shlex.join(line)
+
     @property
     def id(self) -> str:
         """A short name for exactly these values."""
         text = json.dumps([type(self).__name__, self.to_dict()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def get_flags(spec: dataclasses.Field[Any]) -> tuple[str, ...]:
+    """Return how an option is written on the command line, such as `("--batch-size",)`."""
+    return tuple(spec.metadata.get("flags") or (f"--{spec.name.replace('_', '-')}",))
+
+
+def split_names(value: str | Iterable[Any], option: str = "") -> tuple[Any, ...]:
+    """Return values that are separated by commas.
+
+    >>> split_names("source, tent")
+    ('source', 'tent')
+    """
+    if isinstance(value, str):
+        return tuple(name.strip() for name in value.split(",") if name.strip())
+    return tuple(value)
+
+
+def _to_texts(value: Any, may_repeat: bool) -> list[str]:
+    if isinstance(value, Mapping):
+        return [f"{name}={part}" for name, part in value.items()]
+    if isinstance(value, list | tuple):
+        parts = list(map(str, value))
+        return parts if may_repeat else [",".join(parts)]
+    return [str(value)]
 
 
 class Registry(dict[str, type[Kind]]):
@@ -254,14 +291,7 @@ class Registry(dict[str, type[Kind]]):
 
     def find(self, name: str) -> type[Kind]:
         """Return the class of that name; refuse unknown names with the nearest known one."""
-        if name not in self:
-            raise InvalidConfig(
-                "unknown_name",
-                f'There is no {self.word} "{name}". {did_you_mean(name, self)}',
-                kind=self.word,
-                name=name,
-                known=tuple(self),
-            )
+        check_name(name, self, self.word, InvalidConfig)
         return self[name]
 
     def build(self, given: Kind | type[Kind] | str) -> Kind:
@@ -270,20 +300,29 @@ class Registry(dict[str, type[Kind]]):
             given = self.find(given)
         if isinstance(given, self.base):
             return given
-        if isinstance(given, type) and issubclass(given, self.base):
-            return given()
-        raise InvalidConfig(
-            "wrong_type",
-            f"Expected the name, the class or an object of a {self.word}, found {given!r}.",
-            option=f"{self.word}s",
-            found=type(given).__name__,
-        )
+        if not (isinstance(given, type) and issubclass(given, self.base)):
+            kind = f"the name, the class or an object of a {self.word}"
+            refuse_type(f"{self.word}s", type(given).__name__, kind, InvalidConfig)
+        return given()
 
 
 def _without_none(hint: Any) -> Any:
     """Return the type of an option that may be None; any other type as it is."""
     kinds = [kind for kind in get_args(hint) if kind is not type(None)]
     return kinds[0] if len(kinds) == 1 and type(None) in get_args(hint) else hint
+
+
+def _convert(value: Any, hint: Any, name: str, metadata: Mapping[str, Any]) -> Any:
+    """Return a value as the type that is declared, where nothing else can be meant."""
+    if (parse := metadata.get("parse")) is not None:
+        return parse(value, name)
+    if hint is float and type(value) is int:
+        return float(value)
+    if hint is Path and isinstance(value, str):
+        return Path(value)
+    if hint == tuple[float, float] and isinstance(value, tuple | list):
+        return tuple(float(end) if type(end) is int else end for end in value)
+    return value
 
 
 def _problem(value: Any, hint: Any, metadata: Mapping[str, Any]) -> str | None:

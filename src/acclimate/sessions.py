@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact
-from acclimate.errors import BadInput, CorruptFile, InvalidConfig, NotAdapted
+from acclimate.errors import BadInput, CorruptFile, NotAdapted, check_at_least
 from acclimate.forward import get_logits
 from acclimate.guard import GuardReport
 from acclimate.methods.method import Counts, Method, Snapshot
@@ -89,45 +89,37 @@ class SessionStatus:
 
 
 class Session:
-    """One stream of `Sessions`; calling it predicts a batch and learns from it."""
+    """One stream of `Sessions`, with its methods; calling it is `Sessions.call`."""
 
     def __init__(self, sessions: Sessions, stream: str) -> None:
         self._sessions, self.id = sessions, stream
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Predict a batch and learn from it, unless the session is paused."""
         return self._sessions.call(self.id, *args, **kwargs)
 
     def __repr__(self) -> str:
         return f"Session({self.id!r})"
 
     def pause(self) -> None:
-        """Predict without learning from now on."""
         self._sessions.pause(self.id)
 
     def resume(self) -> None:
-        """Learn again."""
         self._sessions.resume(self.id)
 
     def reset(self) -> None:
-        """Forget everything learned, and the snapshot."""
         self._sessions.reset(self.id)
 
     def snapshot(self) -> None:
-        """Keep a copy of what was learned, for `rollback`."""
         self._sessions.snapshot(self.id)
 
     def rollback(self) -> None:
-        """Go back to the last snapshot, or to the start if there is none."""
         self._sessions.rollback(self.id)
 
     def save(self) -> None:
-        """Write the session to its file."""
         self._sessions.save(self.id)
 
     @property
     def status(self) -> SessionStatus:
-        """What is known of the stream."""
         return self._sessions.status(self.id)
 
 
@@ -164,13 +156,8 @@ class Sessions:
         **options: Any,
     ) -> None:
         for option, value in {"limit": limit, "max_streams": max_streams}.items():
-            if value is not None and value < 1:
-                raise InvalidConfig(
-                    "out_of_range",
-                    f"Expected {option} to be at least 1, found {value}.",
-                    option=option,
-                    found=value,
-                )
+            if value is not None:
+                check_at_least(option, value, 1)
         self._lock = threading.RLock()
         self._limit, self._max_streams, self._seed = limit, max_streams, seed
         self._adapted: Method | None = adapt(
@@ -261,7 +248,7 @@ class Sessions:
         with self._lock:
             session, adapted = self._activate(stream)
             kept = session.kept
-            adapted.restore(self._fresh(stream) if kept is None else Snapshot(self._unpack(kept)))
+            adapted.restore(self._fresh(stream) if kept is None else self.unpack(kept))
             self._touch(session)
 
     def status(self, stream: str) -> SessionStatus:
@@ -357,9 +344,7 @@ class Sessions:
             session, _ = self._activate(stream)
             if session.version == 0:
                 self._number(session)
-            if session.state is None:
-                session.state = self._pack(self._known_adapted().snapshot().tree)
-            return session.version, session.state
+            return session.version, self._take(session)
 
     def unpack(self, packed: Tree) -> Snapshot:
         """Return a packed state as a snapshot; it shares memory and must not be changed."""
@@ -395,12 +380,10 @@ class Sessions:
         if session is None and (stream in self._on_disk or self.path(stream).is_file()):
             session = self._read(stream)
         if session is None:
-            self._check_room(stream)
+            check_room(stream, len(self), self._max_streams)
             session = _Session(self._pack(self._fresh(stream).tree))
         self._deactivate()
-        if session.state is None:
-            raise NotAdapted("not_adapted", "The session has no state.", found="session")
-        adapted.restore(Snapshot(self._unpack(session.state)))
+        adapted.restore(self.unpack(session.state))
         self._in_memory[stream] = session
         self._in_memory.move_to_end(stream)
         self._active = stream
@@ -409,12 +392,15 @@ class Sessions:
 
     def _deactivate(self) -> None:
         """Take the state of the active stream out of the model."""
-        if self._active is None:
-            return
-        session = self._in_memory[self._active]
+        if self._active is not None:
+            self._take(self._in_memory[self._active])
+            self._active = None
+
+    def _take(self, session: _Session) -> Tree:
+        """Return what a session has learned, packed, also while it is loaded into the model."""
         if session.state is None:
             session.state = self._pack(self._known_adapted().snapshot().tree)
-        self._active = None
+        return session.state
 
     def _evict(self) -> None:
         while len(self._in_memory) > self._limit:
@@ -456,15 +442,6 @@ class Sessions:
                 known=tuple(self),
             )
 
-    def _check_room(self, stream: str) -> None:
-        if self._max_streams is not None and len(self) >= self._max_streams:
-            raise BadInput(
-                "too_many_streams",
-                f'The stream "{stream}" would be one more than the limit of {self._max_streams}. '
-                "Use an existing id, or raise the limit.",
-                limit=self._max_streams,
-            )
-
     def _known_adapted(self) -> Method:
         if self._adapted is None:
             raise NotAdapted("unwrapped", "These sessions were closed. Make new ones.")
@@ -480,8 +457,7 @@ class Sessions:
     def _write(self, stream: str, session: _Session) -> None:
         if session.is_saved:
             return
-        if session.state is None:
-            session.state = self._pack(self._known_adapted().snapshot().tree)
+        self._take(session)
         tensors, skeleton = flatten_tree({name: getattr(session, name) for name in _TREES})
         path = self.path(stream)
         card = {
@@ -570,6 +546,17 @@ class Replica:
         """Predict a batch with the loaded state, without learning."""
         with self.adapted.paused():
             return self.adapted(x)
+
+
+def check_room(stream: str, n: int, limit: int | None) -> None:
+    """Refuse one stream more than the limit."""
+    if limit is not None and n >= limit:
+        raise BadInput(
+            "too_many_streams",
+            f'The stream "{stream}" would be one more than the limit of {limit}. Use an existing '
+            "id, or raise the limit.",
+            limit=limit,
+        )
 
 
 def check_id(stream: str) -> str:

@@ -8,20 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import acclimate.bench.suite
 from acclimate.bench.outcome import Outcome
 from acclimate.bench.suite import Suite
-from acclimate.cli.bench_report import compare, report
+from acclimate.cli.bench import bench as app
 from acclimate.errors import BadInput
 from tests.codes import raises
 from tests.report.outcomes import exact
-
-app = typer.Typer()
-app.command()(report)
-app.command()(compare)
 
 
 @dataclass

@@ -16,9 +16,9 @@ from typer.testing import CliRunner, Result
 
 import acclimate
 from acclimate.artifact import Artifact
-from acclimate.cli.adapt import parse_settings
 from acclimate.cli.inspect import draw_bar, draw_columns
 from acclimate.cli.main import app, main
+from acclimate.commands.base import parse_settings
 from acclimate.errors import InvalidConfig
 from tests.cli_models import CLASSES, tiny_cnn
 from tests.codes import raises
@@ -156,7 +156,7 @@ def test_prepare_records_the_speed_asked_for(
     assert f"s in {used}" in result.stdout
     found = Artifact.load(out)
     precisions = {name: (part["speed"], part["precision"]) for name, part in found.parts.items()}
-    for name in ("accuracy", "mirror"):  # always exact
+    for name in ("accuracy", "mirror", "confidence"):  # always exact
         assert precisions.pop(name) == ("fast", "float32")
     assert set(precisions.values()) == {("fast", used)}
     if used == "float32":
@@ -299,7 +299,7 @@ def test_settings_are_parsed_by_what_they_look_like() -> None:
     assert parse_settings(texts) == expected
     assert type(parse_settings(["depth=3"])["depth"]) is int
     for text in ("lr", "=3"):
-        with raises("malformed", InvalidConfig, option="settings", found=text):
+        with raises("malformed", InvalidConfig, option="set", found=text):
             parse_settings([text])
 
 

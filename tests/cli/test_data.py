@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from acclimate.cli.data import app
+from acclimate.cli.data import data as app
 from acclimate.corruptions import BENCHMARK, HELD_OUT, apply
 from acclimate.data.catalog import SETS
 from acclimate.data.copies import FolderCounts

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from acclimate.bench.protocol import STREAMS as ALL_STREAMS
 from acclimate.bench.protocol import Protocol
 from acclimate.bench.provenance import describe_order, describe_resets
-from acclimate.cli import eval_options as options
+from acclimate.commands.measure import EvalOptions
 from tests.bench.jobs import make_spec, read_suite, run_once
 from tests.bench.jobs import read_lines as read_job
 from tests.cli.test_cli import run
@@ -115,11 +115,18 @@ def test_streams_without_what_they_need_are_refused(tmp_path: Path) -> None:
 
 
 def test_every_stream_is_in_the_help_and_in_the_documentation() -> None:
-    told = get_args(options.Stream)[1].help
+    told = EvalOptions.__dataclass_fields__["stream"].metadata["help"]
     table = (ROOT / "docs" / "streams.md").read_text()
     for name in ALL_STREAMS:
         assert name in told
         assert f"\n| `{name}` |" in table
+
+
+def test_the_command_has_the_options_of_the_protocol() -> None:
+    options = EvalOptions(model="builtin", data="builtin")
+    for spec in dataclasses.fields(Protocol):
+        unless_given = None if spec.name == "order" else spec.default
+        assert getattr(options, spec.name) == unless_given
 
 
 def test_orders_and_resets_are_told() -> None:

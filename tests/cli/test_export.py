@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from acclimate.export_formats import SUFFIXES
+from acclimate.export import SUFFIXES
 from tests.cli.test_cli import MODEL, make_images, run
 from tests.cli_models import tiny_cnn
 from tests.codes import raises

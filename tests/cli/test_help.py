@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import ast
+import dataclasses
+import inspect
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from acclimate import commands
 from acclimate.cli.main import app
-from tests.paths import ROOT
-
-MODEL = ("--model", "tests.cli_models:tiny_cnn", "--device", "cpu")
-
-
-def test_commands_import_nothing_slow_before_they_run() -> None:
-    """`acclimate --help` must not wait for torch: cli modules import the library when called."""
-    allowed = {"acclimate._version", "acclimate.errors", "acclimate.process", "typer", "__future__"}
-    # Options are made from these; they import nothing slow either.
-    allowed |= {"acclimate.training.settings"}
-    for path in (ROOT / "src" / "acclimate" / "cli").glob("*.py"):
-        for node in ast.parse(path.read_text()).body:
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            for name in names:
-                standard = name.partition(".")[0] in sys.stdlib_module_names
-                own = name.startswith("acclimate.cli.")
-                assert standard or own or name in allowed, f"{path.name} imports {name}"
+from tests.codes import raises
 
 
 @pytest.mark.parametrize(
@@ -67,13 +53,60 @@ def test_the_shell_completes_commands_and_options() -> None:
 
 
 def test_eval_shows_common_options_first_and_the_others_under_headings() -> None:
-    group = typer.main.get_command(app)
     panels: dict[str | None, list[str]] = {}
-    for parameter in group.commands["eval"].params:  # type: ignore[attr-defined]
+    for parameter in list_options("eval"):
         panels.setdefault(getattr(parameter, "rich_help_panel", None), []).append(parameter.name)
     assert list(panels) == [None, "Stream", "Methods", "Model and images", "Run"]
     assert {"model", "data", "method", "guard", "out"} < set(panels[None])
     assert len(panels[None]) <= 20
-    # Options that several commands share have no heading elsewhere.
-    others = group.commands["adapt"].params  # type: ignore[attr-defined]
-    assert {getattr(parameter, "rich_help_panel", None) for parameter in others} == {None}
+
+
+def test_the_help_of_eval_fits_on_two_screens() -> None:
+    text = CliRunner(env={"COLUMNS": "100"}).invoke(app, ["eval", "--help"]).output
+    assert len(text.splitlines()) <= 120
+
+
+@pytest.mark.parametrize("name", commands.__all__)
+def test_the_command_line_has_the_options_of_the_function(name: str) -> None:
+    function = getattr(commands, name)
+    path = name.split("_") if name != "evaluate" else ["eval"]
+    shown = {parameter.name for parameter in list_options(*path)} - {"help"}
+    specs = dataclasses.fields(function.options)
+    assert shown == {spec.name for spec in specs}
+    assert set(inspect.signature(function).parameters) == shown | set(function.callbacks)
+    assert all(spec.metadata["help"] for spec in specs)
+    assert "Example" in (function.__doc__ or "")
+
+
+def list_options(*path: str) -> list[Any]:
+    command: Any = typer.main.get_command(app)
+    for word in path:
+        command = command.commands[word]
+    return list(command.params)
+
+
+def test_functions_take_what_the_command_line_takes(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    found = commands.evaluate(
+        model="builtin",
+        data="builtin",
+        method="source,norm",
+        corruptions="fog",
+        images=20,
+        batch_size=10,
+        device="cpu",
+        out=folder,
+    )
+    assert [own.entry.label for own in found.comparison.outcomes] == ["source", "norm"]
+    report = commands.bench_report(folder=str(folder), format="md")
+    assert "norm" in report.text
+    with raises("unknown_option", option="bacth_size"):
+        commands.evaluate(model="builtin", data="builtin", bacth_size=3)
+
+
+def test_a_command_line_says_what_was_asked_for() -> None:
+    options = commands.adapt.options(
+        images="in", model="builtin", out="out", set={"lr": 0.1}, guard=False, terms="swr,nsp"
+    )
+    words = "--model builtin --set lr=0.1 --watch in --out out --terms swr,nsp"
+    assert options.to_command("adapt") == f"acclimate adapt {words}"

@@ -10,9 +10,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from acclimate.cli.models import get_device, load_model
-from acclimate.cli.options import get_normalization
+from acclimate.commands.base import ModelOptions
 from acclimate.errors import InvalidConfig
+from acclimate.functional.inputs import Normalization
+from acclimate.zoo.named import get_device, load_named
 from tests.cli_models import tiny_cnn
 from tests.codes import raises
 
@@ -21,7 +22,7 @@ MODEL = ("--model", "tests.cli_models:tiny_cnn", "--device", "cpu")
 
 def test_models_that_cannot_be_had_are_refused() -> None:
     def load(spec: str) -> None:
-        load_model(spec, None, "cpu")
+        load_named(spec, None)
 
     with raises("unknown_name", kind="model", name="tests.cli_models"):
         load("tests.cli_models")
@@ -46,7 +47,7 @@ def test_models_that_cannot_be_had_are_refused() -> None:
 def test_the_model_of_the_demo_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_cnn()
     monkeypatch.setattr("acclimate.builtin.load_model", lambda: model)
-    assert load_model("builtin", None, "cpu") is model
+    assert load_named("builtin", None) is model
 
 
 def test_modules_that_fail_are_told_from_modules_that_are_missing(
@@ -56,10 +57,10 @@ def test_modules_that_fail_are_told_from_modules_that_are_missing(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "needy_models.py").write_text("import not_installed_anywhere")
     with raises("import_failed", name="not_installed_anywhere"):
-        load_model("needy_models:f", None, "cpu")
+        load_named("needy_models:f", None)
     (tmp_path / "wrong_models.py").write_text("1 / 0")
     with raises("import_failed", name="wrong_models") as caught:
-        load_model("wrong_models:f", None, "cpu")
+        load_named("wrong_models:f", None)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
@@ -70,10 +71,10 @@ def test_the_message_says_where_the_users_own_code_failed(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken_models.py").write_text("1 / 0")
     with raises("import_failed") as caught:
-        load_model("broken_models:f", None, "cpu")
+        load_named("broken_models:f", None)
     assert re.search(r"ZeroDivisionError.*broken_models\.py, line 1", str(caught.value))
     with raises("model_function_failed") as caught:
-        load_model("tests.cli_models:fails", None, "cpu")
+        load_named("tests.cli_models:fails", None)
     assert re.search(r"the licence has expired.*cli_models\.py, line", str(caught.value))
 
 
@@ -89,7 +90,7 @@ def test_weights_are_loaded_in_every_usual_form(form: str, tmp_path: Path) -> No
         torch.save({"state_dict": {f"module.{k}": v for k, v in state.items()}, "epoch": 3}, path)
     else:
         torch.save(state if form == "plain" else {form: state}, path)
-    loaded = load_model("tests.cli_models:tiny_cnn", path, "cpu").state_dict()
+    loaded = load_named("tests.cli_models:tiny_cnn", path).state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
 
 
@@ -100,7 +101,7 @@ def test_weights_that_do_not_fit_are_listed(tmp_path: Path) -> None:
     state |= {f"extra{number}": torch.zeros(2) for number in range(12)}
     torch.save(state, tmp_path / "weights.pt")
     with raises("other_weights", differences=lambda found: len(found) == 14) as caught:
-        load_model("tests.cli_models:tiny_cnn", tmp_path / "weights.pt", "cpu")
+        load_named("tests.cli_models:tiny_cnn", tmp_path / "weights.pt")
     found = {line.partition(": ")[0]: line.partition(": ")[2] for line in caught.value.differences}
     assert set(found) == {"6.weight", "0.bias", *(f"extra{number}" for number in range(12))}
     # Sizes in the model and in the file, or in one of them.
@@ -114,7 +115,7 @@ def test_weights_that_do_not_fit_are_listed(tmp_path: Path) -> None:
 
 def test_files_that_could_run_code_or_are_damaged_are_refused(tmp_path: Path) -> None:
     def load(name: str) -> None:
-        load_model("tests.cli_models:tiny_cnn", tmp_path / name, "cpu")
+        load_named("tests.cli_models:tiny_cnn", tmp_path / name)
 
     torch.save(tiny_cnn(), tmp_path / "whole.pt")
     with raises("unsafe_file", path=tmp_path / "whole.pt"):
@@ -136,20 +137,24 @@ def test_files_that_could_run_code_or_are_damaged_are_refused(tmp_path: Path) ->
         load("nowhere.pt")
 
 
+def get_normalization(**given: str) -> Normalization | None:
+    return ModelOptions(model="builtin", **given).get_normalization()
+
+
 def test_devices_and_normalisations_are_checked() -> None:
     assert get_device("cpu").type == "cpu"
     with raises("unknown_name", kind="device", name="cpuu", known=lambda known: "cpu" in known):
         get_device("cpuu")
-    assert get_normalization(None, None, None) is None
-    normal = get_normalization(None, "0.5,0.4,0.3", "1,2,3")
+    assert get_normalization() is None
+    normal = get_normalization(mean="0.5,0.4,0.3", std="1,2,3")
     assert normal is not None
     assert (normal.mean, normal.std) == ((0.5, 0.4, 0.3), (1.0, 2.0, 3.0))
     with raises("missing_option", option="std"):
-        get_normalization(None, "0.5", None)
+        get_normalization(mean="0.5")
     with raises("conflicting_options", options=("normalization", "mean")):
-        get_normalization("imagenet", "0.5", "1")
+        get_normalization(normalization="imagenet", mean="0.5", std="1")
     with raises("unknown_name", InvalidConfig, kind="normalization", name="imagnet"):
-        get_normalization("imagnet", None, None)
+        get_normalization(normalization="imagnet")
 
 
 @pytest.mark.parametrize(
@@ -169,5 +174,5 @@ def test_an_architecture_alone_has_the_classes_of_the_data(monkeypatch, name, n_
         return torch.nn.Identity()
 
     monkeypatch.setattr("acclimate.zoo.load", load)
-    load_model(name, None, "cpu", n_classes)
+    load_named(name, None, n_classes)
     assert [*calls[0], None][2] == asked

@@ -20,7 +20,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from acclimate import data
-from acclimate.cli.data import app
+from acclimate.cli.data import data as app
 from acclimate.corruptions import apply, frost, provenance
 from acclimate.data import check, generate, packages
 from acclimate.data.catalog import SETS

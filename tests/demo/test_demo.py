@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import json
 import os
@@ -20,8 +19,8 @@ from typer.testing import CliRunner
 
 import acclimate
 from acclimate.builtin import CLASSES, SPLITS, load_model, load_split, render
-from acclimate.cli.demo import demo
 from acclimate.cli.main import app
+from acclimate.commands.suites import DemoOptions
 from acclimate.corruptions import apply
 from acclimate.demo import DemoSettings, run_demo
 from acclimate.report import error_table, render_demo
@@ -193,12 +192,10 @@ def test_settings_that_cannot_be_run_are_refused(change, code, data):
 
 
 def test_the_command_offers_the_defaults_of_the_settings():
-    signature = inspect.signature(demo).parameters
-    names = ("methods", "corruptions", "images", "costly_images", "batch_size", "severity", "seeds")
-    for name in names:
-        default = getattr(DemoSettings(), name)
-        text = ",".join(default) if isinstance(default, tuple) else default
-        assert signature[name].default == text
+    options = DemoOptions().to_dict()
+    for name, default in vars(DemoSettings()).items():
+        assert options.get(name, default) == default
+        assert name in options or name.startswith("n_")
 
 
 def test_the_command_prints_and_writes(tmp_path, result, monkeypatch):

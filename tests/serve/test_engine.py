@@ -13,6 +13,7 @@ import torch
 
 from acclimate.errors import BadInput, ServerBusy
 from acclimate.serve.engine import Engine
+from acclimate.serve.telemetry import Telemetry
 from acclimate.sessions import Replica, Sessions
 from acclimate.testing.cases import tiny_artifact
 from acclimate.testing.models import tiny_model
@@ -40,7 +41,8 @@ def held(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> Iterator[thr
 def test_requests_of_a_stream_are_answered_together(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[tuple[str, int]] = []
     engine = make_engine(max_batch=4)
-    engine.answered = lambda stream, n, by: sizes.append((stream, n))
+    engine.telemetry = Telemetry()
+    engine.telemetry.note_answers = lambda stream, n, by: sizes.append((stream, n))
     with held(monkeypatch, Replica, "predict") as release:
         first = engine.submit("a", make_images(1))
         while engine._streams["a"].requests:  # it is being answered
@@ -57,7 +59,8 @@ def test_requests_of_a_stream_are_answered_together(monkeypatch: pytest.MonkeyPa
 def test_answers_do_not_wait_for_learning(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine(learn_batch=8, learn_queue=16)
     left_out: list[int] = []
-    engine.skipped = lambda stream, n: left_out.append(n)
+    engine.telemetry = Telemetry()
+    engine.telemetry.note_left_out = lambda stream, n: left_out.append(n)
     with held(monkeypatch, Sessions, "step"):
         engine.submit("a", make_images(8)).result(30)
         while engine._streams["a"].n_to_learn:  # it is being learned from

@@ -18,7 +18,7 @@ from torch import nn
 from typer.testing import CliRunner, Result
 
 from acclimate import zoo
-from acclimate.cli.zoo import app
+from acclimate.cli.zoo import zoo as app
 from acclimate.errors import (
     ArtifactMismatch,
     BadInput,

@@ -1,22 +1,21 @@
-"""`acclimate inspect`: what is in a file of ours."""
+"""What `acclimate inspect` prints."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from acclimate.cli.terminal import get_console, make_facts
-from acclimate.errors import ArtifactMismatch
+from acclimate.cli.terminal import get_console, make_table, show_facts
 
 if TYPE_CHECKING:
     from rich.console import Console
     from torch import Tensor
+
+    from acclimate.commands.files import Inspected
 
 _MANY = 60  # more bars than this are drawn as columns
 _EXTREMES = 5
@@ -26,44 +25,28 @@ _PARTIAL = " ▏▎▍▌▋▊▉"
 _COLUMN = " ▁▂▃▄▅▆▇█"
 
 
-def inspect(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An artifact or a saved state.")],
-    every: Annotated[
-        bool, typer.Option("--all", help="One bar a parameter tensor, however many there are.")
-    ] = False,
-) -> None:
-    """Show what is in an artifact or a saved state.
-
-    Of an artifact: the model it belongs to, what was prepared and how, and the penalty of every
-    layer: near 1 the layer is held, near 0 it may move.
-
-    Example: `acclimate inspect resnet.acclimate`
-    """
-    from acclimate.storage import read_file
-
-    console = get_console()
-    try:
-        tensors, card = read_file(file, "artifact")
-    except ArtifactMismatch:  # of ours, but of the other kind
-        _, card = read_file(file, "state")
-        console.print(make_facts(f"State {file.name}", _state_facts(file, card)))
+def show_file(found: Inspected) -> None:
+    """Print the card of an artifact or a saved state, and the penalties of an artifact."""
+    console, file, card = get_console(), found.file, found.card
+    if found.kind == "state":
+        show_facts(f"State {file.name}", _state_facts(file, card))
         return
-    console.print(make_facts(f"Artifact {file.name}", _artifact_facts(file, card)))
+    show_facts(f"Artifact {file.name}", _artifact_facts(file, card))
     for name, options in card["parts"].items():
         console.print()
-        console.print(make_facts(f"Part {name}", _part_facts(options)))
-    weights, cosines = _means(tensors, "penalty/"), _means(tensors, "cosine/")
+        show_facts(f"Part {name}", _part_facts(options))
+    weights, cosines = _means(found.tensors, "penalty/"), _means(found.tensors, "cosine/")
     if not weights:
         return
     names, order = _ordered(weights, list(card["model"]["layout"]))
     console.print(f"\nPenalty by parameter tensor, {order}", style="bold")
-    if len(names) > _MANY and not every:
+    if len(names) > _MANY and not found.all:
         _draw_columns(console, names, weights, cosines)
     else:
         _draw_bars(console, names, weights, cosines)
 
 
-def _artifact_facts(file: Path, card: dict[str, Any]) -> dict[str, str]:
+def _artifact_facts(file: Path, card: Mapping[str, Any]) -> dict[str, str]:
     info = card["info"]
     normal = info["normalization"]
     layout = card["model"]["layout"]
@@ -83,7 +66,7 @@ def _artifact_facts(file: Path, card: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _state_facts(file: Path, card: dict[str, Any]) -> dict[str, str]:
+def _state_facts(file: Path, card: Mapping[str, Any]) -> dict[str, str]:
     counts = card["tree"]["counts"]
     return {
         "method": card["method"],
@@ -130,7 +113,7 @@ def _file_size(file: Path) -> str:
     return f"{file.stat().st_size / 1024:,.0f} KiB"
 
 
-def _means(tensors: dict[str, Tensor], prefix: str) -> dict[str, float]:
+def _means(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, float]:
     """Return one number a parameter: the mean, if the units are finer than tensors."""
     return {
         key.removeprefix(prefix): float(value.double().nanmean())
@@ -182,14 +165,10 @@ def draw_columns(values: Sequence[float], width: int, height: int) -> list[str]:
 def _draw_bars(
     console: Console, names: Sequence[str], weights: dict[str, float], cosines: dict[str, float]
 ) -> None:
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("parameter", overflow="fold")
-    table.add_column("cosine", justify="right", no_wrap=True)
-    table.add_column("penalty", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True, min_width=_BAR)
+    table = make_table([("parameter", "fold"), ("cosine", "right"), ("penalty", "right"), ("", "")])
+    table.columns[-1].min_width = _BAR
     for name in names:
         cosine = cosines.get(name, math.nan)
         shown = "–" if math.isnan(cosine) else f"{cosine:.3f}"

@@ -8,22 +8,24 @@ from typing import Annotated
 import typer
 
 from acclimate._version import __version__
-from acclimate.cli.adapt import adapt
-from acclimate.cli.bench import bench_app as bench
-from acclimate.cli.data import app as data
-from acclimate.cli.demo import demo
-from acclimate.cli.doctor import doctor
-from acclimate.cli.eval import evaluate
-from acclimate.cli.export import export
-from acclimate.cli.inspect import inspect
-from acclimate.cli.methods import app as methods
-from acclimate.cli.prepare import prepare
-from acclimate.cli.reproduce import reproduce
-from acclimate.cli.send import send
-from acclimate.cli.serve import serve
-from acclimate.cli.terminal import show_error
-from acclimate.cli.train import train
-from acclimate.cli.zoo import app as zoo
+from acclimate.cli.adapt import show_predicted
+from acclimate.cli.bench import bench
+from acclimate.cli.build import add_command
+from acclimate.cli.data import data
+from acclimate.cli.demo import show_demo, tell
+from acclimate.cli.doctor import show_diagnosis
+from acclimate.cli.eval import show_evaluated
+from acclimate.cli.export import show_exported
+from acclimate.cli.inspect import show_file
+from acclimate.cli.methods import methods
+from acclimate.cli.prepare import show_prepared
+from acclimate.cli.progress import show_events
+from acclimate.cli.reproduce import show_list, show_one
+from acclimate.cli.send import show_sent
+from acclimate.cli.terminal import show_error, show_facts, show_progress
+from acclimate.cli.train import show_trained
+from acclimate.cli.zoo import zoo
+from acclimate.commands import files, measure, models, serving, sources, suites
 from acclimate.errors import AcclimateError
 from acclimate.process import tune_process
 
@@ -33,17 +35,33 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command()(demo)
-app.command()(doctor)
-app.command()(prepare)
-app.command()(adapt)
-app.command("eval")(evaluate)
-app.command()(serve)
-app.command()(export)
-app.command()(send)
-app.command()(inspect)
-app.command()(train)
-app.command()(reproduce)
+add_command(app, "demo", suites.demo, show_demo, notify=tell)
+add_command(app, "doctor", models.doctor, show_diagnosis)
+add_command(app, "prepare", models.prepare, show_prepared)
+add_command(app, "adapt", models.adapt, show_predicted)
+add_command(app, "eval", measure.evaluate, show_evaluated)
+add_command(
+    app,
+    "serve",
+    serving.serve,
+    lambda has_started: has_started,
+    ready=lambda facts: show_facts("acclimate serve", facts),
+)
+add_command(app, "export", files.export, show_exported)
+add_command(app, "send", serving.send, show_sent)
+add_command(app, "inspect", files.inspect, show_file)
+add_command(app, "train", sources.train, show_trained)
+add_command(
+    app,
+    "reproduce",
+    suites.reproduce,
+    show_list,
+    resumes=True,
+    events=show_events,
+    watch=show_progress,
+    notify=tell,
+    finished=show_one,
+)
 app.add_typer(bench, name="bench")
 app.add_typer(methods, name="methods")
 app.add_typer(data, name="data")
@@ -75,6 +93,8 @@ def acclimate(
     2. **acclimate prepare** runs once, where the source data is, and writes one artifact file;
     3. **acclimate adapt** runs anywhere: it predicts a folder of images and learns as it goes;
     4. **acclimate eval** measures on labelled images how much each method helps.
+
+    Each command is also a function in Python: see `acclimate.commands`.
     """
 
 

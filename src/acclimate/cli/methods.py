@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from acclimate.cli.terminal import get_console, make_facts
+from acclimate.cli.terminal import get_console, make_table, show_facts
 
-app = typer.Typer(rich_markup_mode="markdown")
+methods = typer.Typer(rich_markup_mode="markdown")
 
 
-@app.callback(invoke_without_command=True)
+@methods.callback(invoke_without_command=True)
 def list_all(context: typer.Context) -> None:
     """List the methods; **methods show NAME** explains one of them.
 
@@ -20,15 +20,11 @@ def list_all(context: typer.Context) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from rich.table import Table
     from rich.text import Text
 
     from acclimate.methods import METHODS
 
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = make_table([("", "bold"), ("", "dim"), ("", "fold")])
     for name, kind in METHODS.items():
         text = Text((kind.__doc__ or "").strip().splitlines()[0])
         for mark, holds in (
@@ -54,7 +50,7 @@ def list_all(context: typer.Context) -> None:
     )
 
 
-@app.command()
+@methods.command()
 def show(
     name: Annotated[str, typer.Argument(help="A method, such as swr_nsp.")],
 ) -> None:
@@ -67,7 +63,6 @@ def show(
     import dataclasses
     import inspect
 
-    from rich.table import Table
     from rich.text import Text
 
     from acclimate.methods import get_method
@@ -85,12 +80,9 @@ def show(
         ),
         "labels": "learned from, if an evaluation reveals them" if kind.card.is_oracle else "",
     }
-    console.print(make_facts("", {key: value for key, value in facts.items() if value}))
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("hyper-parameter", style="bold", no_wrap=True)
-    table.add_column("default", no_wrap=True)
-    table.add_column("try", no_wrap=True)
-    table.add_column("meaning", overflow="fold")
+    show_facts("", facts)
+    heads = ("hyper-parameter", "default", "try", "meaning")
+    table = make_table(list(zip(heads, ("bold", "", "", "fold"), strict=True)))
     for spec in dataclasses.fields(kind.config_class):
         meta = spec.metadata
         choices = meta.get("choices")

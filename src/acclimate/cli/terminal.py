@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from acclimate.commands.base import FILE_WIDTH
 from acclimate.errors import AcclimateError, AcclimateWarning
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-#: Width of what is written to a file, or through a pipe.
-FILE_WIDTH = 120
 
 _SHOWN_FILES = 10
 
@@ -62,7 +60,7 @@ def show_warnings() -> Iterator[None]:
                 usual(message, category, *where, **more)
             elif (text := f"note: {message}") not in shown:
                 shown.add(text)
-                get_console(stderr=True).print(text, style="yellow", soft_wrap=True)
+                get_console(stderr=True).print(printable(text), style="yellow", soft_wrap=True)
 
         warnings.simplefilter("always", AcclimateWarning)
         warnings.showwarning = show
@@ -103,7 +101,7 @@ def show_progress() -> Iterator[Callable[[str, int, int | None], None]]:
 
 
 def make_facts(title: str, facts: Mapping[str, str]) -> Table:
-    """Return a table of names and values."""
+    """Return a table of names and values; those without a value are left out."""
     from rich.table import Table
     from rich.text import Text
 
@@ -113,8 +111,38 @@ def make_facts(title: str, facts: Mapping[str, str]) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(Text(name), Text(value))
+        if value:
+            table.add_row(Text(name), Text(value))
     return table
+
+
+def note(text: str) -> None:
+    """Print a note on what a command does."""
+    get_console(stderr=True).print(f"note: {printable(text)}", style="yellow", soft_wrap=True)
+
+
+def make_table(columns: Sequence[tuple[str, str]]) -> Table:
+    """Return a table without lines.
+
+    Args:
+        columns: The heading of each, and how it looks: `bold`, `dim`, `right` or `fold`, which may
+            wrap. There is no row of headings if all are empty.
+    """
+    from rich.table import Table
+
+    is_headed = any(heading for heading, _ in columns)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=is_headed)
+    for heading, look in columns:
+        style = look if look in ("bold", "dim") else None
+        side: Any = "right" if look == "right" else "left"
+        wraps = look == "fold"
+        table.add_column(heading, style=style, justify=side, no_wrap=not wraps, overflow="fold")
+    return table
+
+
+def show_facts(title: str, facts: Mapping[str, str]) -> None:
+    """Print names and values; those without a value are left out."""
+    get_console().print(make_facts(title, facts))
 
 
 def show_left_out(reasons: Mapping[str, str]) -> None:

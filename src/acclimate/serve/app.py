@@ -7,7 +7,6 @@ import hmac
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -19,17 +18,18 @@ from starlette.requests import ClientDisconnect
 
 from acclimate._version import __version__
 from acclimate.errors import AcclimateError, BadInput, ServerBusy, UnreadableImage
-from acclimate.options import Values, hp
 from acclimate.serve.bodies import (
     JSON,
     MULTIPART,
     NPY,
+    check_count,
     read_body,
     read_files,
     read_tensor,
     split_parts,
 )
 from acclimate.serve.engine import Engine
+from acclimate.serve.settings import AppSettings
 from acclimate.serve.telemetry import Telemetry
 from acclimate.sessions import check_id
 
@@ -48,15 +48,6 @@ _STATUS = {
 #: Bodies above this size are decoded in another thread, so that they do not delay other requests.
 _LARGE = 32_768
 _OPEN = ("/", "/healthz", "/readyz", "/docs", "/openapi.json")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AppSettings(Values):
-    """Limits of single requests."""
-
-    max_body: int = hp(16_000_000, low=1, help="bytes of a request, at most")
-    max_images: int = hp(64, low=1, help="images of a request, at most")
-    max_pixels: int = hp(25_000_000, low=1, help="pixels of an image file, at most")
 
 
 def make_app(
@@ -79,8 +70,7 @@ def make_app(
     @asynccontextmanager
     async def live(app: FastAPI) -> AsyncIterator[None]:
         engine = await run_in_threadpool(make_engine, telemetry)
-        engine.observe, engine.answered = telemetry.observe, telemetry.note_answers
-        engine.skipped = telemetry.note_left_out
+        engine.telemetry = telemetry
         app.state.engine = engine
         try:
             yield
@@ -166,14 +156,7 @@ def make_app(
                 engine.normalization,
                 max_pixels=limits.max_pixels,
             )
-        if len(images) > limits.max_images:
-            raise BadInput(
-                "too_many_images",
-                f"Expected at most {limits.max_images} images in a request, found {len(images)}. "
-                "Send them in several requests.",
-                limit=limits.max_images,
-                found=len(images),
-            )
+        check_count(len(images), limits.max_images)
         found = await asyncio.wrap_future(engine.submit(stream, images))
         predictions = engine.describe_logits(found.logits)
         return {

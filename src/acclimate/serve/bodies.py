@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from io import BytesIO
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib import format as npy
 from torch import Tensor
 
 from acclimate.decode import decode_image
@@ -19,16 +21,24 @@ from acclimate.streams.images import fit_image
 
 #: Content types of tensors.
 NPY, JSON, MULTIPART = "application/x-npy", "application/json", "multipart/form-data"
-_LONGEST_HEADER = 10_000  # as numpy's own limit: longer texts could exhaust the parser
-_NPY_MAGIC = b"\x93NUMPY"
+_MALFORMED = (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError, TokenError)
+_LONGEST_HEADER = 10_000  # characters: longer texts could exhaust the parser
+
+
+def check_count(n: int, limit: int) -> None:
+    """Refuse more images than a request may have."""
+    if n > limit:
+        raise BadInput(
+            "too_many_images",
+            f"Expected at most {limit} images in a request, found {n}. Send them in several "
+            "requests.",
+            limit=limit,
+            found=n,
+        )
 
 
 async def read_body(chunks: AsyncIterator[bytes], declared: str | None, limit: int) -> bytes:
-    """Return a body of at most `limit` bytes; stop reading where it becomes larger.
-
-    Raises:
-        BadInput: It is larger.
-    """
+    """Return a body; refuse it where it becomes larger than `limit` bytes."""
     if declared is not None and declared.isdecimal() and int(declared) > limit:
         raise _too_large(limit)
     body = bytearray()
@@ -40,11 +50,7 @@ async def read_body(chunks: AsyncIterator[bytes], declared: str | None, limit: i
 
 
 async def split_parts(headers: Any, body: bytes, most: int) -> list[bytes]:
-    """Return the files of a multipart body.
-
-    Raises:
-        BadInput: It is malformed, or has too many files.
-    """
+    """Return the files of a multipart body."""
     from starlette.datastructures import UploadFile
     from starlette.formparsers import MultiPartException, MultiPartParser
 
@@ -71,12 +77,7 @@ def read_files(
     *,
     max_pixels: int,
 ) -> Tensor:
-    """Return image files as a batch: resized, cropped and normalised as the model takes them.
-
-    Raises:
-        UnreadableImage: A file cannot be decoded, or has too many pixels.
-        BadInput: There is no file.
-    """
+    """Return image files as a batch: resized, cropped and normalised as the model takes them."""
     if not files:
         raise _wrong_body("at least one image file", "none")
     size = (shape[1], shape[2])
@@ -86,39 +87,27 @@ def read_files(
 
 
 def read_tensor(body: bytes, kind: str) -> Tensor:
-    """Return a tensor, given as an npy file or as JSON (`{"inputs": [...]}`), as float32.
-
-    Raises:
-        BadInput: The body is neither.
-    """
+    """Return a tensor, given as an npy file or as JSON (`{"inputs": [...]}`), as float32."""
     array = _read_npy(body) if kind == NPY else _read_json(body)
     x = torch.from_numpy(array.astype(np.float32))
     return x[None] if x.dim() == 3 else x
 
 
 def _read_npy(body: bytes) -> np.ndarray[Any, Any]:
-    # numpy.load allocates what the header claims and can unpickle; this reads the header as data.
-    expected = "an npy file of numbers"
-    if body[:6] != _NPY_MAGIC or len(body) < 12:
-        raise _wrong_body(expected, "other bytes")
-    width = 2 if body[6] == 1 else 4
-    start = 8 + width + int.from_bytes(body[8 : 8 + width], "little")
-    if start > _LONGEST_HEADER:
-        raise _wrong_body(expected, f"a header of {start} bytes")
+    # numpy.load allocates what the header claims and can unpickle; this reads the header only.
+    expected, file = "an npy file of numbers", BytesIO(body)
     try:
-        header = ast.literal_eval(body[8 + width : start].decode("latin1").strip())
-        dtype, shape = np.dtype(header["descr"]), tuple(header["shape"])
-        is_plain = dtype.kind in "fiu" and all(type(n) is int and n >= 0 for n in shape)
-        size = math.prod(shape) * dtype.itemsize
-        if not is_plain or len(shape) not in (3, 4) or size != len(body) - start:
-            raise _wrong_body(expected, f"{dtype} of shape {shape} in {len(body) - start} bytes")
-        flat: np.ndarray[Any, Any] = np.frombuffer(body, dtype, offset=start)
-        is_fortran = header.get("fortran_order") is True
-        return flat.reshape(shape[::-1]).T if is_fortran else flat.reshape(shape)
-    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
-        if isinstance(error, BadInput):
-            raise
+        version = npy.read_magic(file)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, is_fortran, dtype = read(file, max_header_size=_LONGEST_HEADER)
+    except _MALFORMED as error:
         raise _wrong_body(expected, "a header that cannot be read") from error
+    start, size = file.tell(), math.prod(shape) * dtype.itemsize
+    is_plain = dtype.kind in "fiu" and all(type(n) is int and n >= 0 for n in shape)
+    if not is_plain or len(shape) not in (3, 4) or size != len(body) - start:
+        raise _wrong_body(expected, f"{dtype} of shape {shape} in {len(body) - start} bytes")
+    flat: np.ndarray[Any, Any] = np.frombuffer(body, dtype, offset=start)
+    return flat.reshape(shape[::-1]).T if is_fortran else flat.reshape(shape)
 
 
 def _read_json(body: bytes) -> np.ndarray[Any, Any]:

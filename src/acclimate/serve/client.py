@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from acclimate.errors import BadInput, RequestFailed
+from acclimate.errors import BadInput, RequestFailed, check_at_least, refuse_value
 from acclimate.progress import Progress
 
 #: The corruption name for images of the built-in task as they are.
@@ -67,6 +67,7 @@ class SendReport:
         verdicts: For every labelled image that was answered, its place in the stream, and whether
             the answer was wrong.
         estimate: The last estimate that the server sent; None if it sent none.
+        stream: Id of the stream.
     """
 
     answered_by: Counter[str] = field(default_factory=Counter)
@@ -77,6 +78,7 @@ class SendReport:
     seconds: float = 0.0
     verdicts: list[tuple[int, bool]] = field(default_factory=list)
     estimate: dict[str, Any] | None = None
+    stream: str = "default"
 
     @property
     def n_answered(self) -> int:
@@ -124,13 +126,10 @@ def read_folder(
         shuffle: Whether to shuffle the images, in each pass anew; sorted by path if not.
         seed: Of the order.
         repeat: How often the folder is played.
-
-    Raises:
-        BadInput: There is no such folder, or no image in it.
     """
     from acclimate.streams.images import list_images
 
-    _check_at_least("repeat", repeat, 1)
+    check_at_least("repeat", repeat, 1)
     root = Path(root)
     paths = list_images(root)
     folders = [path.relative_to(root).parts[:-1] for path in paths]
@@ -162,16 +161,13 @@ def make_builtin(
         n: Number of images.
         severity: From 1 to 5.
         seed: Of the corruption.
-
-    Raises:
-        BadInput: There is no such corruption or severity, or `n` is less than 1.
     """
     from PIL import Image
 
     from acclimate.builtin import CLASSES, SPLITS, render
     from acclimate.corruptions import apply
 
-    _check_at_least("limit", n, 1)
+    check_at_least("limit", n, 1)
     for start in range(0, n, _CHUNK):
         pixels, labels = render(min(_CHUNK, n - start), SPLITS["test"], start)
         if corruption != CLEAN:
@@ -204,7 +200,7 @@ def send(
 
     Args:
         images: The images, in the order of the stream; read as they are sent.
-        address: Of the server, such as `http://127.0.0.1:8000`.
+        address: Such as `http://127.0.0.1:8000`.
         stream: Id of the stream.
         clients: Number of concurrent clients. With several, requests may overtake one another.
         batch: Images per request.
@@ -216,22 +212,17 @@ def send(
         progress: Called with the stage, the number of images done, and `total`.
 
     Raises:
-        BadInput: An option is out of range, or the address is not one.
         RequestFailed: Nothing answers at the address, or the server refuses the token.
     """
     for option, value in (("clients", clients), ("batch", batch)):
-        _check_at_least(option, value, 1)
-    _check_at_least("retries", retries, 0)
+        check_at_least(option, value, 1)
+    check_at_least("retries", retries, 0)
     if rate is not None and not rate > 0:
-        raise BadInput(
-            "out_of_range",
-            f"Expected a rate above 0 images per second, found {rate}.",
-            option="rate",
-            found=rate,
-        )
+        refuse_value("rate", rate, "above 0 images per second")
     server = _Server(address, stream, token, timeout)
     server.check()
-    run = _Run(server, iter(images), batch, rate, retries, total, progress)
+    report = SendReport(stream=stream)
+    run = _Run(server, iter(images), batch, rate, retries, total, progress, report)
     threads = [threading.Thread(target=run.work, daemon=True) for _ in range(clients)]
     for thread in threads:
         thread.start()
@@ -239,11 +230,11 @@ def send(
         for thread in threads:
             thread.join()
     except BaseException:  # such as Ctrl-C: let every client finish its request
-        run.stop()
+        run.stopped.set()
         raise
     if run.problem is not None:
         raise run.problem
-    return run.finish()
+    return report
 
 
 class _Server:
@@ -301,78 +292,66 @@ class _Server:
         return response.status, response.headers, response.read()
 
 
+@dataclass
 class _Run:
     """The clients of one call of `send`, and what they share."""
 
-    def __init__(
-        self,
-        server: _Server,
-        images: Iterator[StreamImage],
-        batch: int,
-        rate: float | None,
-        retries: int,
-        total: int | None,
-        progress: Progress | None,
-    ) -> None:
-        self._server, self._images, self._batch = server, images, batch
-        self._rate, self._retries = rate, retries
-        self._total, self._progress = total, progress
-        self._taking, self._noting = threading.Lock(), threading.Lock()
-        self._stopped = threading.Event()
-        self._n_taken = 0
-        self._report = SendReport()
-        self._start = time.perf_counter()
-        self._end = self._start
-        #: What ended the run early, if anything did.
-        self.problem: BaseException | None = None
-
-    def stop(self) -> None:
-        self._stopped.set()
-
-    def finish(self) -> SendReport:
-        self._report.seconds = self._end - self._start
-        return self._report
+    server: _Server
+    images: Iterator[StreamImage]
+    batch: int
+    rate: float | None
+    retries: int
+    total: int | None
+    progress: Progress | None
+    report: SendReport
+    taking: threading.Lock = field(default_factory=threading.Lock)
+    noting: threading.Lock = field(default_factory=threading.Lock)
+    stopped: threading.Event = field(default_factory=threading.Event)
+    n_taken: int = 0
+    start: float = field(default_factory=time.perf_counter)
+    #: What ended the run early, if anything did.
+    problem: BaseException | None = None
 
     def work(self) -> None:
         """Send requests until there is no image left."""
-        connection = self._server.connect()
+        connection = self.server.connect()
         try:
             while (taken := self._take()) is not None:
                 connection = self._send(connection, *taken)
         except BaseException as error:  # noqa: BLE001 - raised again by `send`
             self.problem = self.problem or error
-            self.stop()
+            self.stopped.set()
         finally:
             connection.close()
 
     def _take(self) -> tuple[int, list[StreamImage]] | None:
         """Return the next images with the place of the first, when it is their time."""
-        with self._taking:
-            if self._stopped.is_set():
+        with self.taking:
+            if self.stopped.is_set():
                 return None
-            place = self._n_taken
-            images = list(itertools.islice(self._images, self._batch))
-            self._n_taken += len(images)
+            place = self.n_taken
+            images = list(itertools.islice(self.images, self.batch))
+            self.n_taken += len(images)
         if not images:
             return None
-        if self._rate is not None:
-            due = self._start + place / self._rate
-            self._stopped.wait(max(0.0, due - time.perf_counter()))
+        if self.rate is not None:
+            due = self.start + place / self.rate
+            self.stopped.wait(max(0.0, due - time.perf_counter()))
         return place, images
 
     def _send(
         self, connection: http.client.HTTPConnection, place: int, images: list[StreamImage]
     ) -> http.client.HTTPConnection:
         reason = ""
-        for attempt in range(self._retries + 1):
-            if self._stopped.is_set():
+        for attempt in range(self.retries + 1):
+            if self.stopped.is_set():
                 return connection
             begin = time.perf_counter()
             try:
-                status, headers, body = self._server.post(connection, images)
+                status, headers, body = self.server.post(connection, images)
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                connection = self._server.connect()
+                connection = self.server.connect()
                 reason = type(error).__name__
                 # Only a request that was never sent, or met a connection that the server had
                 # closed, can be repeated: any other may have been answered.
@@ -388,28 +367,28 @@ class _Run:
                 if status in (401, 403):
                     raise RequestFailed(
                         "refused",
-                        f"The server at {self._server.address} refuses the request with status "
+                        f"The server at {self.server.address} refuses the request with status "
                         f"{status}: {reason}. Pass its token with --token, or token= in Python.",
-                        address=self._server.address,
+                        address=self.server.address,
                         status=status,
                     )
                 if status not in (429, 503):
                     break
                 wait = _read_wait(headers.get("Retry-After")) or _back_off(attempt)
-            with self._noting:
-                self._report.n_retries += 1
-            self._stopped.wait(wait)
-        with self._noting:
-            self._report.failures[reason] += len(images)
+            with self.noting:
+                self.report.n_retries += 1
+            self.stopped.wait(wait)
+        with self.noting:
+            self.report.failures[reason] += len(images)
             self._report_progress()
         return connection
 
     def _note(
         self, place: int, images: Sequence[StreamImage], answer: dict[str, Any], seconds: float
     ) -> None:
-        with self._noting:
-            report = self._report
-            self._end = time.perf_counter()
+        with self.noting:
+            report = self.report
+            report.seconds = time.perf_counter() - self.start
             report.latencies.append(seconds)
             report.estimate = answer.get("estimate") or report.estimate
             for offset, (image, found) in enumerate(
@@ -426,9 +405,9 @@ class _Run:
             self._report_progress()
 
     def _report_progress(self) -> None:
-        if self._progress is not None:
-            done = self._report.n_answered + self._report.n_failed
-            self._progress("send", done, self._total)
+        if self.progress is not None:
+            done = self.report.n_answered + self.report.n_failed
+            self.progress("send", done, self.total)
 
 
 def _join(images: Sequence[StreamImage]) -> bytes:
@@ -477,13 +456,3 @@ def _back_off(attempt: int) -> float:
 
 def _mean(wrong: Sequence[bool]) -> float | None:
     return sum(wrong) / len(wrong) if wrong else None
-
-
-def _check_at_least(option: str, value: int, low: int) -> None:
-    if value < low:
-        raise BadInput(
-            "out_of_range",
-            f"Expected {option} to be at least {low}, found {value}.",
-            option=option,
-            found=value,
-        )

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -34,10 +34,14 @@ from acclimate.functional.norm import use_statistics
 from acclimate.methods.method import Counts
 from acclimate.metrics.batch import BatchMetrics
 from acclimate.metrics.sums import to_plain
-from acclimate.options import Values, hp
+from acclimate.serve.bodies import check_count
 from acclimate.serve.history import History
-from acclimate.sessions import Replica, Sessions, SessionStatus, check_id
+from acclimate.serve.settings import EngineSettings
+from acclimate.sessions import Replica, Sessions, SessionStatus, check_id, check_room
 from acclimate.snapshot import Tree
+
+if TYPE_CHECKING:
+    from acclimate.serve.telemetry import Telemetry
 
 _log = logging.getLogger("acclimate.serve")
 #: Seconds between two comparisons of both models on recent images.
@@ -48,30 +52,6 @@ _LATENCIES = 256
 _NICE = 5
 #: Longest wait of the learning thread before a layer while requests are answered, in seconds.
 _LONGEST_WAIT = 0.005
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineSettings(Values):
-    """How a server batches, learns and saves."""
-
-    max_batch: int = hp(32, low=1, help="images that are answered together, at most")
-    max_wait_ms: float = hp(
-        4.0, low=0.0, help="longest wait of a request for others, in milliseconds"
-    )
-    max_queue: int = hp(
-        256, low=1, help="images of a stream that wait for an answer; beyond it: status 429"
-    )
-    learn_batch: int = hp(64, low=2, help="images that are learned from together")
-    learn_queue: int = hp(512, low=2, help="images of a stream that wait for learning, at most")
-    when_behind: Literal["skip", "refuse"] = hp(
-        "skip",
-        choices=("skip", "refuse"),
-        help="if learning does not keep up: skip learns from a part of the images, refuse answers "
-        "requests with status 429",
-    )
-    save_every: int = hp(10, low=1, help="learned batches between two saved states of a stream")
-    max_streams: int = hp(256, low=1, help="streams, in memory and in files, at most")
-    sessions: int = hp(32, low=1, help="streams in memory, at most")
 
 
 @dataclass(frozen=True)
@@ -143,9 +123,7 @@ class Engine:
         folder: Where the states of streams are kept. Those found there go on.
         shape: Shape of an image as the model takes it: channels, height, width.
         classes: Names of the classes, if they are known.
-        observe: Called with the stream and the metrics of every learned batch.
-        answered: Called with the stream, the size of every answered batch and who answered.
-        skipped: Called with the stream and the number of images that will not be learned from.
+        telemetry: What counts requests, answers and learned batches.
         shared: Whether several servers share the folder. Requests are then accepted for streams
             that were opened by `open`, and no other server can open them until `release`.
         **options: See `method`.
@@ -161,16 +139,14 @@ class Engine:
         settings: EngineSettings | None = None,
         folder: str | Path | None = None,
         classes: Sequence[str] | None = None,
-        observe: Callable[[str, BatchMetrics], None] | None = None,
-        answered: Callable[[str, int, str], None] | None = None,
-        skipped: Callable[[str, int], None] | None = None,
+        telemetry: Telemetry | None = None,
         shared: bool = False,
         **options: Any,
     ) -> None:
         self.settings = settings or EngineSettings()
         self._leases: dict[str, FileLock] | None = {} if shared else None
         self.shape, self.classes = tuple(shape), None if classes is None else list(classes)
-        self.observe, self.answered, self.skipped = observe, answered, skipped
+        self.telemetry = telemetry
         self._source = copy.deepcopy(model).eval()
         second = copy.deepcopy(model)
         self._is_idle = threading.Event()  # no request waits for its answer
@@ -223,14 +199,7 @@ class Engine:
         check_id(stream)
         check_images(images, self.normalization, self.shape)
         n, settings = len(images), self.settings
-        if n > settings.max_queue:
-            raise BadInput(
-                "too_many_images",
-                f"Expected at most {settings.max_queue} images in a request, found {n}. Send them "
-                "in several requests.",
-                limit=settings.max_queue,
-                found=n,
-            )
+        check_count(n, settings.max_queue)
         request = _Request(images, Future(), time.monotonic())
         with self._changed:
             if not self.is_ready:
@@ -240,7 +209,9 @@ class Engine:
             if not is_ours or (known is not None and known.is_leaving):
                 raise _elsewhere(stream)
             if known is None:
-                known = self._add(stream)
+                check_room(stream, len(self._streams), settings.max_streams)
+                known = _Stream(stream, SessionStatus(stream, False, Counts()))
+                self._streams[stream] = known
             is_behind = (
                 settings.when_behind == "refuse"
                 and not known.status.is_paused
@@ -259,18 +230,6 @@ class Engine:
             known.last_seen = time.time()
             self._changed.notify_all()
         return request.future
-
-    def _add(self, stream: str) -> _Stream:
-        if len(self._streams) >= self.settings.max_streams:
-            raise BadInput(
-                "too_many_streams",
-                f'The stream "{stream}" would be one more than the limit of '
-                f"{self.settings.max_streams}. Use an existing id, or raise the limit.",
-                limit=self.settings.max_streams,
-            )
-        empty = SessionStatus(stream, False, Counts())
-        self._streams[stream] = made = _Stream(stream, empty)
-        return made
 
     def open(self, stream: str) -> None:
         """Accept requests of a stream of a shared folder, and continue with its saved state.
@@ -490,15 +449,15 @@ class Engine:
                 if stream.n_to_learn >= self.settings.learn_batch:
                     self._changed.notify_all()
             left_out = len(images) - len(kept)
-        if left_out and self.skipped is not None:
-            self.skipped(stream.id, left_out)
+        if left_out and self.telemetry is not None:
+            self.telemetry.note_left_out(stream.id, left_out)
 
     def _note_answers(self, stream: _Stream, logits: Tensor, answered_by: str) -> None:
         names = Counter(self.name_class(number) for number in logits.argmax(dim=1).tolist())
         with self._changed:
             stream.history.predicted.update(names)
-        if self.answered is not None:
-            self.answered(stream.id, len(logits), answered_by)
+        if self.telemetry is not None:
+            self.telemetry.note_answers(stream.id, len(logits), answered_by)
 
     def _learn_loop(self) -> None:
         with suppress(AttributeError, OSError):  # not on every system
@@ -566,8 +525,8 @@ class Engine:
             stream.history.recent.extendleft(recent)
             for kind, text in _find_events(before, stream.status, metrics):
                 stream.history.add_event(kind, text)
-        if self.observe is not None:
-            self.observe(stream.id, metrics)
+        if self.telemetry is not None:
+            self.telemetry.observe(stream.id, metrics)
 
     def _save(self, stream: _Stream) -> None:
         try:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ray import serve
 from ray.exceptions import RayError
@@ -27,10 +27,11 @@ from starlette.types import ASGIApp, Message
 
 from acclimate.artifact import Artifact
 from acclimate.builtin import load_artifact
-from acclimate.errors import AcclimateError, BadInput, ServerBusy, did_you_mean
-from acclimate.serve.app import AppSettings, explain_error, make_app, refuse
+from acclimate.errors import AcclimateError, BadInput, ServerBusy, check_options
+from acclimate.serve.app import explain_error, make_app, refuse
 from acclimate.serve.bodies import read_body
-from acclimate.serve.engine import Engine, EngineSettings
+from acclimate.serve.engine import Engine
+from acclimate.serve.settings import AppSettings, EngineSettings
 from acclimate.zoo.named import load_named
 
 #: Status, headers and body of an answer.
@@ -42,11 +43,8 @@ _CONNECTION = (b"connection", b"content-length", b"transfer-encoding")
 _SEARCH, _SEARCH_EVERY = 10.0, 0.1
 
 
-class MakeEngine(Protocol):
-    """Makes the engine of a replica; it is sent to the replicas."""
-
-    def __call__(self, folder: Path, settings: EngineSettings) -> Engine:
-        """Return an engine with `folder=folder, settings=settings, shared=True`."""
+#: Makes the engine of a replica with `folder=folder, settings=settings, shared=True`.
+MakeEngine = Callable[[Path, EngineSettings], Engine]
 
 
 class Lease:
@@ -63,15 +61,8 @@ class Lease:
             engine.release(self._stream)
 
 
-class Replica:
-    """A server of streams.
-
-    Args:
-        make_engine: Makes its engine.
-        folder: The folder that all replicas share.
-        engine_settings: Batching, queues and saving.
-        app_settings: Limits of single requests.
-    """
+class StreamServer:
+    """A server of streams; see `make_application` for the arguments."""
 
     def __init__(
         self,
@@ -100,11 +91,7 @@ class Replica:
             raise RuntimeError("a thread of the server has failed") from problem
 
     async def open(self, stream: str) -> Lease:
-        """Open a stream; called by Ray Serve when it is not among those that are open.
-
-        Raises:
-            ServerBusy: Another replica has it.
-        """
+        """Open a stream; called by Ray Serve when it is not among those that are open."""
         engine = await self.start()
         await asyncio.to_thread(engine.open, stream)
         return Lease(engine, stream)
@@ -129,13 +116,7 @@ class Replica:
 
 
 class Router:
-    """Sends each request to the replica that has its stream.
-
-    Args:
-        replicas: Handle of the deployment of replicas.
-        token: What clients must present; None for no token.
-        max_body: Bytes of a request, at most.
-    """
+    """Sends each request to the replica that has its stream."""
 
     def __init__(self, replicas: Any, token: str | None, max_body: int) -> None:
         self._replicas, self._token, self._max_body = replicas, token, max_body
@@ -194,16 +175,13 @@ def find_stream(method: str, path: str, headers: Mapping[str, str]) -> str:
 
 async def call_app(app: ASGIApp, fixed: Mapping[str, Any], body: bytes) -> Answered:
     """Return the answer of an ASGI application in this process."""
-    scope = {
+    scope: dict[str, Any] = {
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
         "scheme": "http",
-        "root_path": "",
-        "client": None,
-        "server": None,
-        **fixed,
     }
+    scope |= {"root_path": "", "client": None, "server": None, **fixed}
     is_over = asyncio.Event()
     inbox: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
     start: Message = {}
@@ -254,11 +232,11 @@ def make_application(
     place = Path(folder).expanduser().absolute()
     place.mkdir(parents=True, exist_ok=True)
 
-    class Sticky(Replica):
-        open = serve.multiplexed(max_num_models_per_replica=engine.sessions)(Replica.open)
+    class Replica(StreamServer):
+        open = serve.multiplexed(max_num_models_per_replica=engine.sessions)(StreamServer.open)
 
     many = {"num_replicas": replicas, "max_ongoing_requests": 256, **options}
-    deployment = serve.deployment(name="Replica", **many)(Sticky)
+    deployment = serve.deployment(name="Replica", **many)(Replica)
     router = serve.deployment(
         name="Router",
         max_ongoing_requests=1024,
@@ -317,14 +295,7 @@ def build(options: Mapping[str, Any]) -> Application:
     """
     given = dict(options)
     known = ("folder", "replicas", "token", *(each.name for each in fields(Builder)))
-    for name in given:
-        if name not in known:
-            raise BadInput(
-                "unknown_option",
-                f'There is no option "{name}". {did_you_mean(name, known)}',
-                option=name,
-                known=known,
-            )
+    check_options(given, known, "The application", BadInput)
     if "folder" not in given:
         raise BadInput(
             "missing_option",

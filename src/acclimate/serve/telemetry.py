@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from acclimate.metrics.batch import METRICS, BatchMetrics
@@ -19,46 +22,28 @@ class Telemetry:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        registry = self.registry
-        self.requests = Counter(
-            "acclimate_requests",
-            "Requests for predictions, by status.",
-            ["status"],
-            registry=registry,
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self.requests = counter(
+            "acclimate_requests", "Requests for predictions, by status.", ["status"]
         )
-        self.seconds = Histogram(
-            "acclimate_request_seconds",
-            "Time from a request for predictions to its answer.",
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self.batch_size = Histogram(
-            "acclimate_answer_batch_size",
-            "Images that were answered together.",
-            buckets=_SIZES,
-            registry=registry,
-        )
-        self.answered = Counter(
-            "acclimate_answered", "Answered images, by model.", ["stream", "by"], registry=registry
-        )
-        self.not_learned = Counter(
-            "acclimate_not_learned",
-            "Answered images that were left out because learning did not keep up.",
-            ["stream"],
-            registry=registry,
-        )
-        self.skipped = Counter(
-            "acclimate_skipped",
-            "Batches without an update.",
-            ["stream", "reason"],
-            registry=registry,
-        )
-        self.waiting = Gauge(
-            "acclimate_learn_queue", "Images that wait for learning.", ["stream"], registry=registry
-        )
-        made = {"counter": Counter, "gauge": Gauge}
-        self._of_batches = {
-            name: made[info.kind](f"acclimate_{name}", info.help, ["stream"], registry=registry)
+        text = "Time from a request for predictions to its answer."
+        self.seconds = histogram("acclimate_request_seconds", text, buckets=_SECONDS)
+        text = "Images that were answered together."
+        self.batch_size = histogram("acclimate_answer_batch_size", text, buckets=_SIZES)
+        text = "Answered images, by model."
+        self.answered = counter("acclimate_answered", text, ["stream", "by"])
+        text = "Answered images that were left out because learning did not keep up."
+        self.not_learned = counter("acclimate_not_learned", text, ["stream"])
+        text = "Batches without an update."
+        self.skipped = counter("acclimate_skipped", text, ["stream", "reason"])
+        text = "Images that wait for learning."
+        self.waiting = gauge("acclimate_learn_queue", text, ["stream"])
+        self._of_batches: dict[str, Any] = {
+            name: (counter if info.kind == "counter" else gauge)(
+                f"acclimate_{name}", info.help, ["stream"]
+            )
             for name, info in METRICS.items()
             if info.kind != "label"
         }

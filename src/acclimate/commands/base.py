@@ -1,0 +1,396 @@
+"""What commands have in common: options of the model and the method, and checks of files."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from acclimate.errors import BadInput, InvalidConfig
+from acclimate.options import Values, hp, options, split_names
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from acclimate.artifact import Artifact
+    from acclimate.bench.job import Guarded
+    from acclimate.functional.inputs import Normalization
+    from acclimate.introspect import ModelInfo
+    from acclimate.methods.config import Config
+
+Result = TypeVar("Result")
+Size = int | tuple[int, int]
+
+#: Width of what is written to a file, or through a pipe.
+FILE_WIDTH = 120
+
+#: Headings of the help.
+MODEL = "Model and images"
+RUN = "Run"
+
+
+class Command(Generic[Result]):
+    """A function that is called with the fields of a class of options as keywords.
+
+    Attributes:
+        options: The class of options. The command line is made from it.
+        callbacks: Names of further keywords, which report what happens during the call.
+    """
+
+    def __init__(self, kind: type[Values], function: Callable[..., Result]) -> None:
+        functools.update_wrapper(self, function)
+        self.options, self._function = kind, function
+        own = list(inspect.signature(function).parameters.values())[1:]
+        self.callbacks = tuple(parameter.name for parameter in own)
+        given = [
+            inspect.Parameter(
+                spec.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                annotation=spec.type,
+                default=inspect.Parameter.empty if spec.default is MISSING else spec.default,
+            )
+            for spec in fields(kind)
+        ]
+        self.__signature__ = inspect.Signature([*given, *own])
+
+    def __call__(self, **values: Any) -> Result:
+        callbacks = {name: values.pop(name) for name in self.callbacks if name in values}
+        return self._function(self.options.from_dict(values), **callbacks)
+
+
+def command(kind: type[Values]) -> Callable[[Callable[..., Result]], Command[Result]]:
+    """Make a command of a function whose first argument is an object of this class of options."""
+    return functools.partial(Command, kind)
+
+
+# Options ------------------------------------------------------------------------------------------
+
+
+def parse_size(value: Any, option: str) -> Size:
+    """Return a size: one number, or height and width, also as text such as `48x64`."""
+    from acclimate.streams import images
+
+    return (
+        (value[0], value[1]) if isinstance(value, tuple | list) else images.parse_size(str(value))
+    )
+
+
+def parse_words(value: str | Iterable[str], option: str) -> tuple[str, ...]:
+    """Return texts that may contain commas."""
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def parse_numbers(value: Any, option: str) -> tuple[int, ...]:
+    """Return whole numbers, also as text such as `1,3,5`."""
+    parts = split_names(str(value) if isinstance(value, int) else value)
+    if not all(str(part).isdecimal() for part in parts):
+        raise BadInput(
+            "malformed",
+            f'Expected numbers such as 5 or 1,3,5, found "{value}".',
+            option=option,
+            found=value,
+        )
+    return tuple(map(int, parts))
+
+
+def parse_place(value: Any, option: str) -> str | int:
+    """Return a place in a model's output; digits are a position."""
+    return int(value) if str(value).lstrip("-").isdecimal() else str(value)
+
+
+def parse_pairs(value: Mapping[str, Any] | Iterable[str], option: str) -> dict[str, Any]:
+    """Return what is given as texts such as `NAME=VALUE`."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    pairs = {}
+    for text in value:
+        name, sign, part = (word.strip() for word in text.partition("="))
+        if not (name and sign and part):
+            raise InvalidConfig(
+                "malformed",
+                f'Expected --{option.replace("_", "-")} NAME=VALUE, found "{text}".',
+                option=option,
+                found=text,
+            )
+        pairs[name] = part
+    return pairs
+
+
+def parse_settings(value: Mapping[str, Any] | Iterable[str], option: str = "set") -> dict[str, Any]:
+    """Return hyper-parameters given as NAME=VALUE, with numbers and true or false understood.
+
+    >>> parse_settings(["lr=1e-4", "nesterov=true"])
+    {'lr': 0.0001, 'nesterov': True}
+    """
+    if isinstance(value, Mapping):
+        return dict(value)
+    return {name: _parse(text) for name, text in parse_pairs(value, option).items()}
+
+
+def _parse(value: str) -> Any:
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+def device() -> Any:
+    return hp("auto", panel=RUN, help="Where to compute: auto, cpu, cuda or mps.")
+
+
+def data_dir() -> Any:
+    return hp(
+        None,
+        metavar="DIR",
+        panel=RUN,
+        help="Where all data is kept; default: `ACCLIMATE_DATA`, or the user's cache folder.",
+    )
+
+
+def ignore_label(default: int | None = 255) -> Any:
+    return hp(
+        default,
+        metavar="NUMBER",
+        panel=MODEL,
+        help="Value of pixels without a label, in masks of a folder.",
+    )
+
+
+def resume_flag() -> Any:
+    return hp(False, panel=RUN, help="Resume an interrupted run.")
+
+
+def force_flag(help: str = "Overwrite, or start again.") -> Any:  # noqa: A002
+    return hp(False, panel=RUN, help=help)
+
+
+def seed(help: str = "Of all random draws.") -> Any:  # noqa: A002
+    return hp(0, panel=RUN, help=help)
+
+
+@options
+class ModelOptions(Values):
+    """The model, and what it cannot tell by itself."""
+
+    model: str = hp(
+        metavar="NAME",
+        help="A function that returns the model, `package.module:function`; or a name: one of "
+        "`acclimate zoo list`, `timm:NAME`, `torchvision:NAME`, or `builtin`, that of the demo.",
+    )
+    weights: Path | None = hp(
+        None, metavar="FILE", help="Weights to load: .safetensors, or a PyTorch state dict."
+    )
+    normalization: str | None = hp(
+        None,
+        metavar="NAME",
+        panel=MODEL,
+        help="How inputs are normalised: imagenet, cifar10 or cifar100.",
+    )
+    mean: tuple[float, ...] | None = hp(
+        None,
+        metavar="R,G,B",
+        panel=MODEL,
+        parse=split_names,
+        help="Or by numbers: the mean of each channel.",
+    )
+    std: tuple[float, ...] | None = hp(
+        None,
+        metavar="R,G,B",
+        panel=MODEL,
+        parse=split_names,
+        help="The standard deviation of each channel.",
+    )
+    head: str | None = hp(
+        None,
+        metavar="NAME",
+        panel=MODEL,
+        help="The module that makes the logits, if it is not found.",
+    )
+    logits_at: str | int | None = hp(
+        None,
+        metavar="KEY",
+        panel=MODEL,
+        parse=parse_place,
+        help="Where the logits are in the output: a key, attribute or position.",
+    )
+
+    def load_model(self, device: str) -> nn.Module:
+        """Return the model with its weights, on the device of that name."""
+        from acclimate.zoo.named import get_device, load_named
+
+        place = get_device(device)
+        return load_named(self.model, self.weights).to(place)
+
+    def get_normalization(self) -> Normalization | None:
+        """Return the normalisation given by name or by numbers, or None."""
+        from acclimate.functional.inputs import Normalization
+
+        if self.normalization is not None and (self.mean is not None or self.std is not None):
+            raise BadInput(
+                "conflicting_options",
+                "Expected either --normalization, or --mean and --std, found both. Remove one of "
+                "them.",
+                options=("normalization", "std" if self.mean is None else "mean"),
+            )
+        if (self.mean is None) != (self.std is None):
+            raise BadInput(
+                "missing_option",
+                "Expected both --mean and --std, found only one of them. Pass both.",
+                option="mean" if self.mean is None else "std",
+            )
+        if self.mean is None:
+            return Normalization.of(self.normalization)
+        return Normalization.of((self.mean, self.std))
+
+    def get_info(self, artifact: Artifact | None = None) -> ModelInfo:
+        """Return what was stated about the model; the normalisation also from the artifact."""
+        from acclimate.introspect import ModelInfo
+
+        normal = self.get_normalization()
+        if normal is None and artifact is not None:
+            normal = artifact.normalization
+        return ModelInfo(head=self.head, logits_at=self.logits_at, normalization=normal)
+
+
+@options
+class InputOptions(ModelOptions):
+    """The model, with the size of its images, and where it computes."""
+
+    size: Size | None = hp(
+        None,
+        metavar="N|HxW",
+        panel=MODEL,
+        parse=parse_size,
+        help="Resize the shorter side to this and crop the centre; or to height and width, such as "
+        "48x64. Images with masks are not cropped.",
+    )
+    device: str = device()
+
+    def get_size(self, artifact: Artifact | None) -> Size | None:
+        """Return the size of images: as asked for, or as the artifact was prepared with."""
+        if self.size is not None or artifact is None:
+            return self.size
+        shape = artifact.card["input_shape"]
+        if len(shape) != 3 or shape[0] != 3:
+            raise BadInput(
+                "wrong_shape",
+                f"The artifact was prepared for inputs of shape {tuple(shape)}, but image files "
+                "have the shape (3, height, width). For other inputs, use acclimate.adapt() in "
+                "Python.",
+                found=tuple(shape),
+            )
+        return shape[1], shape[2]
+
+
+@options
+class MethodOptions(InputOptions):
+    """The model, and the method that adapts it."""
+
+    artifact: Path | None = hp(None, metavar="FILE", help="What `acclimate prepare` wrote.")
+    method: str = hp("steady", help="See `acclimate methods`.")
+    set: Mapping[str, Any] | None = hp(
+        None,
+        metavar="NAME=VALUE",
+        repeat=True,
+        parse=parse_settings,
+        help="A hyper-parameter; may be repeated.",
+    )
+    preset: str | None = hp(
+        None,
+        metavar="NAME",
+        help="Hyper-parameters as published for cifar10, cifar100, imagenet or cityscapes; --set "
+        "still wins.",
+    )
+    guard: bool | None = hp(
+        None,
+        flags=("--guard/--watch",),
+        help="Estimate accuracy without labels, which needs the part accuracy of the artifact. "
+        "--guard also answers with the source model where adaptation does not help.",
+    )
+    seed: int = seed()
+
+    def load_artifact(self) -> Artifact | None:
+        """Return the artifact, if a file was given."""
+        from acclimate.artifact import Artifact
+
+        return None if self.artifact is None else Artifact.load(self.artifact)
+
+    def get_config(self) -> Config:
+        """Return the hyper-parameters: a preset's or the defaults, and single values."""
+        from acclimate.methods import get_method
+
+        kind = get_method(self.method).config_class
+        if self.preset is None:
+            return kind.from_dict(self.set or {})
+        return kind.from_preset(self.preset, self.set)
+
+    def get_guard(self) -> Guarded:
+        """Return what --guard, --watch or neither ask for."""
+        return "watch" if self.guard is False else bool(self.guard)
+
+
+# Files --------------------------------------------------------------------------------------------
+
+
+def refuse_same_file(written: Mapping[str, Path], read: Mapping[str, Path | None]) -> None:
+    """Refuse to write over a file that is read, also through links.
+
+    Args:
+        written: What is written, by what it is, such as the option.
+        read: What is read, by the option; None if it was not given.
+    """
+    for what, out in written.items():
+        for option, given in read.items():
+            if given is not None and _is_same_file(out, given):
+                raise BadInput(
+                    "overwrites_input",
+                    f"{what} would overwrite {given}, which is read by {option}. Pass another "
+                    "output file.",
+                    path=out,
+                    option=option.removeprefix("--").replace("-", "_"),
+                )
+
+
+def _is_same_file(first: Path, second: Path) -> bool:
+    if first.exists() and second.exists():
+        return first.samefile(second)
+    return first.resolve() == second.resolve()
+
+
+def check_file(path: Path | None, force: bool = True) -> None:
+    """Refuse a file that cannot be written before minutes are spent on its content."""
+    if path is None:
+        return
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise BadInput(
+            "not_found",
+            f"Cannot write {path}: the folder {folder} does not exist. Create it first.",
+            path=folder,
+        )
+    if path.is_dir():
+        raise BadInput(
+            "not_a_file",
+            f"Cannot write {path}: it is a folder. Pass the name of a file in it.",
+            path=path,
+        )
+    if not os.access(folder, os.W_OK):
+        raise BadInput(
+            "not_writable",
+            f"Cannot write {path}: no permission to write to {folder}. Choose another folder.",
+            path=path,
+        )
+    if path.exists() and not force:
+        raise BadInput(
+            "already_exists",
+            f"{path} already exists. Pass another --out, or --force to overwrite it.",
+            path=path,
+        )

@@ -1,0 +1,264 @@
+"""Measure methods on labelled data, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from acclimate.commands.base import (
+    MODEL,
+    RUN,
+    MethodOptions,
+    command,
+    data_dir,
+    force_flag,
+    ignore_label,
+    parse_numbers,
+    resume_flag,
+)
+from acclimate.commands.models import metrics, speed, tensorboard, terms
+from acclimate.errors import BadInput, check_at_least
+from acclimate.options import changed, hp, options, split_names
+from acclimate.progress import Progress
+
+if TYPE_CHECKING:
+    from acclimate.bench.side_by_side import Comparison
+    from acclimate.data.request import Data
+
+METHODS, STREAM = "Methods", "Stream"
+
+
+def _stream(default: Any, help: str) -> Any:  # noqa: A002
+    return hp(default, panel=STREAM, help=help)
+
+
+@options
+class EvalOptions(MethodOptions):
+    """Options of `evaluate`. Those of the stream are the fields of `acclimate.bench.Protocol`."""
+
+    data: str = hp(
+        metavar="NAME|DIR",
+        help="A set of `acclimate data list`, such as cifar10c; or a folder: "
+        "`DIR/<class>/<image>`, or `DIR/<domain>/<class>/<image>` for several shifts.",
+    )
+    method: tuple[str, ...] = changed(  # type: ignore[assignment]
+        MethodOptions,
+        "method",
+        ("source", "norm", "tent", "swr_nsp"),
+        flags=("--method", "--methods"),
+        parse=split_names,
+        help="Methods, separated by commas; or all.",
+    )
+    set: Mapping[str, Any] | None = changed(
+        MethodOptions,
+        "set",
+        None,
+        help="A hyper-parameter of all methods that have it, or METHOD.NAME=VALUE; may be "
+        "repeated.",
+    )
+    preset: str | None = changed(MethodOptions, "preset", None, panel=METHODS)
+    source_data: str | None = hp(
+        None,
+        metavar="NAME|DIR",
+        help="Or prepare it from these images; default: the training split of the set.",
+    )
+    source_images: int | None = hp(None, help="Only so many of them, of a named set.")
+    severity: tuple[int, ...] = hp((5,), parse=parse_numbers, help="From 1 to 5, or such as 1,3,5.")
+    corruptions: tuple[str, ...] | None = hp(
+        None, parse=split_names, help="Separated by commas; default: the benchmark's 15."
+    )
+    images: int | None = hp(None, help="Only so many of each domain.")
+    stream: str = hp(
+        "reset_each",
+        help="reset_each, continual, gradual, mixed, recurring, label_sorted, dirichlet, "
+        "imbalanced, single_images, one_class, video, alternating, foreign or markov.",
+    )
+    batch_size: int = hp(200, help="Batch size; single_images has 1.")
+    terms: tuple[str, ...] | None = terms()
+    seeds: int = hp(1, help="How many, from --seed on: mean ± spread.")
+    out: Path | None = hp(None, metavar="DIR", help="Records and result; default: `eval-DATA`.")
+    resume: bool = resume_flag()
+    force: bool = force_flag()
+
+    order: str | None = _stream(None, "file or shuffled; default: file, but shuffled for folders.")
+    times: int | None = _stream(None, "recurring: rounds; default: 20.")
+    delta: float | None = _stream(None, "dirichlet: concentration; default: 0.1.")
+    ratio: float | None = _stream(None, "imbalanced: ratio of the dominant class; default: 100.")
+    n_batches: int | None = _stream(
+        None, "one_class: batches of a class, recycled; default: 100 or all."
+    )
+    n_classes: int | None = _stream(None, "one_class: classes of each domain; default: all.")
+    frames: int | None = _stream(None, "video: frames of a scene; default: 32.")
+    n_scenes: int | None = _stream(None, "video: scenes of each domain; default: one per image.")
+    period: int | None = _stream(None, "alternating: batches before the other kind; default: 1.")
+    share: float | None = _stream(
+        None, "foreign: share of noise images, not counted; default: 0.1."
+    )
+    n_samples: int | None = _stream(
+        None, "markov: images, recycled; default: as many as there are."
+    )
+    domain_correlation: float | None = _stream(
+        None, "markov: probability that the domain stays; default: 0.85."
+    )
+    class_correlation: float | None = _stream(
+        None, "markov: probability that the class stays; default: 0.95."
+    )
+    domain_ratio: float | None = _stream(
+        None, "markov: first domain over last, in frequency; default: 1."
+    )
+    class_ratio: float | None = _stream(
+        None, "markov: first class over last, in frequency; default: 1."
+    )
+    episodic: bool = _stream(False, "Reset before every batch.")
+    clean_probe: bool = _stream(False, "Predict the clean set after each domain.")
+    epochs: int = _stream(1, "Passes over each domain.")
+    window: int = _stream(0, "Single images, in a sliding window of so many; 0: batches.")
+
+    speed: str = speed(METHODS)
+    reveal_labels: bool = hp(
+        False, panel=METHODS, help="Let oracles, such as supervised, learn from the labels."
+    )
+    classes: Path | None = hp(
+        None,
+        metavar="FILE",
+        panel=MODEL,
+        help="Class names in the order of the logits, one per line.",
+    )
+    ignore_label: int = ignore_label()
+    one_by_one: bool = hp(False, panel=RUN, help="One method after the other; takes less memory.")
+    checkpoint_every: int | None = hp(
+        None, panel=RUN, help="Batches between checkpoints; default: about 20 seconds."
+    )
+    data_dir: Path | None = data_dir()
+    metrics: Path | None = metrics()
+    tensorboard: Path | None = tensorboard()
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What `evaluate` measured.
+
+    Attributes:
+        comparison: The outcomes of all methods, and where the numbers come from.
+        data: What they were measured on.
+        folder: Where the records are: that of a suite.
+        left_out: Of all methods, those that cannot adapt the model, with the reason.
+    """
+
+    comparison: Comparison
+    data: Data
+    folder: Path
+    left_out: Mapping[str, str]
+
+
+@command(EvalOptions)
+def evaluate(o: EvalOptions, *, progress: Progress | None = None) -> Evaluated:
+    """Measure how much each method helps a model, on labelled data.
+
+    All methods meet the same batches; the labels are used to count errors only. Prints a table, and
+    keeps a record of every batch, the numbers and the full protocol in a folder.
+
+    Methods such as swr_nsp need an artifact. If none is given, it is prepared from the training
+    images where these are known, and kept in the folder.
+
+    The folder is that of a suite: **acclimate bench report** makes tables and charts of it.
+    `--method tent,tent+swr` compares a method with and without a term.
+
+    Example: `acclimate eval --model my_models:resnet --weights resnet.pt --artifact
+    resnet.acclimate --data photos/labelled --method source,norm,tent,swr_nsp`
+    """
+    from acclimate.bench import side_by_side as bench
+    from acclimate.bench.execute import RunOptions
+    from acclimate.bench.load import Loader, find_unsuitable
+    from acclimate.bench.suite import ARTIFACTS
+    from acclimate.metrics import MetricsWriter
+
+    # Whatever can be refused is refused before the model is loaded.
+    folder = o.out if o.out is not None else Path(f"eval-{Path(o.data).resolve().name}")
+    bench.check_place(folder, o.resume, o.force)
+    writer = MetricsWriter(o.metrics, o.tensorboard)
+    methods = bench.choose_methods(o.method, o.reveal_labels)
+    if o.artifact is not None and (o.source_data is not None or o.source_images is not None):
+        raise BadInput(
+            "conflicting_options",
+            "Expected either --artifact, or --source-data and --source-images, found both. With "
+            "an artifact, none is prepared from source data. Remove one of them.",
+            options=("artifact", "source_images" if o.source_data is None else "source_data"),
+        )
+    check_at_least("seeds", o.seeds, 1)
+    if o.checkpoint_every is not None:
+        check_at_least("checkpoint_every", o.checkpoint_every, 1)
+    shared, artifact = _make_jobs(o), o.load_artifact()
+    chosen: dict[str, Any] = {
+        "terms": o.terms or (),
+        "seeds": range(o.seed, o.seed + o.seeds),
+        "title": f"{o.model} on {o.data}",
+    }
+    suite = bench.make_comparison(shared, methods, o.set, **chosen)
+    loader = Loader(folder / ARTIFACTS, o.device, progress, o.data_dir)
+    left_out: dict[str, str] = {}
+    if o.method == (bench.ALL,):
+        first = suite.entries[0].spec
+        found = loader.load_data(first)
+        left_out = find_unsuitable(
+            loader.load_model(first, len(found.classes)),
+            {entry.spec.method: entry.spec.get_config() for entry in suite.entries},
+            artifact,
+            predicts_pixels=bool(found.palette),
+        )
+        methods = tuple(name for name in methods if name not in left_out)
+        suite = bench.make_comparison(shared, methods, o.set, **chosen)
+    line = o.to_command("eval", without=("resume", "force"))
+    with writer:
+        comparison = bench.run_side_by_side(
+            suite,
+            folder,
+            loader,
+            resume=o.resume,
+            force=o.force,
+            one_by_one=o.one_by_one,
+            options=RunOptions(checkpoint_every=o.checkpoint_every, command=line),
+            progress=progress,
+            metrics=writer or None,
+        )
+    return Evaluated(comparison, loader.load_data(suite.entries[0].spec), folder, left_out)
+
+
+def _make_jobs(o: EvalOptions) -> dict[str, Any]:
+    """Return what all jobs have in common, as fields of a `JobSpec`."""
+    from acclimate.bench import Preparing
+    from acclimate.bench.job import is_folder
+    from acclimate.bench.protocol import Protocol
+
+    artifact = o.load_artifact()
+    normal = o.get_info(artifact).normalization
+    size = o.get_size(artifact) if is_folder(o.data) else o.size
+    names = None if artifact is None else artifact.classes
+    protocol = {spec.name: getattr(o, spec.name) for spec in fields(Protocol)}
+    return {
+        "model": o.model,
+        "weights": None if o.weights is None else str(o.weights),
+        "normalization": None if normal is None else normal.to_dict(),
+        "head": o.head,
+        "logits_at": o.logits_at,
+        "data": o.data,
+        "corruptions": o.corruptions,
+        "severities": o.severity,
+        "images": o.images,
+        "size": "x".join(map(str, size)) if isinstance(size, tuple) else size,
+        "ignore_label": o.ignore_label,
+        "classes": str(o.classes) if o.classes is not None else names and tuple(names),
+        "protocol": {name: value for name, value in protocol.items() if value is not None},
+        "preset": o.preset,
+        "guard": o.get_guard(),
+        "speed": o.speed,
+        "reveal_labels": o.reveal_labels,
+        "prepare": Preparing(
+            source=o.source_data,
+            images=o.source_images,
+            seed=o.seed,
+            artifact=None if o.artifact is None else str(o.artifact),
+        ),
+    }

