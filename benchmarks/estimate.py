@@ -46,8 +46,9 @@ from torch import Tensor, nn
 
 import acclimate
 import estimate_report
+import estimators
 from acclimate.errors import AcclimateWarning
-from acclimate.functional import estimators, precision
+from acclimate.functional import precision
 from acclimate.methods.method import Method
 from acclimate.parts.accuracy import Accuracy
 from acclimate.snapshot import fingerprint

@@ -29,9 +29,15 @@ if TYPE_CHECKING:
     from acclimate.introspect import ModelInfo
     from acclimate.methods import get_method, list_methods, register_method
     from acclimate.methods.compute import Speed
-    from acclimate.methods.config import Config, EntropyConfig, GradientConfig
+    from acclimate.methods.config import (
+        Config,
+        EntropyConfig,
+        GradientConfig,
+        MethodCard,
+        Problem,
+    )
     from acclimate.methods.gradient import GradientMethod
-    from acclimate.methods.method import Method, MethodCard, Problem, Snapshot
+    from acclimate.methods.method import Method, Snapshot
     from acclimate.options import hp
     from acclimate.parts import (
         Accuracy,
@@ -60,9 +66,9 @@ _HOMES = {
     "guard": ["Guard", "GuardReport"],
     "introspect": ["ModelInfo"],
     "methods.compute": ["Speed"],
-    "methods.config": ["Config", "EntropyConfig", "GradientConfig"],
+    "methods.config": ["Config", "EntropyConfig", "GradientConfig", "MethodCard", "Problem"],
     "methods.gradient": ["GradientMethod"],
-    "methods.method": ["Method", "MethodCard", "Problem", "Snapshot"],
+    "methods.method": ["Method", "Snapshot"],
     "options": ["hp"],
     "parts": [
         "Accuracy",

@@ -38,6 +38,7 @@ from acclimate.errors import BadInput, CorruptFile, NotAdapted, check_at_least
 from acclimate.forward import get_logits
 from acclimate.guard import GuardReport
 from acclimate.methods.method import Counts, Method, Snapshot
+from acclimate.methods.state import check_identity, check_tree
 from acclimate.metrics.batch import BatchMetrics
 from acclimate.snapshot import Tree, flatten_tree, map_tree, unflatten_tree
 from acclimate.storage import read_file, tensor_bytes, write_file
@@ -473,7 +474,7 @@ class Sessions:
     def _read(self, stream: str) -> _Session:
         path = self._on_disk.get(stream) or self.path(stream)
         tensors, card = read_file(path, _KIND)
-        self._known_adapted()._check_identity(str(path), card)
+        check_identity(self._known_adapted(), str(path), card)
         if card.get("id") != stream:
             raise CorruptFile(
                 "wrong_content",
@@ -507,7 +508,7 @@ class Sessions:
                 path=path,
             )
         for found, skeleton in states.values():
-            adapted._checked_tree(str(path), found, skeleton)
+            check_tree(adapted, str(path), found, skeleton)
         return dict(trees)
 
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import acclimate
-from acclimate.functional import estimators
 from tests.paths import BENCHMARKS
 
 sys.path.insert(0, str(BENCHMARKS))
@@ -21,6 +20,7 @@ sys.path.insert(0, str(BENCHMARKS))
 import estimate
 import estimate_cases
 import estimate_report
+import estimators
 
 STREAMS = {
     "iid": estimate_cases.Stream("shuffled", 16, ("norm",)),

@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from acclimate.methods import METHODS
-from acclimate.methods.method import MethodCard
+from acclimate.methods.config import MethodCard
 from acclimate.methods.tent import Tent
 
 

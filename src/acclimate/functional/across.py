@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from acclimate.errors import AcclimateError, BadInput, NotAdapted
+from acclimate.functional.precision import at_least_float32
 
 
 @dataclass
@@ -59,12 +60,8 @@ class Processes:
     ) -> Iterator[Tensor]:
         """Validate this process's samples of a batch and yield them, if all processes can.
 
+        `accept` returns them ready for use, or raises; `facts` must be equal on all processes.
         Inside, the functions of `acclimate.functional.across` return results for the whole batch.
-
-        Args:
-            x: The samples of this process.
-            accept: Returns them ready for use, or raises.
-            facts: Values that must be equal on all processes, by name.
 
         Raises:
             BadInput: Some process does not accept its samples; raised on all of them.
@@ -126,11 +123,7 @@ class Shard:
         return sum(self.sizes)
 
     def rows(self, n: int) -> slice:
-        """Return the positions of this process's samples in the whole batch.
-
-        Raises:
-            NotAdapted: `n` is not the number of these samples.
-        """
+        """Return the positions of this process's samples in the whole batch; there must be n."""
         here = self.sizes[self.processes.rank]
         if n != here:
             raise NotAdapted(
@@ -167,11 +160,7 @@ def check_equal(facts: Sequence[Mapping[str, object]]) -> None:
     >>> check_equal([{"seed": 0}, {"seed": 0}])
     """
     by_rank = {name: tuple(found.get(name) for found in facts) for name in facts[0]}
-    differences = {
-        name: values
-        for name, values in by_rank.items()
-        if any(value != values[0] for value in values)
-    }
+    differences = {n: v for n, v in by_rank.items() if any(value != v[0] for value in v)}
     if differences:
         lines = [
             f"\n  {name}: rank {rank} has {values[rank]!r}, rank 0 has {values[0]!r}"
@@ -265,12 +254,8 @@ def average(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         bucket = [(i, t) for i, t in known if (str(t.dtype), str(t.device)) == kind]
         flat = torch.cat([tensor.detach().reshape(-1) for _, tensor in bucket])
         # Round sums of half-precision numbers only once, at the end.
-        flat = shard.sum(_at_least_single(flat)).div_(shard.processes.count).to(flat.dtype)
+        flat = shard.sum(at_least_float32(flat)).div_(shard.processes.count).to(flat.dtype)
         parts = flat.split_with_sizes([tensor.numel() for _, tensor in bucket])
         for (index, tensor), part in zip(bucket, parts, strict=True):
             result[index] = part.view(tensor.shape)
     return result
-
-
-def _at_least_single(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -57,12 +57,7 @@ class CottaAugmentation(Values):
 
     @torch.no_grad()
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return augmented images; `x` is unchanged.
-
-        Args:
-            x: Contiguous float32 or float64 images in [0, 1], (batch, channels, height, width).
-            generator: A generator on the CPU.
-        """
+        """Return augmented images; `x` is contiguous, in float32 or float64 and in [0, 1]."""
         n_colours = len(COLOURS)
         uniforms = draw_uniforms(len(x) if self.per_image else 1, 2 * n_colours + 6, generator)
         factors, ranks, rest = uniforms.split_with_sizes([n_colours, n_colours, 6], dim=1)

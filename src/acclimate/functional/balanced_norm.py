@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from acclimate.functional.norm import batch_norm_layers, renormalise
+from acclimate.functional.norm import batch_norm_layers, change_inputs, renormalise
 
 
 def start_moments(mean: Tensor, variance: Tensor, n_classes: int) -> Tensor:
@@ -25,17 +25,11 @@ def start_moments(mean: Tensor, variance: Tensor, n_classes: int) -> Tensor:
 
 
 def move_moments(moments: Tensor, x: Tensor, labels: Tensor, rate: float, sharing: float) -> Tensor:
-    """Return the moments after a batch. Gradients flow through the batch.
+    """Return the moments after a batch (B, C, ...). Gradients flow through the batch.
 
-    A class with n samples moves by the share min(rate · n, 1) towards their moments.
-
-    Args:
-        moments: (2, K, C) means and variances.
-        x: (B, C, ...) input of the layer.
-        labels: (B) predicted classes.
-        rate: Step for each sample (η).
-        sharing: Share of the mean step over the classes in the batch, which all classes take, also
-            those that are not in the batch (γ); the others take the rest by themselves.
+    A class with n samples moves by the share min(rate · n, 1) towards their moments; the rate is η
+    in the paper. All classes, also those that are not in the batch, take a share of the mean step
+    over the classes in it (`sharing`, γ), and the rest by themselves.
     """
     means, variances = moments.unbind()
     flat = x.to(means.dtype).reshape(len(x), x.shape[1], -1)
@@ -79,8 +73,7 @@ def use_balanced(
 ) -> Iterator[dict[str, Tensor]]:
     """Normalise with balanced statistics in every BatchNorm layer that has running statistics.
 
-    Run the model in evaluation mode inside: each layer normalises with its running statistics, and
-    its input is shifted and scaled to compensate. The running statistics do not change.
+    Run the model in evaluation mode inside. The running statistics do not change.
 
     Args:
         model: Any module.
@@ -97,26 +90,17 @@ def use_balanced(
     """
     moved: dict[str, Tensor] = {}
 
-    def balance(name: str, layer: _BatchNorm, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        x, mean, variance = inputs[0], layer.running_mean, layer.running_var
+    def balance(name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
+        mean, variance = layer.running_mean, layer.running_var
         if mean is None or variance is None:
-            return inputs
+            return x
         own = moved.get(name, moments.get(name))
         if labels is not None and len(labels) == len(x):
             own = start_moments(mean, variance, n_classes) if own is None else own
             own = move_moments(own, x, labels, rate, sharing)
             if bool(own.isfinite().all()):
                 moved[name] = own.detach()
-        if own is None:
-            return inputs
-        return (renormalise(layer, x, *mix_classes(own)), *inputs[1:])
+        return x if own is None else renormalise(layer, x, *mix_classes(own))
 
-    def hook(name: str, layer: _BatchNorm) -> torch.utils.hooks.RemovableHandle:
-        return layer.register_forward_pre_hook(lambda _, inputs: balance(name, layer, inputs))
-
-    hooks = [hook(name, layer) for name, layer in batch_norm_layers(model).items()]
-    try:
+    with change_inputs(batch_norm_layers(model), balance):
         yield moved
-    finally:
-        for handle in hooks:
-            handle.remove()

@@ -13,10 +13,7 @@ from acclimate.functional.precision import at_least_float32
 def pseudo_labels(directions: Tensor, p: Tensor, n_last: int) -> Tensor:
     """Return labels by the nearest class centroid, found twice, of the last samples.
 
-    Args:
-        directions: (N, d) features of length one.
-        p: (N, K) probabilities; a sample without any, all zero, has no part in it.
-        n_last: How many labels to return.
+    Features (N, d) have length one. A sample whose probabilities (N, K) are all zero is left out.
     """
     takes_part = (p.sum(dim=1, keepdim=True) > 0).to(p.dtype)
     weights = p
@@ -36,13 +33,8 @@ def add_supports(
     """Return the supports of all classes, and their entropies, after adding samples.
 
     A sample belongs to its predicted class. Each class keeps the samples with the lowest entropies.
-    Samples that are not finite are not added.
-
-    Args:
-        supports: (K, M, d) features of length one; zero in empty places.
-        entropies: (K, M) entropies of the predictions of the supports; infinite in empty places.
-        features: (B, d) features of the samples.
-        logits: (B, K) predictions for the samples.
+    Samples that are not finite are not added. Supports (K, M, d) have length one. In empty places
+    they are zero, and their entropies (K, M) infinite.
     """
     supports, entropies = supports.clone(), entropies.clone()
     # In half precision a vector of zeros cannot be normalised.

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from acclimate.functional.precision import at_least_float32
+
 #: The moments of a space, and how far they are apart between two blocks of source samples.
 MOMENTS = ("mean", "covariance", "mean_distance", "covariance_distance")
 
@@ -21,16 +23,11 @@ def contrastive_loss(first: Tensor, second: Tensor, temperature: float) -> Tenso
     Each of the 2·B rows has to distinguish its partner, the other view of its image, from all other
     rows, by cosine similarities divided by the temperature. The loss of a single pair is zero.
 
-    Args:
-        first: Projections of one view of each image; their norm does not matter.
-        second: Projections of the other view, in the same order.
-        temperature: T in the paper.
-
     >>> views = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
     >>> round(contrastive_loss(views, views, 1.0).item(), 4)  # log(1 + 2 / e)
     0.5514
     """
-    both = F.normalize(_precise(torch.cat([first, second])), dim=1)
+    both = F.normalize(at_least_float32(torch.cat([first, second])), dim=1)
     n = len(first)
     with torch.autocast(both.device.type, enabled=False):
         similarities = both @ both.T / temperature
@@ -45,7 +42,7 @@ def feature_moments(features: Tensor) -> tuple[Tensor, Tensor]:
 
     The covariance is unbiased; that of a single sample is zero.
     """
-    features = _precise(features)
+    features = at_least_float32(features)
     mean = features.mean(dim=0)
     centred = features - mean
     with torch.autocast(features.device.type, enabled=False):
@@ -108,7 +105,3 @@ class Alignment(nn.Module):
             of_covariance / own["covariance_distance"]
             + self.mean_weight * of_mean / own["mean_distance"]
         )
-
-
-def _precise(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -22,9 +22,7 @@ def log_probs(logits: Tensor) -> Tensor:
     Logits that differ by more than the floating-point range would give minus infinity, and then
     0 · ∞ in an entropy; the smallest finite number replaces it.
     """
-    if logits.dtype in (torch.float16, torch.bfloat16):
-        logits = logits.float()
-    result = torch.log_softmax(logits, dim=-1)
+    result = torch.log_softmax(at_least_float32(logits), dim=-1)
     return result.clamp_min(torch.finfo(result.dtype).min)
 
 

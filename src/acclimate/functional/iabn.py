@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.errors import UnsuitableModel
+from acclimate.functional.precision import at_least_float32
 
 #: Differences of up to this many standard errors count as chance (k in the paper).
 SHRINKAGE = 4.0
@@ -22,16 +23,8 @@ SHRINKAGE = 4.0
 class InstanceAwareBatchNorm2d(nn.BatchNorm2d):
     """BatchNorm2d that follows an image whose statistics are far from the layer's.
 
-    It is a subclass of BatchNorm2d with the same tensor names. Variances are unbiased, also those
-    of a batch in training, as in the authors' code.
-
-    Args:
-        num_features: Number of channels.
-        eps: Added to variances.
-        momentum: Share of a batch in the running statistics, in training.
-        affine: Whether the layer has scale and shift.
-        track_running_stats: Whether to keep running statistics.
-        shrinkage: Differences of up to this many standard errors count as chance.
+    Arguments and names of tensors are those of BatchNorm2d. Variances are unbiased, also those of a
+    batch in training, as in the authors' code.
     """
 
     def __init__(
@@ -49,14 +42,7 @@ class InstanceAwareBatchNorm2d(nn.BatchNorm2d):
     @classmethod
     def from_batch_norm(cls, layer: nn.BatchNorm2d, shrinkage: float = SHRINKAGE) -> Self:
         """Return a layer that uses the parameters and buffers of a BatchNorm2d."""
-        made = cls(
-            layer.num_features,
-            layer.eps,
-            layer.momentum,
-            affine=False,
-            track_running_stats=False,
-            shrinkage=shrinkage,
-        )
+        made = cls(layer.num_features, layer.eps, layer.momentum, False, False, shrinkage)
         made.affine, made.track_running_stats = layer.affine, layer.track_running_stats
         made._parameters.update(layer._parameters)
         made._buffers.update(layer._buffers)
@@ -65,18 +51,19 @@ class InstanceAwareBatchNorm2d(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise each image with the layer's statistics, possibly moved towards its own."""
         self._check_input_dim(x)
-        dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
-        mean, variance = self._layer_moments(x.to(dtype))
+        precise = at_least_float32(x)
+        dtype = precise.dtype
+        mean, variance = self._layer_moments(precise)
         n = x.shape[2] * x.shape[3]
         if n > 1:  # a single position has no variance of its own
-            own_variance, own_mean = torch.var_mean(x.to(dtype), dim=(2, 3), keepdim=True)
+            own_variance, own_mean = torch.var_mean(precise, dim=(2, 3), keepdim=True)
             # The eps keeps the gradient of the root finite if a channel is constant.
             error_of_mean = ((variance + self.eps) / n).sqrt()
             error_of_variance = (variance + self.eps) * math.sqrt(2 / (n - 1))
             mean = mean + _shrink(own_mean - mean, self.shrinkage * error_of_mean)
             moved = _shrink(own_variance - variance, self.shrinkage * error_of_variance)
             variance = (variance + moved).clamp_min(0)
-        normal = (x.to(dtype) - mean) * torch.rsqrt(variance + self.eps)
+        normal = (precise - mean) * torch.rsqrt(variance + self.eps)
         if self.affine:
             normal = normal * self.weight.to(dtype).view(1, -1, 1, 1)
             normal = normal + self.bias.to(dtype).view(1, -1, 1, 1)
@@ -118,27 +105,15 @@ def _shrink(difference: Tensor, threshold: Tensor) -> Tensor:
 
 def iabn_layers(model: nn.Module) -> dict[str, InstanceAwareBatchNorm2d]:
     """Return the instance-aware layers by name."""
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, InstanceAwareBatchNorm2d)
-    }
+    modules = model.named_modules()
+    return {name: m for name, m in modules if isinstance(m, InstanceAwareBatchNorm2d)}
 
 
 def convert(model: nn.Module, shrinkage: float = SHRINKAGE) -> nn.Module:
     """Replace every BatchNorm2d in a model with its instance-aware form, in place.
 
-    Do so before the model is trained. Parameters, buffers and their names are unchanged.
-
-    Args:
-        model: The model whose layers are replaced; a model that is a BatchNorm2d itself is not.
-        shrinkage: Shrinkage of all layers (k in the paper).
-
-    Returns:
-        The same model.
-
-    Raises:
-        UnsuitableModel: The model has no plain BatchNorm2d.
+    Do so before the model is trained. Parameters, buffers and their names are unchanged. The same
+    model is returned. One without BatchNorm2d layers inside raises UnsuitableModel.
 
     >>> net = convert(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
     >>> type(net[1]).__name__

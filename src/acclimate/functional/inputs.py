@@ -47,27 +47,20 @@ class Normalization:
 
     @classmethod
     def of(cls, value: object) -> Normalization | None:
-        """Return the normalisation for any supported value.
+        """Return the normalisation for None, a Normalization, a (mean, std) pair, a dict or a name.
 
-        Args:
-            value: None, a Normalization, a (mean, std) pair, the result of `to_dict`, or a name:
-                "imagenet", "cifar10", "cifar100". Several constants are in use for the CIFAR sets;
-                the named ones are the statistics of the training images over all pixels. Pass a
-                pair if the training code uses others.
+        The names are "imagenet", "cifar10" and "cifar100". Several constants are in use for the
+        CIFAR sets; the named ones are the statistics of the training images over all pixels. Pass a
+        pair if the training code uses others.
         """
         if value is None or isinstance(value, Normalization):
             return value
         if isinstance(value, str):
-            if value not in NORMALIZATIONS:
-                hint = did_you_mean(value, NORMALIZATIONS)
-                raise InvalidConfig(
-                    "unknown_name",
-                    f'There is no normalization "{value}". {hint}',
-                    kind="normalization",
-                    name=value,
-                    known=tuple(NORMALIZATIONS),
-                )
-            return NORMALIZATIONS[value]
+            if value in NORMALIZATIONS:
+                return NORMALIZATIONS[value]
+            known = tuple(NORMALIZATIONS)
+            text = f'There is no normalization "{value}". {did_you_mean(value, known)}'
+            raise InvalidConfig("unknown_name", text, kind="normalization", name=value, known=known)
         if isinstance(value, Mapping):
             return cls.from_dict(value)
         if isinstance(value, tuple | list) and len(value) == 2:
@@ -144,13 +137,9 @@ def _numbers(name: str, values: object) -> tuple[float, ...]:
             f"{values!r}."
         )
         raise InvalidConfig("malformed", message, option=name, found=repr(values)) from error
-    if not all(math.isfinite(number) for number in numbers):
-        raise InvalidConfig(
-            "out_of_range",
-            f"Expected the {name} of a normalization to be finite, found {numbers}.",
-            option=name,
-            found=numbers,
-        )
+    if not all(map(math.isfinite, numbers)):
+        message = f"Expected the {name} of a normalization to be finite, found {numbers}."
+        raise InvalidConfig("out_of_range", message, option=name, found=numbers)
     return numbers
 
 
@@ -171,9 +160,7 @@ RANGE_TOLERANCE = 1e-3
 def check_batch(x: Tensor, like_shape: tuple[int, ...] | None = None) -> None:
     """Raise BadInput unless `x` is a non-empty floating-point batch of finite numbers.
 
-    Args:
-        x: Batch of inputs of any kind, samples first.
-        like_shape: Required shape of a sample; None allows any.
+    Samples are in the first dimension and have the shape `like_shape`, if it is given.
     """
     _check_type(x)
     _check_sample_shape(x, like_shape)
@@ -250,52 +237,39 @@ def check_images(
     """Raise BadInput unless `x` are images whose pixels are in [0, 1] before normalisation.
 
     It includes all checks of `check_batch`, in one pass over the pixels.
-
-    Args:
-        x: Images, (batch, channels, height, width).
-        normalization: The normalisation of `x`; None if its pixels are in [0, 1].
-        like_shape: Required shape of a sample; None allows any.
     """
     _check_type(x)
     check_image_shape(x)
     _check_sample_shape(x, like_shape)
-    tolerance = RANGE_TOLERANCE + 2 * torch.finfo(x.dtype).eps
     if normalization is None:
-        low, high = _finite_range(x)
-        if low < -tolerance or high > 1 + tolerance:
-            raise BadInput(
-                "pixel_range",
-                f"Expected pixels in [0, 1], found values from {low:.4g} to {high:.4g}. "
-                + _advice(low, high),
-                low=low,
-                high=high,
-            )
-        return
-    normalization.check_channels(x)
-    ranges = [_finite_range(x, channel) for channel in range(x.shape[1])]
-    constants = list(zip(normalization.mean, normalization.std, strict=True))
-    pairs = list(zip(ranges, constants, strict=True))
-    low = min(bounds[0] * std + mean for bounds, (mean, std) in pairs)
-    high = max(bounds[1] * std + mean for bounds, (mean, std) in pairs)
+        low, high = raw = _finite_range(x)
+        where, were = "", ""
+    else:
+        normalization.check_channels(x)
+        ranges = [_finite_range(x, channel) for channel in range(x.shape[1])]
+        raw = min(low for low, _ in ranges), max(high for _, high in ranges)
+        scales = list(zip(ranges, normalization.mean, normalization.std, strict=True))
+        low = min(bounds[0] * std + mean for bounds, mean, std in scales)
+        high = max(bounds[1] * std + mean for bounds, mean, std in scales)
+        where = " after undoing the normalization"
+        were = f" (normalised: {raw[0]:.4g} to {raw[1]:.4g})"
+    tolerance = RANGE_TOLERANCE + 2 * torch.finfo(x.dtype).eps
     if low < -tolerance or high > 1 + tolerance:
-        raw_low, raw_high = min(lo for lo, _ in ranges), max(hi for _, hi in ranges)
-        eight_bit = raw_low >= 0 and raw_high > 8
         raise BadInput(
             "pixel_range",
-            "Expected pixels in [0, 1] after undoing the normalization, found values from "
-            f"{low:.4g} to {high:.4g} (normalised: {raw_low:.4g} to {raw_high:.4g}). "
-            + (
-                "They look like 0 to 255: divide by 255, then normalise."
-                if eight_bit
-                else "Pass the mean and std that these images were normalised with."
-            ),
+            f"Expected pixels in [0, 1]{where}, found values from {low:.4g} to {high:.4g}{were}. "
+            + _advice(*raw, is_normalised=normalization is not None),
             low=low,
             high=high,
         )
 
 
-def _advice(low: float, high: float) -> str:
+def _advice(low: float, high: float, is_normalised: bool) -> str:
     """Return the remedy for pixels that are not in [0, 1]."""
+    if is_normalised and low >= 0 and high > 8:
+        return "They look like 0 to 255: divide by 255, then normalise."
+    if is_normalised:
+        return "Pass the mean and std that these images were normalised with."
     if 2 < high <= 256 and low >= (0 if high < 20 else -0.5):
         return "They look like 0 to 255: divide by 255."
     if low >= -0.5 and high <= 2:

@@ -7,23 +7,26 @@ mode of the model, and afterwards every flag is restored.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Literal, get_args
+from functools import partial
+from typing import Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.utils.hooks import RemovableHandle
 
 from acclimate.errors import UnsuitableModel, name_some
-from acclimate.functional.across import active
-from acclimate.functional.sync_norm import share_statistics, shared_moments
+from acclimate.functional.across import Shard, active
+from acclimate.functional.sync_norm import Normalize, shared_moments
 
 Statistics = Literal["batch", "running", "source", "mixed", "robust", "auto"]
 STATISTICS: tuple[str, ...] = get_args(Statistics)
 
+Layer = TypeVar("Layer", bound=nn.Module)
 NORM_LAYERS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
@@ -79,15 +82,16 @@ def check_independent(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def _move_running_statistics(layer: _BatchNorm, inputs: tuple[Tensor, ...], share: float) -> None:
+def _move_running_statistics(_: str, layer: _BatchNorm, x: Tensor, share: float) -> Tensor:
     mean, variance = layer.running_mean, layer.running_var
     if mean is None or variance is None:
-        return
-    batch_mean, batch_variance = batch_moments(inputs[0].detach(), mean.dtype, correction=1)
+        return x
+    batch_mean, batch_variance = batch_moments(x.detach(), mean.dtype, correction=1)
     # A batch that overflowed inside the model must not affect the next batch.
     if bool(torch.isfinite(batch_mean).all() & torch.isfinite(batch_variance).all()):
         mean.lerp_(batch_mean, share)
         variance.lerp_(batch_variance, share)
+    return x
 
 
 def batch_moments(x: Tensor, dtype: torch.dtype, correction: int) -> tuple[Tensor, Tensor]:
@@ -102,36 +106,28 @@ def batch_moments(x: Tensor, dtype: torch.dtype, correction: int) -> tuple[Tenso
     return mean, variance
 
 
-def _mix_statistics(
-    layer: _BatchNorm, inputs: tuple[Tensor, ...], share: float, keep: bool, correction: int
-) -> tuple[Tensor, ...]:
+def _mix_statistics(_: str, layer: _BatchNorm, x: Tensor, share: float, keep: bool) -> Tensor:
     """Return an input for which the layer's result is that of mixed statistics.
 
-    The layer itself normalises with its running statistics; the input is shifted and scaled to
-    compensate. This also works for layers that do more, such as an activation, and gradients flow
-    through the batch's statistics.
+    Gradients flow through the batch's statistics. Those that are kept have a biased variance.
     """
     mean, variance = layer.running_mean, layer.running_var
     if mean is None or variance is None:
-        return inputs
-    x = inputs[0]
-    batch_mean, batch_variance = batch_moments(x, mean.dtype, correction)
+        return x
+    batch_mean, batch_variance = batch_moments(x, mean.dtype, correction=int(not keep))
     mixed_mean = torch.lerp(mean.detach().clone(), batch_mean, share)
     mixed_variance = torch.lerp(variance.detach().clone(), batch_variance, share)
     if keep and bool(torch.isfinite(mixed_mean).all() & torch.isfinite(mixed_variance).all()):
         mean.copy_(mixed_mean.detach())
         variance.copy_(mixed_variance.detach())
-    return (renormalise(layer, x, mixed_mean, mixed_variance), *inputs[1:])
+    return renormalise(layer, x, mixed_mean, mixed_variance)
 
 
 def renormalise(layer: _BatchNorm, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     """Return an input that the layer's running statistics normalise as others would the given one.
 
-    Args:
-        layer: A BatchNorm layer with running statistics, in evaluation mode.
-        x: Its input.
-        mean: The mean to normalise with, by channel (C) or by image and channel (N, C).
-        variance: The variance to normalise with, likewise.
+    Mean and variance are by channel (C), or by image and channel (N, C). The layer is in evaluation
+    mode. It may do more than normalise, such as an activation.
     """
     own_mean, own_variance = layer.running_mean, layer.running_var
     if own_mean is None or own_variance is None:
@@ -143,15 +139,60 @@ def renormalise(layer: _BatchNorm, x: Tensor, mean: Tensor, variance: Tensor) ->
     return shifted + own_mean.detach().to(x.dtype).view(shape)
 
 
-def _plain_layout(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _plain_layout(_: str, layer: nn.Module, x: Tensor) -> Tensor:
     """Make the input of a GroupNorm at the start of the graph contiguous.
 
     On the CPU, PyTorch 2.13 crashes (without an exception) in the backward pass of a GroupNorm
     whose channels-last input requires no gradient while its scale does.
     """
-    x = inputs[0]
     exposed = x.device.type == "cpu" and torch.is_grad_enabled() and not x.requires_grad
-    return (x.contiguous(), *inputs[1:]) if exposed else inputs
+    return x.contiguous() if exposed else x
+
+
+@contextmanager
+def change_inputs(
+    layers: Mapping[str, Layer], change: Callable[[str, Layer, Tensor], Tensor]
+) -> Iterator[None]:
+    """Let each layer run on `change(name, layer, input)` instead of its input."""
+
+    def hook(name: str, layer: Layer) -> RemovableHandle:
+        def replace(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return (change(name, layer, inputs[0]), *inputs[1:])
+
+        return layer.register_forward_pre_hook(replace)
+
+    hooks: list[RemovableHandle] = []
+    try:
+        for name, layer in layers.items():
+            hooks.append(hook(name, layer))
+        yield
+    finally:
+        for handle in hooks:
+            handle.remove()
+
+
+@contextmanager
+def _share_statistics(layers: Mapping[str, _BatchNorm], shard: Shard) -> Iterator[None]:
+    """Make BatchNorm layers in evaluation mode normalise with the moments of the whole batch.
+
+    The input of a layer is normalised. The layer, with mean 0 and variance 1, then applies scale
+    and shift, and anything else it may do, such as an activation. Its buffers are restored.
+    """
+    kept = [(layer, layer.running_mean, layer.running_var) for layer in layers.values()]
+
+    def normalize(_: str, layer: _BatchNorm, x: Tensor) -> Tensor:
+        normal: Tensor = Normalize.apply(x, layer.eps, shard)  # type: ignore[no-untyped-call]
+        like = layer.weight if layer.weight is not None else normal
+        layer.running_mean = like.new_zeros(normal.shape[1])
+        layer.running_var = like.new_full((normal.shape[1],), 1 - layer.eps)
+        return normal
+
+    try:
+        with change_inputs(layers, normalize):
+            yield
+    finally:
+        for layer, mean, variance in kept:
+            layer.running_mean, layer.running_var = mean, variance
 
 
 @contextmanager
@@ -163,7 +204,7 @@ def use_statistics(
     Dropout and stochastic depth are off throughout.
 
     Args:
-        model: Any module; its modes are restored at the end.
+        model: Its modes are restored at the end.
         statistics: `"batch"`: mean and variance of the current batch; nothing is stored.
             `"running"`: the layer's running statistics are first updated with the batch (share
             `momentum`, unbiased variance, as in PyTorch), then used to normalise it; no gradient
@@ -177,47 +218,32 @@ def use_statistics(
             without learning. `"running"` and `"robust"` are then like `"source"`.
     """
     modes = [(module, module.training) for module in model.modules()]
-    layers = list(batch_norm_layers(model).values())
-    tracking = [layer.track_running_stats for layer in layers]
-    hooks = [
-        module.register_forward_pre_hook(_plain_layout)
-        for module, _ in modes
-        if isinstance(module, nn.GroupNorm)
-    ]
-    sharing = ExitStack()
+    layers = batch_norm_layers(model)
+    tracking = [layer.track_running_stats for layer in layers.values()]
+    group_norms = {str(n): m for n, (m, _) in enumerate(modes) if isinstance(m, nn.GroupNorm)}
+    contexts = ExitStack()
     try:
+        contexts.enter_context(change_inputs(group_norms, _plain_layout))
         for module, _ in modes:
             module.training = False
         if statistics == "batch" and (shard := active()) is not None:
-            sharing.enter_context(share_statistics(layers, shard))
+            contexts.enter_context(_share_statistics(layers, shard))
         elif statistics == "batch":
             # Only training mode *without* tracking uses the batch and keeps the buffers unchanged:
             # in evaluation mode PyTorch uses the buffers even if tracking is off.
-            for layer in layers:
+            for layer in layers.values():
                 layer.training = True
                 layer.track_running_stats = False
         elif statistics == "running" and moves:
-
-            def move(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-                if isinstance(layer, _BatchNorm):
-                    _move_running_statistics(layer, inputs, momentum)
-
-            hooks += [layer.register_forward_pre_hook(move) for layer in layers]
+            move = partial(_move_running_statistics, share=momentum)
+            contexts.enter_context(change_inputs(layers, move))
         elif statistics == "mixed" or (statistics == "robust" and moves):
-            keep, correction = statistics == "robust", int(statistics == "mixed")
-
-            def mix(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-                if not isinstance(layer, _BatchNorm):
-                    return inputs
-                return _mix_statistics(layer, inputs, momentum, keep, correction)
-
-            hooks += [layer.register_forward_pre_hook(mix) for layer in layers]
+            mix = partial(_mix_statistics, share=momentum, keep=statistics == "robust")
+            contexts.enter_context(change_inputs(layers, mix))
         yield
     finally:
-        sharing.close()
-        for hook in hooks:
-            hook.remove()
-        for layer, flag in zip(layers, tracking, strict=True):
+        contexts.close()
+        for layer, flag in zip(layers.values(), tracking, strict=True):
             layer.track_running_stats = flag
         for module, mode in modes:
             module.training = mode

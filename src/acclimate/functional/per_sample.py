@@ -97,13 +97,10 @@ class GradientCosines:
         y: Tensor,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Add the cosines of a batch.
+        """Add the cosines of samples (n, ...) and their views, with labels (n,).
 
-        Args:
-            x: Samples, (n, ...).
-            x_transformed: The same samples, transformed.
-            y: Their labels, (n,), or masks (n, H, W) for another loss.
-            progress: Called with the number of samples finished so far.
+        Masks (n, H, W) may be the labels for another loss. `progress` is called with the number of
+        samples finished so far.
         """
         check_pairs(x, x_transformed, y)
         check_independent(self._model)
@@ -201,9 +198,11 @@ class GradientCosines:
         def on_gradient(module: nn.Module, names: dict[str, str], kept: Any, delta: Tensor) -> None:
             x, version = kept.pop()
             if x._version != version:
-                message = f"The input of a {type(module).__name__} ({', '.join(names.values())}) "
-                message += "is changed in place later in the forward. Use an out-of-place "
-                message += "operation, for example ReLU(inplace=False)."
+                message = (
+                    f"The input of a {type(module).__name__} ({', '.join(names.values())}) is "
+                    "changed in place later in the forward. Use an out-of-place operation, for "
+                    "example ReLU(inplace=False)."
+                )
                 layers = tuple(sorted({name.rpartition(".")[0] for name in names.values()}))
                 raise UnsuitableModel("changed_in_place", message, layers=layers)
             if not keeps_half:

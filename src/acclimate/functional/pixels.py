@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from acclimate.errors import BadInput
+from acclimate.functional.precision import at_least_float32
 
 #: Label of pixels to ignore in masks; that of Cityscapes and most other data sets.
 IGNORE_LABEL = 255
@@ -77,12 +78,7 @@ def sample_rows(
 ) -> Tensor:
     """Return indices of random labelled rows: up to `most` per class and image.
 
-    Args:
-        y: Class numbers of the rows of `n_images` images with equally many rows each.
-        is_labelled: Which of the rows are labelled.
-        n_images: Number of images.
-        most: Maximum number of rows per class and image.
-        generator: A generator on the CPU.
+    `y` has the class numbers of the rows of `n_images` images with equally many rows each.
     """
     rows = is_labelled.nonzero().flatten()
     rows = rows[torch.randperm(len(rows), generator=generator).to(rows.device)]
@@ -108,15 +104,10 @@ def random_box(
 def image_losses(logits: Tensor, y: Tensor, ignore_label: int = IGNORE_LABEL) -> Tensor:
     """Return the mean cross entropy over the labelled pixels of each image: (N,).
 
-    The loss of an image without labelled pixels is zero.
-
-    Args:
-        logits: Maps (N, K, h, w), which are resized to the masks.
-        y: Masks (N, H, W).
-        ignore_label: Label of pixels to ignore.
+    The logits (N, K, h, w) are resized to the masks (N, H, W). The loss of an image without
+    labelled pixels is zero.
     """
-    maps = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    log_p = torch.log_softmax(resize_maps(maps, y.shape[1:]), dim=1)
+    log_p = torch.log_softmax(resize_maps(at_least_float32(logits), y.shape[1:]), dim=1)
     counts = y != ignore_label
     # Uses gather because nll_loss is not deterministic on CUDA for maps.
     each = log_p.gather(1, y.where(counts, 0)[:, None])[:, 0]
@@ -127,14 +118,7 @@ def image_losses(logits: Tensor, y: Tensor, ignore_label: int = IGNORE_LABEL) ->
 def count_pixels(
     predicted: Tensor, y: Tensor, n_classes: int, ignore_label: int = IGNORE_LABEL
 ) -> Tensor:
-    """Return the confusion matrix: pixels of each true class (row) and predicted class (column).
-
-    Args:
-        predicted: Predicted class numbers of any shape.
-        y: True class numbers of the same shape.
-        n_classes: Number of classes.
-        ignore_label: Label of pixels to ignore.
-    """
+    """Return the confusion matrix: pixels of each true class (row) and predicted class (column)."""
     counted = y != ignore_label
     pairs = y[counted] * n_classes + predicted[counted]
     return torch.bincount(pairs, minlength=n_classes**2).view(n_classes, n_classes)
@@ -156,13 +140,9 @@ def check_masks(
     n_classes: int | None = None,
     ignore_label: int = IGNORE_LABEL,
 ) -> None:
-    """Raise BadInput unless `y` are masks of the images' size with valid class numbers.
+    """Raise BadInput unless `y` are masks of the images' size (N, H, W) with valid class numbers.
 
-    Args:
-        y: The labels to validate.
-        size: Number, height and width of the images.
-        n_classes: Upper bound of the labels; None validates only type and shape.
-        ignore_label: Label of pixels to ignore, which is valid as well.
+    These are below `n_classes`, or the label to ignore; None accepts any.
     """
     if not isinstance(y, Tensor):
         raise BadInput(

@@ -42,9 +42,6 @@ def has_fast_bfloat16(device: torch.device) -> bool:
     """Return whether the device supports bfloat16 in hardware, so that it is fast.
 
     Where this cannot be detected (Apple's GPUs, other accelerators), it returns False.
-
-    Raises:
-        InvalidConfig: ACCLIMATE_BFLOAT16 is set to something other than `on` or `off`.
     """
     forced = os.environ.get(VARIABLE)
     if forced:

@@ -17,12 +17,8 @@ def choose_slot(
 ) -> int | None:
     """Return the slot of a new sample in a class-balanced memory; None if it is not stored.
 
-    Args:
-        kept: Predicted classes of the samples in the memory.
-        label: Predicted class of the new sample.
-        n_seen: Number of samples of that class so far, including this one.
-        size: Size of the memory.
-        generator: Random number generator.
+    `kept` are the predicted classes of the samples in the memory, `label` is that of the new one,
+    and `n_seen` counts the samples of that class so far, including it.
     """
     if len(kept) < size:
         return len(kept)
@@ -59,14 +55,8 @@ class BalancedMemory:
     A new item takes a free slot while its class is below its share of the capacity. Otherwise it
     replaces the item with the highest score of its own class or, if that class is below its share,
     of the most frequent classes, unless its own score is as high. The score of an item grows with
-    its age and with its uncertainty (Yuan et al. 2023, https://arxiv.org/abs/2303.13899, 3.2).
-
-    Args:
-        capacity: Maximum number of images.
-        n_classes: Number of classes of the model; each has an equal share of the capacity.
-        age_weight: Weight of age in the score; λ_t in the paper.
-        uncertainty_weight: Weight of uncertainty in the score; λ_u in the paper.
-        items: The initial items, oldest first.
+    its age (weight λ_t in the paper) and with its uncertainty (λ_u); see Yuan et al. 2023,
+    https://arxiv.org/abs/2303.13899, 3.2. The initial items are given oldest first.
     """
 
     def __init__(
@@ -99,14 +89,13 @@ class BalancedMemory:
         if not self.items:
             return None
         images = torch.stack([item.image for item in self.items])
+        surprises = [item.uncertainty for item in self.items]
         free = images.new_zeros(n_free, *images.shape[1:])
         return {
             "images": torch.cat([images, free]),
             "labels": torch.tensor([i.label for i in self.items] + [_EMPTY] * n_free),
             "ages": torch.tensor([i.age for i in self.items] + [0] * n_free),
-            "uncertainties": torch.tensor(
-                [i.uncertainty for i in self.items] + [0.0] * n_free, dtype=torch.float64
-            ),
+            "uncertainties": torch.tensor(surprises + [0.0] * n_free, dtype=torch.float64),
         }
 
     @staticmethod
@@ -129,12 +118,8 @@ class BalancedMemory:
         else:
             crowded = {label for label, count in enumerate(counts) if count == max(counts)}
         # Ties are broken by position: the last item is dropped. They are rare, since ages differ.
-        scored = [
-            (self._score(item), position)
-            for position, item in enumerate(self.items)
-            if item.label in crowded
-        ]
-        highest, position = max(scored)
+        items = enumerate(self.items)
+        highest, position = max((self._score(i), n) for n, i in items if i.label in crowded)
         if highest <= self._score(newcomer):
             return False
         del self.items[position]

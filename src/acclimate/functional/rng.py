@@ -71,13 +71,9 @@ def _mix(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 def uniform(seed: int, index: npt.NDArray[np.int64], stream: int, n_draws: int) -> FloatArray:
     """Return numbers in [0, 1) of shape (len(index), n_draws), one row for each index.
 
-    A counter is put through the finaliser of splitmix64, a 64-bit mixing function.
-
-    Args:
-        seed: Any integer; taken modulo 2**64.
-        index: One counter for each row.
-        stream: Separates draws made for different purposes from the same seed and index.
-        n_draws: Numbers in a row; a longer row begins with the shorter one.
+    A counter is put through the finaliser of splitmix64, a 64-bit mixing function. `stream`
+    separates draws made for different purposes from the same seed and index. A longer row begins
+    with the shorter one.
     """
     key = _mix(np.array([seed % 2**64], dtype=np.uint64) + _STEP)
     key = _mix(key + np.array([stream], dtype=np.uint64) * _STEP)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from acclimate.errors import BadInput, InvalidConfig, name_some
 from acclimate.functional.per_sample_rules import Granularity, Products
-from acclimate.functional.precision import widest_dtype
+from acclimate.functional.precision import at_least_float32, widest_dtype
 
 #: Profiles of the penalties over the layers: as measured, and the variants of the supplement. Its
 #: figure shows four designed by hand without a definition; the last four are our interpretation.
@@ -111,10 +111,6 @@ def penalties(cosines: Mapping[str, Tensor], exponent: float = 2.0) -> dict[str,
     The paper does not define three cases. They are handled conservatively: a unit without a
     gradient (NaN cosine) gets penalty 1 and is excluded from minimum and maximum; if all cosines
     are equal, every penalty is 1; a model without any measured unit gets penalty 1 throughout.
-
-    Args:
-        cosines: Mean cosines by parameter name, of any shape; NaN where nothing was measured.
-        exponent: 2 in the paper; 1 and 3 are its variants.
     """
     flat = torch.cat([value.detach().double().flatten() for value in cosines.values()])
     measured = flat[~flat.isnan()]
@@ -131,12 +127,10 @@ def penalties(cosines: Mapping[str, Tensor], exponent: float = 2.0) -> dict[str,
 def shape_penalties(weights: Mapping[str, Tensor], shape: str) -> dict[str, Tensor]:
     """Return a variant of penalties, for comparison with the measured ones (supplement).
 
-    Args:
-        weights: One number per parameter, in the order of the model.
-        shape: `"vertical_flip"`: 1 − w, which swaps strong and weak penalties.
-            `"horizontal_flip"`: the first parameter has the penalty of the last, and so on.
-            `"constant"`: the measured mean everywhere. `"linear"`, `"square"` and `"step"` ignore
-            the measured values and rise from 0 at the input to 1 at the output.
+    There is one number per parameter, in the order of the model. `"vertical_flip"`: 1 − w, which
+    swaps strong and weak penalties. `"horizontal_flip"`: the first parameter has the penalty of the
+    last, and so on. `"constant"`: the measured mean everywhere. `"linear"`, `"square"` and `"step"`
+    ignore the measured values and rise from 0 at the input to 1 at the output.
 
     >>> numbers = {"a": torch.tensor(0.2), "b": torch.tensor(0.5), "c": torch.tensor(1.0)}
     >>> [round(float(w), 2) for w in shape_penalties(numbers, "horizontal_flip").values()]
@@ -192,13 +186,9 @@ def add_penalty_gradient(
 ) -> list[Tensor]:
     """Return gradients plus those of the regulariser, 2 · strength · w · (θ − θ*).
 
-    Args:
-        gradients: One tensor per parameter. They are unchanged, since autograd may return the same
-            or an expanded tensor for several parameters.
-        parameters: The current values.
-        anchors: The anchors θ*.
-        coefficients: 2 · strength · w for each parameter: plain numbers, or tensors that
-            broadcast to the parameter.
+    The coefficients are 2 · strength · w for each parameter: plain numbers, or tensors that
+    broadcast to the parameter. The gradients are unchanged, since autograd may return the same or
+    an expanded tensor for several parameters.
     """
     # Multi-tensor operations need few kernel launches for the whole model instead of three per
     # tensor.
@@ -220,13 +210,10 @@ def move_prototypes(
 
     Args:
         prototypes: Prototypes (K, d); rows of classes that are not in `seen` are ignored.
-        seen: Classes that have a prototype, (K,) boolean.
+        seen: Classes that have a prototype, (K,) boolean; also returned, with those of the batch.
         embeddings: Embeddings (B, d), oldest first.
         y: Class numbers (B,).
-        momentum: Momentum; α in the paper.
-
-    Returns:
-        New prototypes and the new `seen`.
+        momentum: α in the paper.
     """
     prototypes, seen = prototypes.clone(), seen.clone()
     embeddings = embeddings.to(prototypes.dtype)
@@ -246,17 +233,11 @@ def move_prototypes(
 def prototype_logits(embeddings: Tensor, prototypes: Tensor, temperature: float = 0.1) -> Tensor:
     """Return cosine similarities to all prototypes, divided by the temperature (paper, eq. 5).
 
-    Args:
-        embeddings: Embeddings (B, d).
-        prototypes: Prototypes (K, d).
-        temperature: Temperature; τ in the paper.
-
-    Returns:
-        Logits (B, K) of the nearest-prototype classifier; their softmax is ŷ. They are in at least
-        float32, because dividing by a small temperature amplifies the rounding of half precision.
+    (B, d), (K, d) → (B, K): the logits of the nearest-prototype classifier; their softmax is ŷ.
+    They are in at least float32, because dividing by a small temperature amplifies the rounding of
+    half precision.
     """
-    if embeddings.dtype in (torch.float16, torch.bfloat16):
-        embeddings = embeddings.float()
+    embeddings = at_least_float32(embeddings)
     with torch.autocast(embeddings.device.type, enabled=False):
         directions = F.normalize(prototypes.to(embeddings.dtype), dim=-1)
         return F.normalize(embeddings, dim=-1) @ directions.T / temperature

@@ -5,26 +5,18 @@ PyTorch's own SyncBatchNorm works in training mode and on accelerators only, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from acclimate.functional.across import Shard
+from acclimate.functional.precision import at_least_float32
 
 
 def shared_moments(x: Tensor, correction: int, shard: Shard) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean and variance of each channel over the whole batch, and the number of values.
-
-    Args:
-        x: This process's part of the batch, with channels in the second dimension.
-        correction: Difference between the number of values and the divisor of the variance.
-        shard: Describes the whole batch.
-    """
+    """Return mean and variance of each channel over the whole batch, and the number of values."""
     variance, mean = torch.var_mean(x, dim=_all_but_channels(x), correction=0)
     count = mean.new_tensor([x.numel() / x.shape[1]])
     # Combine the moments of the parts, because a difference of large sums would lose digits.
@@ -37,42 +29,12 @@ def shared_moments(x: Tensor, correction: int, shard: Shard) -> tuple[Tensor, Te
     return mean, spread / (n - correction).clamp_min(1), n
 
 
-@contextmanager
-def share_statistics(layers: Sequence[_BatchNorm], shard: Shard) -> Iterator[None]:
-    """Make BatchNorm layers in evaluation mode normalise with the moments of the whole batch.
-
-    A hook normalises the input of a layer. The layer, with mean 0 and variance 1, then applies
-    scale and shift, and anything else it may do, such as an activation. Its buffers are restored at
-    the end.
-    """
-    kept = [(layer, layer.running_mean, layer.running_var) for layer in layers]
-
-    def normalize(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        if not isinstance(layer, _BatchNorm):
-            return inputs
-        normal: Tensor = _Normalize.apply(inputs[0], layer.eps, shard)  # type: ignore[no-untyped-call]
-        like = layer.weight if layer.weight is not None else normal
-        layer.running_mean = like.new_zeros(normal.shape[1])
-        layer.running_var = like.new_full((normal.shape[1],), 1 - layer.eps)
-        return (normal, *inputs[1:])
-
-    hooks = []
-    try:
-        hooks = [layer.register_forward_pre_hook(normalize) for layer in layers]
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for layer, mean, variance in kept:
-            layer.running_mean, layer.running_var = mean, variance
-
-
-class _Normalize(torch.autograd.Function):
+class Normalize(torch.autograd.Function):
     """(x − mean) / sqrt(variance + eps) over the whole batch, which the processes share."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, eps: float, shard: Shard) -> Tensor:
-        precise = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        precise = at_least_float32(x)
         mean, variance, n = shared_moments(precise, 0, shard)
         scale = _along_channels(torch.rsqrt(variance + eps), x)
         normal = ((precise - _along_channels(mean, x)) * scale).to(x.dtype)

@@ -2,82 +2,29 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from acclimate.errors import UnknownMethod, did_you_mean
-from acclimate.methods.alpha_bn import AlphaBn
-from acclimate.methods.bn_ema import BnEma
-from acclimate.methods.cmf import Cmf
-from acclimate.methods.core import Core
-from acclimate.methods.cotta import Cotta
-from acclimate.methods.deyo import Deyo
-from acclimate.methods.eata import Eata
-from acclimate.methods.entropy import Entropy
-from acclimate.methods.eta import Eta
-from acclimate.methods.infomax import Infomax
-from acclimate.methods.lame import Lame
-from acclimate.methods.memo import Memo
 from acclimate.methods.method import Method
-from acclimate.methods.norm import Norm
-from acclimate.methods.note import Note
-from acclimate.methods.nsp import NspMethod
-from acclimate.methods.petta import Petta
-from acclimate.methods.rdumb import Rdumb
-from acclimate.methods.roid import Roid
-from acclimate.methods.rotta import Rotta
-from acclimate.methods.rpl import Rpl
-from acclimate.methods.sar import Sar
-from acclimate.methods.shot import Shot
-from acclimate.methods.source import Source
-from acclimate.methods.steady import Steady
-from acclimate.methods.supervised import Supervised
-from acclimate.methods.swr import SwrMethod
-from acclimate.methods.swr_fixmatch import SwrFixmatch
-from acclimate.methods.swr_nsp import SwrNsp
-from acclimate.methods.t3a import T3a
-from acclimate.methods.tent import Tent
-from acclimate.methods.tfa import Tfa
-from acclimate.methods.tribe import Tribe
-from acclimate.methods.ttt_pp import TttPp
 from acclimate.options import Registry
 
-#: The registered methods by name, baselines first.
-METHODS: Registry[Method] = Registry(
-    Method,
-    (
-        Source,
-        Norm,
-        AlphaBn,
-        BnEma,
-        Tent,
-        Core,
-        Entropy,
-        Infomax,
-        Shot,
-        Tfa,
-        TttPp,
-        T3a,
-        SwrMethod,
-        NspMethod,
-        SwrNsp,
-        Steady,
-        SwrFixmatch,
-        Eta,
-        Eata,
-        Sar,
-        Deyo,
-        Rpl,
-        Rdumb,
-        Cotta,
-        Rotta,
-        Petta,
-        Tribe,
-        Roid,
-        Cmf,
-        Note,
-        Lame,
-        Memo,
-        Supervised,
-    ),
-)
+#: The methods of the package, baselines first. Each is in the file of its name.
+_NAMES = """
+    source norm alpha_bn bn_ema tent core entropy infomax shot tfa ttt_pp t3a
+    swr nsp swr_nsp steady swr_fixmatch eta eata sar deyo rpl rdumb
+    cotta rotta petta tribe roid cmf note lame memo supervised
+"""
+
+
+def _load(name: str) -> type[Method]:
+    """Return the method that a file defines; it has the file's name."""
+    found = vars(import_module(f"acclimate.methods.{name}")).values()
+    kinds = [c for c in found if isinstance(c, type) and issubclass(c, Method)]
+    return next(kind for kind in kinds if kind.name == name)
+
+
+#: The registered methods by name.
+METHODS: Registry[Method] = Registry(Method, map(_load, _NAMES.split()))
 
 
 def list_methods() -> list[str]:

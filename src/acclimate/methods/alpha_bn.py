@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from acclimate.errors import InvalidConfig
-from acclimate.methods.config import Config, changed, hp, options, uniform
-from acclimate.methods.method import Method, MethodCard
+from acclimate.methods.config import Config, MethodCard, changed, hp, options, uniform
+from acclimate.methods.method import Method
 from acclimate.methods.norm import Norm
 
 _SHARE = 0.5
@@ -50,7 +50,6 @@ class MixingMethod(Method):
     """A method that runs on mixed statistics, in shares that may depend on the batch's size."""
 
     def batch_share(self, n: int, statistics: str) -> float:
-        """Return what the batch weighs; `"mixed"` statistics are mixed as the options say."""
         if statistics != "mixed" or not isinstance(self.config, MixtureConfig):
             return super().batch_share(n, statistics)
         prior = self.config.prior

@@ -1,4 +1,4 @@
-"""A batch that is being processed: what is left to do, and how to undo it.
+"""A batch that is being processed: what is left to do, how to undo it, and who is told of it.
 
 While a batch is open, its journal has everything that the batch may change, as it was before. An
 exception or a signal at any moment rolls back to it; if that is interrupted too, the next call does
@@ -9,20 +9,27 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import threading
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from acclimate.forward import Call
 from acclimate.guard import Verdict
+from acclimate.snapshot import map_tree
 
 if TYPE_CHECKING:
     from acclimate.methods.method import Method
+
+#: Takes the adapted model and the logits of the batch.
+Observer = Callable[["Method", Tensor], object]
 
 #: Attributes of a method that are not part of its state.
 _KEPT = ("_open", "_lock", "_warned", "copies")
@@ -42,23 +49,29 @@ _CONTAINERS = (
     "_backward_pre_hooks",
 )
 
+_log = logging.getLogger("acclimate.adaptation")
 
-class CallLock(type(threading.RLock())):  # type: ignore[misc]
-    """A lock that one thread can take several times; a copy of it is a new lock."""
+
+class _NotCopied:
+    """Belongs to one adapted model: a copy of the model has a new one."""
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return type(self)()
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(self), ()
+
+
+class CallLock(_NotCopied, type(threading.RLock())):  # type: ignore[misc]
+    """A lock that one thread can take several times."""
 
     @property
     def is_mine(self) -> bool:
         """Whether this thread holds the lock."""
         return bool(self._is_owned())
 
-    def __deepcopy__(self, memo: object) -> CallLock:
-        return CallLock()
 
-    def __reduce__(self) -> tuple[type[CallLock], tuple[()]]:
-        return CallLock, ()
-
-
-class Copies:
+class Copies(_NotCopied):
     """Copies of tensors, which are made again only after a tensor has changed.
 
     PyTorch counts the changes of a tensor (`_version`). A frozen weight is copied once.
@@ -84,8 +97,31 @@ class Copies:
         if not tensor.is_inference():
             self._kept[name] = tensor, (tensor._version, tensor.data_ptr()), made
 
-    def __deepcopy__(self, memo: object) -> Copies:
-        return Copies()
+
+class Observers(_NotCopied):
+    """Functions that are called when a batch is complete, by event."""
+
+    def __init__(self) -> None:
+        self._by_event: dict[str, OrderedDict[int, Observer]] = {
+            event: OrderedDict() for event in ("batch", "update", "restore")
+        }
+
+    def add(self, event: str, observer: Observer) -> RemovableHandle:
+        """Call a function at each event; `handle.remove()` ends that."""
+        handle = RemovableHandle(self._by_event[event])
+        self._by_event[event][handle.id] = observer
+        return handle
+
+    def notify(self, method: Method, logits: Tensor, updated: bool, restored: bool) -> None:
+        """Report a complete batch to the log and to all observers."""
+        counts, n = method.counts, len(logits)
+        what = "updated" if updated else "not updated"
+        _log.debug("%s: batch %d, %d predictions, %s", method.name, counts.batches, n, what)
+        if restored:
+            _log.info("%s: an earlier state was restored (%d so far)", method.name, counts.restored)
+        for event, has_happened in (("batch", True), ("update", updated), ("restore", restored)):
+            for observer in tuple(self._by_event[event].values()) if has_happened else ():
+                observer(method, logits)
 
 
 class Journal:
@@ -99,25 +135,20 @@ class Journal:
     def __init__(self, method: Method, outer: Journal | None) -> None:
         self.outer = outer
         self.is_answered = False
-        self._record(method)
-
-    def _record(self, method: Method) -> None:
-        """Copy what changes in place, and remember everything else by reference."""
+        # What changes in place is copied; everything else is remembered by reference.
         source = None if method.guard is None else method.guard.source
-        modules = [*method.modules(), *(() if source is None else source.modules())]
         self._modules = [
             (
                 module,
                 {name: v for name, v in vars(module).items() if name not in _KEPT},
                 {name: dict(vars(module)[name]) for name in _CONTAINERS if name in vars(module)},
             )
-            for module in modules
+            for module in [*method.modules(), *(() if source is None else source.modules())]
         ]
         parameters, buffers = dict(method.named_parameters()), dict(method.named_buffers())
         self._flags = [(p, p.requires_grad, p.grad) for p in parameters.values()]
         copies = method.copies
         self._tensors = [(t, copies.of(n, t)) for n, t in {**parameters, **buffers}.items()]
-        found = [v for v in vars(method).values() if isinstance(v, torch.optim.Optimizer)]
         self._optimizers = [
             (
                 optimizer,
@@ -132,7 +163,8 @@ class Journal:
                     for number, (parameter, values) in enumerate(optimizer.state.items())
                 },
             )
-            for optimizer in found
+            for optimizer in vars(method).values()
+            if isinstance(optimizer, torch.optim.Optimizer)
         ]
         self._generator = method.generator.get_state()
         self._counts = copy.deepcopy(method.counts)
@@ -151,7 +183,7 @@ class Journal:
     def roll_back(self, method: Method) -> None:
         """Return to the state before the batch. It can be interrupted and called again."""
         torch.set_grad_enabled(self._grad_mode)
-        _set_autocast(self._autocast)
+        _set_autocast(*self._autocast)
         for module, attributes, containers in self._modules:
             _restore_attributes(module, attributes, containers)
         self._restore_tensors()
@@ -160,9 +192,7 @@ class Journal:
                 group.update(values)
             optimizer.state.clear()
             for parameter, kept in state.items():
-                optimizer.state[parameter] = {
-                    key: v.clone() if isinstance(v, Tensor) else v for key, v in kept.items()
-                }
+                optimizer.state[parameter] = map_tree(kept, Tensor.clone)
         method.generator.set_state(self._generator)
         method.counts = copy.deepcopy(self._counts)
         if method.guard is not None and self._guard is not None:
@@ -194,8 +224,9 @@ class OpenBatch(Journal):
         self.rest: Iterator[Tensor] | None = None
         self.logits: Tensor | None = None
         self.verdict: Verdict | None = None
-        self.n_refused = method.counts.n_refused
-        self.n_updates, self.n_restored = method.counts.updates, method.counts.restored
+        counts = method.counts
+        self.n_refused, self.n_updates = counts.n_refused, counts.updates
+        self.n_restored = counts.restored
         moves = self.learns and method.statistics in ("running", "robust")
         buffers = method.named_buffers() if moves else ()
         self.statistics = {name: method.copies.of(name, t) for name, t in buffers}
@@ -246,8 +277,9 @@ def _get_autocast(method: Method) -> tuple[str, bool, torch.dtype, bool, int]:
     return kind, is_enabled, dtype, torch.is_autocast_cache_enabled(), depth
 
 
-def _set_autocast(settings: tuple[str, bool, torch.dtype, bool, int]) -> None:
-    kind, is_enabled, dtype, is_cached, depth = settings
+def _set_autocast(
+    kind: str, is_enabled: bool, dtype: torch.dtype, is_cached: bool, depth: int
+) -> None:
     torch.set_autocast_enabled(kind, is_enabled)
     torch.set_autocast_dtype(kind, dtype)
     torch.set_autocast_cache_enabled(is_cached)

@@ -6,8 +6,7 @@ from torch import Tensor
 
 from acclimate.errors import InvalidConfig
 from acclimate.functional.norm import use_statistics
-from acclimate.methods.config import Config, changed, hp, options
-from acclimate.methods.method import MethodCard
+from acclimate.methods.config import Config, MethodCard, changed, hp, options
 from acclimate.methods.norm import Norm
 
 
@@ -66,7 +65,6 @@ class BnEma(Norm):
         return self.config.passes == "two" or super().needs_several_samples()
 
     def step(self, x: Tensor) -> Tensor | Iterator[Tensor]:
-        """Move the statistics and predict with them."""
         if self.config.passes == "one":
             return super().step(x)
         with use_statistics(self.model, "running", self.config.statistics_momentum):

@@ -56,14 +56,12 @@ class Cmf(Roid):
     variance: float
 
     def setup(self) -> None:
-        """Declare the hidden weights, which start as the source's, and their variance."""
         super().setup()
         self.add_state("hidden", {name: p.detach().clone() for name, p in self.trained().items()})
         self.add_state("variance", 0.0, Number(float, low=0))
 
     @torch.no_grad()
     def after_update(self, x: Tensor) -> None:
-        """Predict and correct the hidden weights, then mix them into what was trained."""
         source, config = self.initial()["method"]["hidden"], self.config
         kept = self._filter_variance()
         moved = {}

@@ -1,6 +1,9 @@
-"""The hyper-parameters that all methods have, and those of all gradient methods."""
+"""What a method declares: its card, and the hyper-parameters that many methods share."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -23,6 +26,8 @@ __all__ = [
     "Config",
     "EntropyConfig",
     "GradientConfig",
+    "MethodCard",
+    "Problem",
     "changed",
     "choice",
     "hp",
@@ -31,6 +36,82 @@ __all__ = [
     "published",
     "uniform",
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodCard:
+    """Facts about a method. They are appended to its docstring.
+
+    Attributes:
+        authors: Authors of the paper.
+        year: Year of the paper.
+        paper: URL of the paper.
+        code: URL of the authors' code, if it is public.
+        moves: What learning changes.
+        predicts: Which logits are returned: those of a forward pass `"before"` or `"after"` the
+            update.
+        forwards: Forward passes per batch.
+        backwards: Backward passes per batch.
+        per_image: Whether these two are per image, for a method that processes single images.
+        reconstruction: Why this may differ from the authors' method, if their text and code leave
+            details open; empty if they do not.
+        is_oracle: Whether it learns from labels, which only an evaluation can reveal.
+        shards: Whether it is correct when processes share a batch (`acclimate.distributed`).
+        dense: Whether it supports models that predict every pixel.
+        replays: Whether it stores images of earlier batches and runs them again.
+    """
+
+    authors: str = ""
+    year: int = 0
+    paper: str = ""
+    code: str = ""
+    moves: str = "nothing"
+    predicts: str = "before"
+    forwards: int = 1
+    backwards: int = 0
+    per_image: bool = False
+    reconstruction: str = ""
+    is_oracle: bool = False
+    shards: bool = False
+    dense: bool = False
+    replays: bool = False
+
+    @property
+    def cost(self) -> str:
+        """The passes of a batch as text."""
+        passes = {"forward": self.forwards, "backward": self.backwards}
+        text = ", ".join(f"{n} {word}{'s' * (n > 1)}" for word, n in passes.items() if n)
+        return f"{text} for each image" if self.per_image else text
+
+    def variant(self, **facts: Any) -> MethodCard:
+        """Return the card of another method that moves the same at the same cost, but for `facts`.
+
+        All other facts are not inherited.
+        """
+        inherited = {"moves": self.moves, "forwards": self.forwards, "backwards": self.backwards}
+        return MethodCard(**{**inherited, **facts})
+
+    def describe(self) -> str:
+        """Return the facts as the last paragraph of a docstring."""
+        authors = f"{self.authors} {self.year}, " if self.authors else ""
+        lines = [f"Paper: {authors}{self.paper or 'none'}."]
+        lines += [f"Code: {self.code}."] if self.code else []
+        lines += [f"Moves {self.moves}. Returns logits from {self.predicts} the update."]
+        lines += [f"Cost of a batch: {self.cost}."]
+        lines += [f"Reconstruction: {self.reconstruction}."] if self.reconstruction else []
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a method cannot adapt a model: where, what, and what to do."""
+
+    where: str
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what} {self.remedy}"
 
 
 @options

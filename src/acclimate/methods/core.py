@@ -47,7 +47,6 @@ class Core(MixingMethod, NormLayersMethod):
     )
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the correlation of different classes over the batch."""
         logits = self.run(x).logits
         return logits, correlation_loss(
             logits,

@@ -81,14 +81,12 @@ class Cotta(GradientMethod):
     anchor: nn.Module
 
     def setup(self) -> None:
-        """Copy the source model twice: as teacher, and as itself."""
         super().setup()
         self.teacher = copy_frozen(self.model)
         self.anchor = copy_frozen(self.model)
         self._augmentation = CottaAugmentation(per_image=self.config.draws_per_image)
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the teacher's logits, and the cross entropy of the student against them."""
         check_images(x, self.normalization)
         student = self.run(x).logits
         share_buffers(self.teacher, self.model)  # running statistics, if there are any, are one's
@@ -99,7 +97,6 @@ class Cotta(GradientMethod):
         return target, loss
 
     def infer(self, x: Tensor) -> Tensor:
-        """Predict one batch as it would be next, and learn nothing."""
         return self._target(x, copy_generator(self.generator))
 
     def plan_export(self) -> ExportPlan:
@@ -108,7 +105,6 @@ class Cotta(GradientMethod):
         return dataclasses.replace(super().plan_export(), model=self.teacher, lost=lost)
 
     def after_update(self, x: Tensor) -> None:
-        """Move the teacher, then give some weights of the student back to the source."""
         follow(self.teacher, self.model, self.config.teacher_decay)
         source = dict(self.anchor.named_parameters())
         for name, parameter in self.trainable(self.model, self.config).items():

@@ -67,7 +67,6 @@ class Deyo(SkipTop):
     )
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the weighted mean entropy of the chosen samples; None if there are none."""
         logits = self.run(x).logits
         each = self.config.entropy_of(logits)
         most = math.log(logits.shape[1])

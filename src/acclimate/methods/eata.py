@@ -40,5 +40,4 @@ class Eata(Eta):
 
     @classmethod
     def own_terms(cls, config: EataConfig) -> tuple[Term, ...]:
-        """Return the penalty on leaving the source's weights."""
         return (FisherPenalty(weight=config.fisher_weight),)

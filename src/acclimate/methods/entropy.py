@@ -26,6 +26,5 @@ class Entropy(GradientMethod):
     )
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean entropy of the batch's predictions."""
         logits = self.run(x).logits
         return logits, batch_mean(self.config.entropy_of(logits))

@@ -61,12 +61,10 @@ class Eta(Tent):
     mean_prediction: Tensor | None
 
     def setup(self) -> None:
-        """Declare the moving mean of the predictions that were learned from."""
         super().setup()
         self.add_state("mean_prediction", None, Maybe(TensorOf(("classes",), low=0)))
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the weighted mean entropy of the chosen samples; None if there are none."""
         logits = self.run(x).logits
         each = self.config.entropy_of(logits)
         limit = self.config.max_entropy * math.log(logits.shape[1])

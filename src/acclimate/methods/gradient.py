@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
-from acclimate.errors import AcclimateWarning, ArtifactMissing, InvalidConfig, UnsuitableModel
+from acclimate.errors import ArtifactMissing, InvalidConfig, UnsuitableModel
 from acclimate.export import ExportPlan, refuse_export
 from acclimate.forward import (
     Forward,
@@ -27,10 +27,10 @@ from acclimate.functional.inputs import all_finite
 from acclimate.functional.norm import Statistics, norm_parameters
 from acclimate.functional.pixels import random_box
 from acclimate.functional.views import Views, apply_views, spread
-from acclimate.methods.config import Config, GradientConfig
-from acclimate.methods.method import Method, MethodCard, Problem
+from acclimate.methods.config import Config, GradientConfig, MethodCard, Problem
+from acclimate.methods.method import Method
 from acclimate.schema import Fields, Schema, TensorOf, like
-from acclimate.snapshot import Tree
+from acclimate.snapshot import Tree, copy_tree
 from acclimate.terms.term import ActiveTerm, Term
 
 
@@ -79,25 +79,16 @@ class GradientMethod(Method):
     @classmethod
     def check(cls, model: nn.Module, config: Config) -> list[Problem]:
         """Report a model without a parameter that could be trained."""
-        moved = cls.trainable(model, config)
-        if any(parameter.dtype == torch.float16 for parameter in moved.values()):
-            return [
-                Problem(
-                    "precision",
-                    "float16 parameters cannot be trained: small updates are lost, and Adam's "
-                    "divisor rounds to zero.",
-                    "Use model.bfloat16() or model.float().",
-                )
-            ]
-        if moved:
-            return []
-        return [
-            Problem(
-                "parameters",
-                "every parameter that this method would train is frozen.",
-                "Unfreeze the model with model.requires_grad_(True).",
+        moved = cls.trainable(model, config).values()
+        if any(parameter.dtype == torch.float16 for parameter in moved):
+            what = (
+                "float16 parameters cannot be trained: small updates are lost, and Adam's divisor "
+                "rounds to zero."
             )
-        ]
+            return [Problem("precision", what, "Use model.bfloat16() or model.float().")]
+        what = "every parameter that this method would train is frozen."
+        remedy = "Unfreeze the model with model.requires_grad_(True)."
+        return [] if moved else [Problem("parameters", what, remedy)]
 
     @classmethod
     def own_terms(cls, config: Any) -> tuple[Term, ...]:
@@ -183,12 +174,8 @@ class GradientMethod(Method):
     ) -> tuple[Tensor | None, Sequence[Tensor | None]]:
         """Return the whole loss and the gradients of all trained parameters, in their order.
 
-        Args:
-            x: The batch.
-            loss: What `loss` returned for it.
-
-        Returns:
-            The loss and the gradients; None and nothing if there is nothing to learn after all.
+        `loss` is what the method of that name returned for the batch. Return None and nothing if
+        there is nothing to learn after all.
         """
         return self.add_terms(x, loss)
 
@@ -405,7 +392,7 @@ class GradientMethod(Method):
 
         If a parameter is not finite afterwards, or the optimiser fails, everything is restored.
         """
-        every, state = list(self.parameters_moved.values()), self._copy_optimizer()
+        every, state = list(self.parameters_moved.values()), copy_tree(self._optimizer_tree())
         kept = [parameter.grad for parameter in every]
         self.optimizer.zero_grad(set_to_none=True)
         is_finite = False
@@ -426,12 +413,10 @@ class GradientMethod(Method):
         """Count an update that changed no parameter, and warn once."""
         self.counts.skip("unchanged")
         self._warn(
-            AcclimateWarning(
-                "nothing_changed",
-                f'An update of the method "{self.name}" changed no parameter, because the '
-                "gradients or the learning rate are zero or too small. Such updates are "
-                'counted in counts.skipped["unchanged"]. Check the learning rate and the loss.',
-            )
+            "nothing_changed",
+            f'An update of the method "{self.name}" changed no parameter, because the gradients or '
+            "the learning rate are zero or too small. Such updates are counted in "
+            'counts.skipped["unchanged"]. Check the learning rate and the loss.',
         )
 
     @contextmanager
@@ -466,13 +451,6 @@ class GradientMethod(Method):
         terms = {term.name: term.to_dict() for term in self.added_terms}
         return {**super()._identity(), "terms": terms, "moves": moved}
 
-    def _copy_optimizer(self) -> Tree:
-        """Return an independent copy of the optimiser's state."""
-        return {
-            name: {key: v.clone() if isinstance(v, Tensor) else v for key, v in values.items()}
-            for name, values in self._optimizer_tree().items()
-        }
-
     def _optimizer_tree(self) -> Tree:
         return {
             name: dict(self.optimizer.state[parameter])
@@ -487,24 +465,19 @@ class GradientMethod(Method):
         optimizer = build_optimizer([probe], self.config)
         optimizer.step()
 
-        def values(parameter: nn.Parameter) -> Schema:
-            fields: dict[str, Schema] = {}
-            for key, value in optimizer.state[probe].items():
-                low = 0.0 if key in ("step", "exp_avg_sq", "max_exp_avg_sq") else None
-                own = value.shape == probe.shape if isinstance(value, Tensor) else False
-                fields[key] = (
-                    TensorOf(
-                        tuple(parameter.shape if own else value.shape),
-                        parameter.dtype if own else value.dtype,
-                        low,
-                    )
-                    if isinstance(value, Tensor)
-                    else like(value)
-                )
-            return Fields(fields)
+        def schema(key: str, value: Any, parameter: nn.Parameter) -> Schema:
+            if not isinstance(value, Tensor):
+                return like(value)
+            low = 0.0 if key in ("step", "exp_avg_sq", "max_exp_avg_sq") else None
+            form = parameter if value.shape == probe.shape else value
+            return TensorOf(tuple(form.shape), form.dtype, low)
 
-        moved = self.parameters_moved.items()
-        return Fields({name: values(parameter) for name, parameter in moved}, partial=True)
+        made = optimizer.state[probe].items()
+        fields = {
+            name: Fields({key: schema(key, value, parameter) for key, value in made})
+            for name, parameter in self.parameters_moved.items()
+        }
+        return Fields(fields, partial=True)
 
     def _load_optimizer_tree(self, tree: Tree) -> None:
         self.optimizer.state.clear()
@@ -533,14 +506,11 @@ class NormLayersMethod(GradientMethod):
         """Report a model without trainable normalisation layers."""
         if norm_parameters(model):
             return super().check(model, config)
-        return [
-            Problem(
-                "normalisation",
-                "no BatchNorm, InstanceNorm, GroupNorm, LayerNorm or RMSNorm with parameters was "
-                f"found; {cls.name} moves only those.",
-                'Use "swr_nsp", which trains other layers.',
-            )
-        ]
+        what = (
+            "no BatchNorm, InstanceNorm, GroupNorm, LayerNorm or RMSNorm with parameters was "
+            f"found; {cls.name} moves only those."
+        )
+        return [Problem("normalisation", what, 'Use "swr_nsp", which trains other layers.')]
 
 
 def build_optimizer(

@@ -20,7 +20,6 @@ class FeatureMethod(Method):
     """
 
     def setup(self) -> None:
-        """Find the head before the method uses it."""
         self._is_guessed = self.head is None
         if self.head is None:
             self.info = replace(self.info, head=find_head(self.model))

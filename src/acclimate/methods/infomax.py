@@ -40,7 +40,6 @@ class Infomax(GradientMethod):
     )
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the main loss; terms are added by the base class."""
         first = self.run(x)
         main = information_maximization(
             first.logits, self.config.main_confidence, self.config.main_diversity

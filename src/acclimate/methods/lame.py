@@ -7,9 +7,8 @@ from acclimate.export import ExportPlan, refuse_export
 from acclimate.forward import Forward
 from acclimate.functional.affinity import affinities, corrected_log_probs
 from acclimate.functional.entropy import log_probs
-from acclimate.methods.config import Config, changed, choice, hp, options, published
+from acclimate.methods.config import Config, MethodCard, changed, choice, hp, options, published
 from acclimate.methods.heads import FeatureMethod
-from acclimate.methods.method import MethodCard
 
 
 @options
@@ -59,11 +58,9 @@ class Lame(FeatureMethod):
     )
 
     def step(self, x: Tensor) -> Tensor:
-        """Predict one batch and correct it."""
         return self._corrected(self.run(x))
 
     def infer(self, x: Tensor) -> Tensor:
-        """Do the same; there is nothing to learn."""
         return self._corrected(self.run(x, moves=False))
 
     def plan_export(self) -> ExportPlan:

@@ -12,9 +12,8 @@ from acclimate.functional.augmix import AugMix
 from acclimate.functional.entropy import entropy_of_mean
 from acclimate.functional.norm import Statistics
 from acclimate.functional.rng import copy_generator
-from acclimate.methods.config import GradientConfig, changed, hp, options, published
+from acclimate.methods.config import GradientConfig, MethodCard, changed, hp, options, published
 from acclimate.methods.gradient import GradientMethod
-from acclimate.methods.method import MethodCard
 from acclimate.snapshot import copy_tree, load_tensors, model_tensors
 
 _MOST_VALUES = 2**21  # in copies that are made at once, of as many images as that allows
@@ -71,16 +70,13 @@ class Memo(GradientMethod):
     takes_terms = False
 
     def setup(self) -> None:
-        """Choose the augmentation."""
         super().setup()
         self._augmentation = AugMix(self.config.severity, self.config.place)
 
     def needs_several_samples(self) -> bool:
-        """Single images are what it is for."""
         return False
 
     def step(self, x: Tensor) -> Iterator[Tensor]:
-        """Adapt to each image by itself, predict it, and go back to the source."""
         yield self._predict_each(x, self.generator)
 
     def infer(self, x: Tensor) -> Tensor:
@@ -96,7 +92,6 @@ class Memo(GradientMethod):
         raise refuse_export(self.name, "it predicts every image with weights adapted to it alone.")
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the entropy of the mean prediction over the copies of one image."""
         logits = self.run(x).logits
         return logits, entropy_of_mean(logits)
 
@@ -130,7 +125,6 @@ class Memo(GradientMethod):
         return torch.cat(logits)
 
     def _adapt_to(self, copies: Tensor, source: dict[str, Tensor]) -> None:
-        """Take one step on the copies of an image."""
         with self._trainable_only(), torch.enable_grad():
             _, loss = self.loss(copies)
             gradients = self.gradients_of(loss)

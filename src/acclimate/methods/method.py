@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
-import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,27 +21,18 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, Self, TypeVar, final
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from acclimate.artifact import Artifact
-from acclimate.errors import (
-    AcclimateWarning,
-    ArtifactMismatch,
-    BadInput,
-    NotAdapted,
-    StateError,
-    UnsuitableModel,
-    warn,
-)
+from acclimate.errors import AcclimateWarning, BadInput, NotAdapted, UnsuitableModel, warn
 from acclimate.export import ExportPlan, export_model
 from acclimate.forward import Call, Forward, LogitsAt, get_logits, replace_logits, run, run_eagerly
-from acclimate.functional.across import Processes, batch_mean, batch_size
+from acclimate.functional.across import Processes, batch_size
 from acclimate.functional.checkpointing import forget_activations
-from acclimate.functional.entropy import log_probs
 from acclimate.functional.inputs import (
     Normalization,
     check_batch,
@@ -55,28 +44,30 @@ from acclimate.functional.norm import Statistics, batch_norm_layers, use_statist
 from acclimate.functional.pixels import Grid, to_maps
 from acclimate.functional.precision import fast_autocast
 from acclimate.functional.signals import Estimate, is_correlated
-from acclimate.functional.stream_norm import (
-    PROBE,
-    TOLERANCE,
-    has_several_styles,
-    stream_share,
-    trust,
-    use_stream,
-    use_styles,
-    weigh_batch,
-    with_benefit,
-    with_styles,
-)
-from acclimate.functional.styles import MOST, N_NUMBERS, has_style
-from acclimate.functional.views import spread
 from acclimate.guard import Guard, GuardReport
 from acclimate.introspect import ModelInfo, check_logits, suits_channels_last, takes, try_forward
-from acclimate.methods.batch import CallLock, Copies, Journal, OpenBatch, close_contexts
+from acclimate.methods.batch import (
+    CallLock,
+    Copies,
+    Journal,
+    Observer,
+    Observers,
+    OpenBatch,
+    close_contexts,
+)
 from acclimate.methods.compute import Speed
-from acclimate.methods.config import Config
-from acclimate.methods.observers import Observer, Observers
+from acclimate.methods.config import Config, MethodCard, Problem
+from acclimate.methods.state import (
+    SHAPE,
+    check_identity,
+    check_state_dict,
+    check_tree,
+    pack_extra_state,
+    unpack_extra_state,
+)
+from acclimate.methods.stream import probe_stream, stream_schema, trust_of, use_stream_of
 from acclimate.parts.part import Part
-from acclimate.schema import Fields, Items, Maybe, Nothing, Number, Schema, TensorOf, Where, like
+from acclimate.schema import Fields, Schema, like
 from acclimate.snapshot import (
     Tree,
     copy_tree,
@@ -85,91 +76,16 @@ from acclimate.snapshot import (
     load_tensors,
     map_tree,
     model_tensors,
-    unflatten_tree,
 )
 from acclimate.storage import digest, read_file, write_file
 from acclimate.terms.term import Term
 
-
-@dataclass(frozen=True, kw_only=True)
-class MethodCard:
-    """Facts about a method. They are appended to its docstring.
-
-    Attributes:
-        authors: Authors of the paper.
-        year: Year of the paper.
-        paper: URL of the paper.
-        code: URL of the authors' code, if it is public.
-        moves: What learning changes.
-        predicts: Which logits are returned: those of a forward pass `"before"` or `"after"` the
-            update.
-        forwards: Forward passes per batch.
-        backwards: Backward passes per batch.
-        per_image: Whether these two are per image, for a method that processes single images.
-        reconstruction: Why this may differ from the authors' method, if their text and code leave
-            details open; empty if they do not.
-        is_oracle: Whether it learns from labels, which only an evaluation can reveal.
-        shards: Whether it is correct when processes share a batch (`acclimate.distributed`).
-        dense: Whether it supports models that predict every pixel.
-        replays: Whether it stores images of earlier batches and runs them again.
-    """
-
-    authors: str = ""
-    year: int = 0
-    paper: str = ""
-    code: str = ""
-    moves: str = "nothing"
-    predicts: str = "before"
-    forwards: int = 1
-    backwards: int = 0
-    per_image: bool = False
-    reconstruction: str = ""
-    is_oracle: bool = False
-    shards: bool = False
-    dense: bool = False
-    replays: bool = False
-
-    @property
-    def cost(self) -> str:
-        """The passes of a batch as text."""
-        passes = {"forward": self.forwards, "backward": self.backwards}
-        text = ", ".join(f"{n} {word}{'s' * (n > 1)}" for word, n in passes.items() if n)
-        return f"{text} for each image" if self.per_image else text
-
-    def variant(self, **facts: Any) -> MethodCard:
-        """Return the card of another method that moves the same at the same cost, but for `facts`.
-
-        All other facts are not inherited.
-        """
-        inherited = {"moves": self.moves, "forwards": self.forwards, "backwards": self.backwards}
-        return MethodCard(**{**inherited, **facts})
-
-    def describe(self) -> str:
-        """Return the facts as the last paragraph of a docstring."""
-        authors = f"{self.authors} {self.year}, " if self.authors else ""
-        lines = [f"Paper: {authors}{self.paper or 'none'}."]
-        lines += [f"Code: {self.code}."] if self.code else []
-        lines += [f"Moves {self.moves}. Returns logits from {self.predicts} the update."]
-        lines += [f"Cost of a batch: {self.cost}."]
-        lines += [f"Reconstruction: {self.reconstruction}."] if self.reconstruction else []
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Why a method cannot adapt a model: where, what, and what to do."""
-
-    where: str
-    what: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.what} {self.remedy}"
+Answer = TypeVar("Answer")
 
 
 @dataclass
 class Counts:
-    """Counts since the last reset."""
+    """Counts since the last reset. `skipped` has the batches without an update, by reason."""
 
     batches: int = 0
     samples: int = 0
@@ -190,7 +106,7 @@ class Counts:
 
     @property
     def n_refused(self) -> int:
-        """Number of batches that must not move running statistics: no update was made on them.
+        """Number of batches without an update, which must not move running statistics.
 
         An update that happened to change no parameter is not one of these.
         """
@@ -206,12 +122,6 @@ class Snapshot:
 
 #: Below this number of images, batch statistics are worth a warning.
 SMALL_BATCH = 16
-#: What the shape of an input must look like in a saved state.
-_SHAPE = Maybe(Items(Number(int, low=1, high=2**31), list, longest=8))
-#: Problems of a state that an error shows.
-_SHOWN = 12
-#: Numbers of an input that is made up to count the classes of a model, at most.
-_LARGEST_PROBE = 2**26
 #: Predictions that are compared with the one before, to recognise a correlated stream.
 _RECENT = 256
 
@@ -285,54 +195,46 @@ class Method(nn.Module):
                 f'This model is already being adapted by the method "{other.name}". Call unwrap() '
                 "on that adapted model first, or adapt a copy.deepcopy of the model.",
             )
-        self.model = model
-        self.config = config
-        self.artifact = artifact
-        self.info = info or ModelInfo()
-        self.guard = guard
-        self.speed = speed or Speed()
+        self.model, self.config, self.artifact = model, config, artifact
+        self.info, self.guard, self.speed = info or ModelInfo(), guard, speed or Speed()
         self.added_terms = tuple(terms)
         self.counts = Counts()
         self.generator = torch.Generator().manual_seed(seed)
         self._given = [model if given is None else given]  # in a list: it must not be a submodule
-        self._declared: list[str] = []
-        self._schemas: dict[str, Schema] = {}
+        self._schemas: dict[str, Schema] = {}  # of declared state, by name
         self._initial = Snapshot({})
         self._lock = CallLock()
         #: Copies of tensors for undoing a batch.
         self.copies = Copies()
         self._open: Journal | None = None
         self._observers = Observers()
-        self._learns: bool | None = None
-        self._has_batch_norm = bool(batch_norm_layers(model))
+        self._warned: set[str] = set()
         # Properties of the model; None until a batch was seen.
+        self._has_batch_norm = bool(batch_norm_layers(model))
         self._channels_last: bool | None = None
         self._is_dense = self.info.is_dense if artifact is not None else None
         self._takes_single: bool | None = None
         # State of the current batch.
+        self._learns: bool | None = None
         self._call: Call | None = None
         self._output: Any = None
         self._grid: Grid | None = None
         self._losses: dict[str, Tensor] = {}
+        self._recent: Tensor | None = None
         self.labels: Tensor | None = None
         #: What `step` sets if it returns scaled logits: those whose softmax is the confidence.
         self.plain_logits: Tensor | None = None
         #: What `step` and `infer` set if they combine predictions of the images and of the mirrored
         #: images: the logits of both, by which the guard judges the model.
         self.view_logits: tuple[Tensor, Tensor] | None = None
-        self._recent: Tensor | None = None
-        self._warned: set[str] = set()
         if guard is not None:
             guard.bind(model)
         self._source = fingerprint(model)["weights_sha256"]
         self._prepared = digest(artifact.tensors) if artifact is not None else None
-        self.add_state(
-            "input_shape",
-            list(artifact.card["input_shape"]) if artifact is not None else None,
-            _SHAPE,
-        )
+        shape = list(artifact.card["input_shape"]) if artifact is not None else None
+        self.add_state("input_shape", shape, SHAPE)
         if config.statistics == "auto":
-            self.add_state("stream", None, _stream_schema(model))
+            self.add_state("stream", None, stream_schema(model))
         self.setup()
         self._initial = self.snapshot()
         for name, tensor in model_tensors(self).items():
@@ -390,15 +292,10 @@ class Method(nn.Module):
     def add_state(self, name: str, default: Tree, schema: Schema | None = None) -> None:
         """Declare an attribute that reset, save, load, snapshot and `.to()` handle.
 
-        Replace the value, never change it in place: a batch that fails restores the old value.
-
-        Args:
-            name: Name of the attribute.
-            default: Its first value.
-            schema: What a saved value must look like to be loaded; None for the names, shapes and
-                kinds of the default, and for anything where that is None or empty.
+        Replace the value, never change it in place: a batch that fails restores the old value. The
+        schema tells what a saved value must look like; without one, it has the names, shapes and
+        kinds of the default, and anything where that is None or empty.
         """
-        self._declared.append(name)
         self._schemas[name] = like(default) if schema is None else schema
         setattr(self, name, default)
 
@@ -429,20 +326,6 @@ class Method(nn.Module):
             self.return_from(result)
         return result
 
-    def predict_view(self, x: Tensor) -> Forward:
-        """Predict another view of the batch, as `infer` does, and leave no trace."""
-        kept = self._output, self._grid, self.plain_logits, self.view_logits
-        generator_state = self.generator.get_state()
-        self._output = self._grid = None
-        try:
-            with self._without_learning(), torch.no_grad():
-                single = self.is_single(x)
-                found = self.run(x, statistics="source").logits if single else self.infer(x)
-            return Forward(self._output, found.detach(), None, self._grid)
-        finally:
-            self._output, self._grid, self.plain_logits, self.view_logits = kept
-            self.generator.set_state(generator_state)
-
     def return_from(self, result: Forward) -> None:
         """Make the call return the output of this pass, with the logits that `step` returns."""
         self._output, self._grid = result.output, result.grid
@@ -451,6 +334,21 @@ class Method(nn.Module):
     def returns_more(self) -> bool:
         """Whether the model returns more than logits, so that a pass must cover the whole batch."""
         return not isinstance(self._output, Tensor)
+
+    def predict_view(self, x: Tensor) -> Forward:
+        """Predict another view of the batch, as `infer` does, and leave no trace."""
+        kept = self._output, self._grid, self.plain_logits, self.view_logits, self._learns
+        generator_state = self.generator.get_state()
+        self._output = self._grid = None
+        self._learns = False
+        try:
+            with torch.no_grad():
+                single = self.is_single(x)
+                found = self.run(x, statistics="source").logits if single else self.infer(x)
+            return Forward(self._output, found.detach(), None, self._grid)
+        finally:
+            self._output, self._grid, self.plain_logits, self.view_logits, self._learns = kept
+            self.generator.set_state(generator_state)
 
     def note_loss(self, name: str, value: Tensor) -> None:
         """Store the value of a loss term of this batch, for records."""
@@ -513,6 +411,11 @@ class Method(nn.Module):
         """Where the logits are in the output of the model."""
         return self.info.logits_at
 
+    @property
+    def trust(self) -> float:
+        """How much the statistics of the stream count with `statistics="auto"`, from 0 to 1."""
+        return trust_of(self)
+
     # Processing a batch -------------------------------------------------------------------------
 
     @final  # type: ignore[misc]
@@ -548,12 +451,9 @@ class Method(nn.Module):
 
     @final
     def learn(self) -> bool:
-        """Complete the update on the batch of the last `predict`.
+        """Complete the update on the batch of the last `predict`; return whether there was one.
 
         If this fails, the state is that from before the batch.
-
-        Returns:
-            Whether there was a batch to learn from.
         """
         with self._exclusive(outermost=True):
             self._recover()
@@ -571,16 +471,18 @@ class Method(nn.Module):
 
     @final
     def discard(self) -> bool:
-        """Forget the batch of the last `predict`: the state is that from before it.
-
-        Returns:
-            Whether there was such a batch.
-        """
+        """Undo the batch of the last `predict`; return whether there was one."""
         with self._exclusive(outermost=True):
             self._recover()
             had = self.has_pending
             self._discard_pending()
             return had
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether `predict` has answered a batch that `learn` has not learned from yet."""
+        batch = self._open
+        return batch is not None and batch.is_answered
 
     @final
     def on_batch(self, observer: Observer) -> RemovableHandle:
@@ -588,10 +490,7 @@ class Method(nn.Module):
 
         It is called when the batch is complete: after the update, or in `learn()` if the batch was
         answered by `predict()`. It may read and save the state, but not call the model. If it
-        raises, the call raises, and the batch stays learned.
-
-        Returns:
-            A handle; `handle.remove()` ends it.
+        raises, the call raises, and the batch stays learned. `remove()` of the result ends it.
         """
         return self._observers.add("batch", observer)
 
@@ -608,19 +507,19 @@ class Method(nn.Module):
         """
         return self._observers.add("restore", observer)
 
-    @property
-    def has_pending(self) -> bool:
-        """Whether `predict` has answered a batch that `learn` has not learned from yet."""
-        batch = self._open
-        return batch is not None and batch.is_answered
-
     def _call_model(self, args: tuple[Any, ...], kwargs: dict[str, Any], is_later: bool) -> Any:
         with self._exclusive(outermost=True):
             self._recover()
             call = Call.of(args, kwargs, self.info.images_at)
             if self.card.replays:
                 call.check_alone(self.name)
-            self._warn_of_eval()
+            if not (self.training or id(self) in _paused.get()):
+                self._warn(
+                    "eval_mode",
+                    "This adapted model is in eval mode: it predicts, but does not learn. Call "
+                    "train() to let it learn. If this is intended, use `with adapted.paused():`, "
+                    "which does not warn.",
+                )
             if self.is_learning:
                 self._check_settled()
             batch = OpenBatch(self, call, outer=self._open)
@@ -692,7 +591,9 @@ class Method(nn.Module):
             )
         first = next((p for p in self.model.parameters()), x)
         check_device(x, first)
-        shape = self._expected_shape(x)
+        shape = tuple(self.input_shape) if self.input_shape is not None else None
+        if shape is not None and self._is_dense and isinstance(x, Tensor) and x.dim() == 4:
+            shape = (shape[0], *x.shape[2:])  # images of any size
         if self.artifact is not None or self.normalization is not None:
             # The normalisation was stated, so the range of pixels can be checked.
             check_images(x, self.normalization, shape)
@@ -703,12 +604,8 @@ class Method(nn.Module):
             logits = get_logits(try_forward(self.model, x[:2], self._call), self.logits_at)
             check_logits(logits)
             self._is_dense = logits.dim() == 4
-        if (
-            self.guard is None
-            and self.counts.batches == 0
-            and self.is_learning
-            and self.is_single(x)
-        ):
+        is_first = self.counts.batches == 0 and self.is_learning
+        if self.guard is None and is_first and self.is_single(x):
             raise BadInput(
                 "single_sample",
                 "Expected more than one sample, found one, whose BatchNorm statistics are "
@@ -720,6 +617,10 @@ class Method(nn.Module):
             self._channels_last = self._takes_channels_last(x)
         x = x.detach()
         return x.clone() if x.is_inference() else x
+
+    def _takes_channels_last(self, x: Tensor) -> bool:
+        """Return whether batches are passed in the channels-last memory format."""
+        return self.speed.channels_last and suits_channels_last(self.model, x, self._call)
 
     def _process(self, batch: OpenBatch, x: Tensor, is_later: bool) -> Any:
         batch.x = x
@@ -776,16 +677,16 @@ class Method(nn.Module):
                 load_tensors(self, batch.statistics)
             if self.guard is not None and batch.verdict is not None:
                 self.guard.settle(self, batch.verdict)
+        counts = self.counts
         if batch.learns:
-            self.counts.batches += 1
-            self.counts.samples += batch_size(batch.x)
+            counts.batches += 1
+            counts.samples += batch_size(batch.x)
             self.input_shape = list(batch.x.shape[1:])
             if batch.logits is not None:
                 self._check_stream(batch.x, batch.logits)
         self._forget_batch()
         self._open = batch.outer  # from here on, an interrupt finds the batch complete
         if batch.logits is not None:
-            counts = self.counts
             updated, restored = counts.updates > batch.n_updates, counts.restored > batch.n_restored
             self._observers.notify(self, batch.logits, updated, restored)
 
@@ -796,7 +697,7 @@ class Method(nn.Module):
                 self.counts.skip("single")
             return self.run(x, statistics="source").logits
         if self.is_learning and self.statistics == "auto" and self._has_batch_norm:
-            self._probe_stream(x)
+            probe_stream(self, x)
         if self.is_learning and (self.guard is None or self.guard.lets_learn):
             return self.step(x)
         if self.is_learning:
@@ -817,23 +718,20 @@ class Method(nn.Module):
 
     def _check_stream(self, x: Tensor, logits: Tensor) -> None:
         """Warn once of a batch too small for its statistics, and of a correlated stream."""
-        if not self._has_batch_norm or self.statistics != "batch" or self._is_dense:
-            return
-        if self.guard is not None and self.guard.answers:
+        is_guarded = self.guard is not None and self.guard.answers
+        if not self._has_batch_norm or self.statistics != "batch" or self._is_dense or is_guarded:
             return
         remedy = (
             "Use larger batches, guard=True, which answers with the source model where adaptation "
             'hurts, or statistics="auto" or "source".'
         )
         n = batch_size(x)
-        if n < SMALL_BATCH and "small_batch" not in self._warned:
+        if n < SMALL_BATCH:
             self._warn(
-                AcclimateWarning(
-                    "small_batch",
-                    f"This batch has {n} images, fewer than the {SMALL_BATCH} that BatchNorm "
-                    "statistics need: predictions may be much worse than the source model's. "
-                    f"{remedy}",
-                )
+                "small_batch",
+                f"This batch has {n} images, fewer than the {SMALL_BATCH} that BatchNorm "
+                "statistics need: predictions may be much worse than the source model's. "
+                f"{remedy}",
             )
         if "correlated_stream" in self._warned or self.processes is not None:
             return
@@ -843,19 +741,17 @@ class Method(nn.Module):
         is_enough = self.counts.batches > 1 and len(self._recent) >= _RECENT // 2
         if is_enough and is_correlated(self._recent):
             self._warn(
-                AcclimateWarning(
-                    "correlated_stream",
-                    "Consecutive images seem to be of the same class. Statistics of batches with "
-                    "few classes are wrong: predictions may be much worse than the source "
-                    f"model's. {remedy}",
-                )
+                "correlated_stream",
+                "Consecutive images seem to be of the same class. Statistics of batches with few "
+                "classes are wrong: predictions may be much worse than the source model's. "
+                f"{remedy}",
             )
 
-    def _warn(self, warning: AcclimateWarning) -> None:
+    def _warn(self, code: str, message: str) -> None:
         """Warn, but only once of each kind."""
-        if warning.code not in self._warned:
-            self._warned.add(warning.code)
-            warn(warning)
+        if code not in self._warned:
+            self._warned.add(code)
+            warn(AcclimateWarning(code, message))
 
     def _pass(
         self, x: Tensor, moves: bool, statistics: Statistics | None, model: nn.Module | None
@@ -869,87 +765,12 @@ class Method(nn.Module):
             x = x.contiguous(memory_format=torch.channels_last)
         with use_statistics(model, chosen, share, moves), ExitStack() as stack:
             if chosen == "auto":
-                stack.enter_context(self._use_stream(model, x, moves))
+                stack.enter_context(use_stream_of(self, model, x, moves))
             if self.speed.checkpoint:
                 # Recomputation must not change running statistics a second time.
                 again = partial(use_statistics, model, chosen, share, moves=False)
                 stack.enter_context(forget_activations(model, again))
             return run(model, x, head, self.logits_at, self._call)
-
-    @property
-    def trust(self) -> float:
-        """How much the statistics of the stream count with `statistics="auto"`, from 0 to 1."""
-        tolerance = TOLERANCE
-        if self.artifact is not None and "confidence" in self.artifact.parts:
-            tolerance += max(0.0, float(self.artifact.part("confidence")["loss"]))
-        return trust(self.stream, tolerance)
-
-    @contextmanager
-    def _use_stream(self, model: nn.Module, x: Tensor, moves: bool) -> Iterator[None]:
-        """Normalise a pass over a batch with the statistics of the stream; remember them."""
-        with self._mixed_by_stream(model, x, batch_size(x), self.trust) as (moved, n):
-            yield
-        is_finite = all(bool(moments.isfinite().all()) for moments in moved.values())
-        if not (moves and self.is_learning and moved and is_finite):
-            return
-        if isinstance(n, Tensor):
-            known = dict(self.stream or {})
-            self.stream = {**known, "styles": {**known["styles"], "n": n.cpu(), "moments": moved}}
-        else:
-            known = dict(self.stream or {"benefit": None, "styles": None})
-            self.stream = {**known, "n": n, "moments": moved}
-
-    @contextmanager
-    def _mixed_by_stream(
-        self, model: nn.Module, x: Tensor, n: int, trusted: float
-    ) -> Iterator[tuple[dict[str, Tensor], float | Tensor]]:
-        """Normalise by the statistics of a stream in which this batch counts as n samples."""
-        if self.stream is not None and has_several_styles(self.stream):
-            with use_styles(model, self.stream["styles"], x, trusted) as (moved, numbers):
-                yield moved, numbers
-        else:
-            own, n_effective = weigh_batch(self.stream, n)
-            with use_stream(model, self.stream, own, stream_share(n_effective) * trusted) as moved:
-                yield moved, n_effective
-
-    def _probe_stream(self, x: Tensor) -> None:
-        """Compare the confidence with the source's statistics and with those of the stream."""
-        if has_style(x) and self.processes is None:
-            self.stream = with_styles(self.stream, x)
-        images = x[spread(x, PROBE)]
-        with use_statistics(self.model, "source"):
-            source = run(self.model, images, None, self.logits_at, self._call).logits
-            with self._mixed_by_stream(self.model, images, batch_size(x), 1.0):
-                here = run(self.model, images, None, self.logits_at, self._call).logits
-        self.counts.forwards += 2
-        values = [log_probs(logits).exp().amax(dim=1) for logits in (here, source)]
-        difference = float(batch_mean(values[0] - values[1]))
-        if math.isfinite(difference):
-            self.stream = with_benefit(self.stream, difference, batch_size(images))
-
-    def _expected_shape(self, x: object) -> tuple[int, ...] | None:
-        """Return the shape that samples must have; None if it is not known yet."""
-        if self.input_shape is None:
-            return None
-        if self._is_dense and isinstance(x, Tensor) and x.dim() == 4:
-            # A model that predicts every pixel accepts images of any size.
-            return (self.input_shape[0], *x.shape[2:])
-        return tuple(self.input_shape)
-
-    def _takes_channels_last(self, x: Tensor) -> bool:
-        """Return whether batches are passed in the channels-last memory format."""
-        return self.speed.channels_last and suits_channels_last(self.model, x, self._call)
-
-    def _warn_of_eval(self) -> None:
-        if not (self.training or id(self) in _paused.get()):
-            self._warn(
-                AcclimateWarning(
-                    "eval_mode",
-                    "This adapted model is in eval mode: it predicts, but does not learn. Call "
-                    "train() to let it learn. If this is intended, use `with adapted.paused():`, "
-                    "which does not warn.",
-                )
-            )
 
     # Public interface ---------------------------------------------------------------------------
 
@@ -995,6 +816,7 @@ class Method(nn.Module):
             NotAdapted: The model was unwrapped, or a batch waits for `learn`.
         """
         with self._exclusive():
+            self._recover()
             self._check_usable()
             self._check_settled()
             yield self
@@ -1019,15 +841,6 @@ class Method(nn.Module):
             if id(self) in others:
                 others.remove(id(self))
             _paused.set(tuple(others))
-
-    @contextmanager
-    def _without_learning(self) -> Iterator[None]:
-        """Learn nothing from the passes inside, which belong to the batch being processed."""
-        was, self._learns = self._learns, False
-        try:
-            yield
-        finally:
-            self._learns = was
 
     @final
     def reveal(self, y: Tensor) -> None:
@@ -1060,36 +873,31 @@ class Method(nn.Module):
         Raises:
             NotAdapted: The model was adapted without a guard.
         """
-        with self._exclusive():
-            self._recover()
-            return self._known_guard().estimate()
+        return self._ask_guard(Guard.estimate)
 
     @final
     def report(self) -> GuardReport:
         """Return what the guard has seen and done since the last reset."""
+        return self._ask_guard(Guard.report)
+
+    def _ask_guard(self, question: Callable[[Guard], Answer]) -> Answer:
         with self._exclusive():
             self._recover()
-            return self._known_guard().report()
-
-    def _known_guard(self) -> Guard:
-        if self.guard is None:
-            raise NotAdapted(
-                "no_guard",
-                "An estimate needs a guard, but this model was adapted without one. Use "
-                'adapt(..., guard=True), or guard="watch" to estimate without changing answers. '
-                'The artifact must contain the part "accuracy".',
-            )
-        return self.guard
+            if self.guard is None:
+                raise NotAdapted(
+                    "no_guard",
+                    "An estimate needs a guard, but this model was adapted without one. Use "
+                    'adapt(..., guard=True), or guard="watch" to estimate without changing '
+                    'answers. The artifact must contain the part "accuracy".',
+                )
+            return question(self.guard)
 
     # State --------------------------------------------------------------------------------------
 
     @final
     def snapshot(self) -> Snapshot:
         """Return a copy of everything learned, to `restore` later."""
-        with self._exclusive():
-            self._recover()
-            self._check_usable()
-            self._check_settled()
+        with self.settled():
             return Snapshot(copy_tree(self._tree()))
 
     @final
@@ -1103,16 +911,8 @@ class Method(nn.Module):
 
     @final
     def save(self, path: str | Path, key: bytes | str | None = None) -> None:
-        """Write everything learned to one file, atomically.
-
-        Args:
-            path: Path of the file.
-            key: Secret to sign the file with (HMAC-SHA256); None for no signature.
-        """
-        with self._exclusive():
-            self._recover()
-            self._check_usable()
-            self._check_settled()
+        """Write everything learned to one file, atomically; with a key, signed by HMAC-SHA256."""
+        with self.settled():
             tensors, skeleton = flatten_tree(copy_tree(self._tree()))
         write_file(path, "state", tensors, {**self._identity(), "tree": skeleton}, key)
 
@@ -1120,24 +920,21 @@ class Method(nn.Module):
     def load(self, path: str | Path, key: bytes | str | None = None) -> Self:
         """Resume a saved stream: the next logits are those of the uninterrupted stream.
 
-        Args:
-            path: Path of the file.
-            key: Secret that the file must be signed with; None accepts signed and unsigned files.
+        With a key, the file must be signed with it; without one, it may be signed or not. After an
+        error, the adapted model is as it was before.
 
         Raises:
             ArtifactMismatch: The file was saved with another method, configuration, model or
                 artifact.
             StateError: Its content does not fit the adapted model.
             CorruptFile: The file is damaged, or not signed with the key.
-
-        After an error, the adapted model is as it was before.
         """
         self._check_usable()
         tensors, card = read_file(path, "state", key)
         with self._exclusive():
             self._recover()
-            self._check_identity(str(path), card)
-            tree = self._checked_tree(str(path), tensors, card.get("tree"))
+            check_identity(self, str(path), card)
+            tree = check_tree(self, str(path), tensors, card.get("tree"))
             self._discard_pending()
             self._load_whole(lambda: self._load_tree(tree))
         return self
@@ -1167,17 +964,23 @@ class Method(nn.Module):
         self.counts.restored += 1
 
     def _declared_state(self) -> dict[str, Tree]:
-        return {name: getattr(self, name) for name in self._declared}
+        return {name: getattr(self, name) for name in self._schemas}
 
     def _set_declared_state(self, state: dict[str, Tree]) -> None:
-        for name in self._declared:
+        for name in self._schemas:
             setattr(self, name, state[name])
+
+    def _state_schemas(self) -> dict[str, Schema]:
+        return dict(self._schemas)
 
     def _optimizer_tree(self) -> Tree:
         return {}
 
     def _load_optimizer_tree(self, tree: Tree) -> None:
         pass
+
+    def _optimizer_schema(self) -> Schema:
+        return Fields({})
 
     def _tree(self) -> Tree:
         return {
@@ -1208,87 +1011,6 @@ class Method(nn.Module):
             self._undo(journal, error)
             raise
 
-    def _schema(self, with_modules: bool = True) -> Schema:
-        """Return what a saved state of this adapted model must look like."""
-        learned = {
-            "modules": self._module_schema(model_tensors(self)),
-            "method": Fields(self._state_schemas()),
-            "optimizer": self._optimizer_schema(),
-        }
-        count = Number(int, low=0)
-        counts = {name: count for name in asdict(Counts()) if name != "skipped"}
-        fields: dict[str, Schema] = {
-            **learned,
-            "generator": Where(
-                TensorOf(tuple(self.generator.get_state().shape), torch.uint8),
-                _is_generator_state,
-                "not a state of a random number generator",
-            ),
-            "counts": Fields({**counts, "skipped": Items(count)}),
-            "guard": self.guard.schema(Fields(learned)) if self.guard is not None else Nothing(),
-        }
-        if not with_modules:
-            del fields["modules"]
-        return Fields(fields)
-
-    def _module_schema(self, tensors: Mapping[str, Tensor], partial: bool = False) -> Fields:
-        """Return what values of these tensors must look like; finite where the source is."""
-        source = self._initial.tree["modules"]
-
-        def leaf(name: str, tensor: Tensor) -> Schema:
-            low = 0 if name.endswith((".running_var", ".num_batches_tracked")) else None
-            is_finite = bool(source.get(name, tensor).isfinite().all())
-            shape = tuple(tensor.shape)
-            return TensorOf(shape, tensor.dtype, low, finite=is_finite, nan=not is_finite)
-
-        return Fields({name: leaf(name, t) for name, t in tensors.items()}, partial)
-
-    def _checked_tree(
-        self, origin: str, tensors: Mapping[str, Tensor], skeleton: Any, with_modules: bool = True
-    ) -> Tree:
-        """Return the tree of a saved state, if it fits this adapted model."""
-        try:
-            tree = unflatten_tree(dict(tensors), skeleton)
-            again, _ = flatten_tree(tree)
-        except (LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise _wrong_state(origin, [f"tree: {type(error).__name__}: {error}"]) from error
-        problems = [
-            f"{name}: not where it belongs"
-            for name in dict.fromkeys([*tensors, *again])
-            if again.get(name) is not tensors.get(name)
-        ]
-        sizes: dict[str, Any] = {}
-        if self.info.n_classes is not None:
-            sizes["classes"] = self.info.n_classes
-        shape = tree["method"].get("input_shape") if _has_method(tree) else None
-        if isinstance(shape, list) and not self._is_dense:
-            sizes["..."] = tuple(shape)
-        if "classes" not in sizes and not _SHAPE.find_problems(shape):
-            n_classes = self._count_classes(shape)
-            sizes |= {} if n_classes is None else {"classes": n_classes}
-        problems += self._schema(with_modules).find_problems(tree, sizes)
-        if problems:
-            raise _wrong_state(origin, problems)
-        return tree
-
-    def _count_classes(self, shape: list[int] | None) -> int | None:
-        """Return the number of logits for an input of this shape; None if it cannot be found."""
-        like = next((p for p in self.model.parameters() if p.is_floating_point()), None)
-        if shape is None or like is None or math.prod(shape) > _LARGEST_PROBE:
-            return None
-        try:
-            with torch.no_grad(), use_statistics(self.model, "source"):
-                found = run(self.model, like.new_zeros(1, *shape), None, self.logits_at, None)
-        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError):
-            return None  # a model that needs more than images
-        return found.logits.shape[1]
-
-    def _state_schemas(self) -> dict[str, Schema]:
-        return dict(self._schemas)
-
-    def _optimizer_schema(self) -> Schema:
-        return Fields({})
-
     def _identity(self) -> dict[str, Any]:
         """Return the settings that must equal those of a saved state to load it."""
         return {
@@ -1299,24 +1021,6 @@ class Method(nn.Module):
             "guard": self.guard.to_dict() if self.guard is not None else None,
             "speed": self.speed.to_dict(),
         }
-
-    def _check_identity(self, origin: str, saved: Mapping[str, Any]) -> None:
-        differences = {
-            key: (saved.get(key), value)
-            for key, value in self._identity().items()
-            if saved.get(key) != value
-        }
-        if differences:
-            lines = "".join(
-                f"\n  {key}: saved {before!r}, here {now!r}"
-                for key, (before, now) in differences.items()
-            )
-            raise ArtifactMismatch(
-                "other_settings",
-                f"Expected a state saved with the same settings, but {origin} differs:{lines}\n"
-                "Adapt the same source model with the same method, options and artifact.",
-                differences=differences,
-            )
 
     def _check_usable(self) -> None:
         if "model" not in self._modules:
@@ -1346,19 +1050,7 @@ class Method(nn.Module):
                 "Calling load_state_dict(assign=True) would replace the borrowed model's "
                 "parameters. Call it without assign.",
             )
-        # Everything is checked before any tensor is copied.
-        given = dict(state_dict)
-        extra = given.pop("_extra_state", None)
-        own = {key: t for key, t in self.state_dict().items() if key != "_extra_state"}
-        schema = self._module_schema(own, partial=not strict)
-        found = given if strict else {key: t for key, t in given.items() if key in own}
-        problems = schema.find_problems(found)
-        if extra is None and strict:
-            problems.append("_extra_state: missing")
-        if problems:
-            raise _wrong_state("the state_dict", problems)
-        if extra is not None:
-            self._read_extra_state(extra)
+        check_state_dict(self, state_dict, strict)
         with self._exclusive():
             self._recover()
             self._discard_pending()
@@ -1369,29 +1061,12 @@ class Method(nn.Module):
         with self._exclusive():
             self._recover()
             self._check_settled()
-            tree = {key: value for key, value in self._tree().items() if key != "modules"}
-        tensors, skeleton = flatten_tree(tree)
-        identity = json.dumps(self._identity())
-        return {"tensors": copy_tree(tensors), "tree": json.dumps(skeleton), "identity": identity}
+            return pack_extra_state(self)
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Load the result of `get_extra_state`."""
-        tree = self._read_extra_state(state)
+        tree = unpack_extra_state(self, state)
         self._load_whole(lambda: self._load_tree(copy_tree({**tree, "modules": {}})))
-
-    def _read_extra_state(self, state: Any) -> Tree:
-        """Return the tree of `get_extra_state`, if it fits this adapted model."""
-        origin = "the state_dict"
-        try:
-            tensors, text = state["tensors"], state["tree"]
-            skeleton, saved = json.loads(text), json.loads(state["identity"])
-        except (LookupError, TypeError, ValueError, RecursionError) as error:
-            problem = f"_extra_state: {type(error).__name__}: {error}"
-            raise _wrong_state(origin, [problem]) from error
-        if not isinstance(saved, dict) or not isinstance(tensors, dict):
-            raise _wrong_state(origin, ["_extra_state: not what state_dict() returned"])
-        self._check_identity(origin, saved)
-        return self._checked_tree(origin, tensors, skeleton, with_modules=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -1403,84 +1078,12 @@ class Method(nn.Module):
         return self
 
 
-def _wrong_state(origin: str, problems: list[str]) -> StateError:
-    shown = "".join(f"\n  {line}" for line in problems[:_SHOWN])
-    more = f"\n  (+ {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
-    return StateError(
-        "wrong_state",
-        f"Expected a state of this adapted model, but {origin} has {len(problems)} "
-        f"problem(s):{shown}{more}\nNothing was loaded. Save the state again, or start anew.",
-        path=origin,
-        problems=tuple(problems),
-    )
-
-
-def _has_method(tree: Tree) -> bool:
-    return isinstance(tree, dict) and isinstance(tree.get("method"), dict)
-
-
-def _is_generator_state(state: Tensor) -> bool:
-    generator = torch.Generator()
-    try:
-        generator.set_state(state.cpu())
-    except RuntimeError:
-        return False
-    return torch.equal(generator.get_state(), state.cpu())
-
-
-def _are_styles(styles: Tree) -> bool:
-    """Return whether there is one of everything for each style."""
-    sizes = {len(styles[name]) for name in ("centres", "counts", "n")}
-    sizes |= {len(each) for each in styles["moments"].values()}
-    return len(sizes) == 1 and 0 < max(sizes) <= MOST
-
-
-def _stream_schema(model: nn.Module) -> Schema:
-    """Return what the state of `statistics="auto"` must look like."""
-    layers = {
-        name: layer.running_mean
-        for name, layer in batch_norm_layers(model).items()
-        if layer.running_mean is not None
-    }
-    moments: dict[str, Schema] = {
-        name: Where(
-            TensorOf((2, len(mean))), lambda t: bool((t[1] >= 0).all()), "negative variances"
-        )
-        for name, mean in layers.items()
-    }
-    of_styles: dict[str, Schema] = {
-        name: Where(
-            TensorOf((None, 2, len(mean))),
-            lambda t: bool((t[:, 1] >= 0).all()),
-            "negative variances",
-        )
-        for name, mean in layers.items()
-    }
-    styles: dict[str, Schema] = {
-        "centres": TensorOf((None, N_NUMBERS)),
-        "counts": TensorOf((None,), low=0),
-        "n": TensorOf((None,), low=0),
-        "moments": Fields(of_styles, partial=True),
-    }
-    fields = {
-        "n": Number(float, low=0),
-        "moments": Fields(moments, partial=True),
-        "benefit": Maybe(Number(float, low=-1, high=1)),
-        "styles": Maybe(Where(Fields(styles), _are_styles, "styles that do not fit each other")),
-    }
-    is_counted = "moments of no samples"
-    return Maybe(Where(Fields(fields), lambda s: s["n"] > 0 or not s["moments"], is_counted))
-
-
 def check_dense(kind: type[Method], is_shared: bool = False) -> None:
-    """Refuse a method for a model that predicts every pixel, unless the method supports it.
+    """Raise UnsuitableModel unless the method supports models that predict every pixel.
 
     Args:
         kind: The method.
         is_shared: Whether several processes share a batch.
-
-    Raises:
-        UnsuitableModel: The method does not support it; the message lists those that do.
     """
     if kind.card.dense and not is_shared:
         return

@@ -3,8 +3,8 @@ from __future__ import annotations
 from torch import nn
 
 from acclimate.functional.norm import batch_norm_layers
-from acclimate.methods.config import Config
-from acclimate.methods.method import Method, MethodCard, Problem
+from acclimate.methods.config import Config, MethodCard, Problem
+from acclimate.methods.method import Method
 
 
 class Norm(Method):
@@ -25,7 +25,6 @@ class Norm(Method):
 
     @classmethod
     def check(cls, model: nn.Module, config: Config) -> list[Problem]:
-        """Report a model without BatchNorm, on which nothing would change."""
         if batch_norm_layers(model):
             return []
         return [

@@ -9,8 +9,16 @@ from acclimate.forward import Forward
 from acclimate.functional.iabn import iabn_layers
 from acclimate.functional.norm import use_statistics
 from acclimate.functional.reservoir import choose_slot
-from acclimate.methods.config import Config, EntropyConfig, changed, hp, options, published
-from acclimate.methods.method import MethodCard, Problem
+from acclimate.methods.config import (
+    Config,
+    EntropyConfig,
+    MethodCard,
+    Problem,
+    changed,
+    hp,
+    options,
+    published,
+)
 from acclimate.methods.tent import Tent
 from acclimate.schema import Items, Maybe, Number, TensorOf
 
@@ -67,7 +75,6 @@ class Note(Tent):
 
     @classmethod
     def check(cls, model: nn.Module, config: Config) -> list[Problem]:
-        """Report a model without instance-aware layers."""
         if iabn_layers(model):
             return super().check(model, config)
         return [
@@ -81,7 +88,6 @@ class Note(Tent):
         ]
 
     def setup(self) -> None:
-        """Declare the memory."""
         super().setup()
         size, count = self.config.memory_size, Number(int, low=0)
         self.add_state("images", None, Maybe(TensorOf((size, ...))))
@@ -109,7 +115,6 @@ class Note(Tent):
                     pass
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean entropy of the memory."""
         logits = self._run_memory(x).logits
         return logits, self.config.entropy_of(logits).mean()
 

@@ -76,7 +76,6 @@ class Petta(MemoryTeacher):
     class_means: Tensor
 
     def setup(self) -> None:
-        """Copy the source model as anchor; the class means start as the source's."""
         super().setup()
         self.anchor = copy_frozen(self.model)
         moments = self.known_artifact.part("features")
@@ -92,7 +91,6 @@ class Petta(MemoryTeacher):
         return "robust" if found == "running" else found
 
     def step(self, x: Tensor) -> Iterator[Tensor]:
-        """Predict, measure the drift, and learn from the memory."""
         check_images(x, self.normalization)
         found = self.run(x, moves=False, model=self.teacher)
         yield found.logits
@@ -103,7 +101,6 @@ class Petta(MemoryTeacher):
         self.learn_from(items)
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return self-training, anchoring and agreement with the source, on the memory."""
         is_symmetric = self.config.self_training == "symmetric"
         with torch.no_grad():
             teacher = self.run(x, model=self.teacher).logits
@@ -124,11 +121,9 @@ class Petta(MemoryTeacher):
         return student, each.mean() - self.config.drift_weight * self._drift * self._alignment()
 
     def after_update(self, x: Tensor) -> None:
-        """Move the teacher, the less the larger the drift is."""
         follow(self.teacher, self.model, 1 - (1 - self.config.teacher_decay) * (1 - self._drift))
 
     def _alignment(self) -> Tensor:
-        """Return the mean cosine of the trained tensors with the source's."""
         source, trained = dict(self.anchor.named_parameters()), self.trained().items()
         pairs = ((parameter.flatten(), source[name].flatten()) for name, parameter in trained)
         return torch.stack([F.cosine_similarity(*pair, dim=0) for pair in pairs]).mean()

@@ -38,6 +38,5 @@ class Rdumb(Eta):
     )
 
     def after_update(self, x: Tensor) -> None:
-        """Become the source model again when it is time."""
         if self.counts.updates % self.config.reset_every == 0:
             self.restore_source()

@@ -69,7 +69,6 @@ class Roid(NormLayersMethod):
     mean_probs: Tensor | None
 
     def setup(self) -> None:
-        """Declare the moving mean prediction; it starts even."""
         super().setup()
         self.add_state("mean_probs", None, Maybe(TensorOf(("classes",), low=0)))
         self._augmentation = CottaAugmentation(
@@ -77,7 +76,6 @@ class Roid(NormLayersMethod):
         )
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the corrected logits and the weighted losses."""
         check_images(x, self.normalization)
         logits = self.run(x).logits
         weights = self._weigh(logits.detach())
@@ -101,7 +99,6 @@ class Roid(NormLayersMethod):
         return replace(super().plan_export(), lost=lost)
 
     def after_update(self, x: Tensor) -> None:
-        """Mix the source's weights into what was trained."""
         source = self.initial()["modules"]
         for name, parameter in self.trainable(self.model, self.config).items():
             parameter.lerp_(source[f"model.{name}"].to(parameter), self.config.source_share)

@@ -13,9 +13,8 @@ from acclimate.functional.entropy import cross_entropy_between, entropy
 from acclimate.functional.inputs import check_images
 from acclimate.functional.reservoir import BalancedMemory, Item
 from acclimate.functional.teacher import copy_frozen, follow
-from acclimate.methods.config import GradientConfig, changed, hp, options, published
+from acclimate.methods.config import GradientConfig, MethodCard, changed, hp, options, published
 from acclimate.methods.gradient import NormLayersMethod
-from acclimate.methods.method import MethodCard
 from acclimate.schema import LARGEST_COUNT, Fields, Maybe, Schema, TensorOf
 from acclimate.snapshot import Tree
 
@@ -63,18 +62,15 @@ class MemoryTeacher(NormLayersMethod):
     memory: Tree
 
     def setup(self) -> None:
-        """Copy the source model as teacher; the memory is empty."""
         super().setup()
         self.teacher = copy_frozen(self.model)
         self.add_state("memory", None, _memory_schema(self.config.memory_size))
         self._augmentation = CottaAugmentation(per_image=self.config.draws_per_image)
 
     def infer(self, x: Tensor) -> Tensor:
-        """Predict one batch with the teacher and the statistics it has kept."""
         return self.run(x, moves=False, model=self.teacher).logits
 
     def plan_export(self) -> ExportPlan:
-        """The teacher predicts."""
         return replace(super().plan_export(), model=self.teacher)
 
     def remember(self, x: Tensor, logits: Tensor) -> Iterator[BalancedMemory]:
@@ -137,13 +133,11 @@ class Rotta(MemoryTeacher):
     n_waiting: int
 
     def setup(self) -> None:
-        """Start to count samples."""
         super().setup()
         self.add_state("n_waiting", 0)  # samples since the last update was due
         self._weights = torch.ones(())
 
     def step(self, x: Tensor) -> Iterator[Tensor]:
-        """Predict, put the samples into the memory one by one, and learn whenever it is time."""
         check_images(x, self.normalization)
         logits = self.infer(x)
         yield logits
@@ -156,7 +150,6 @@ class Rotta(MemoryTeacher):
                 self.learn_from(items)
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weighted cross entropy against the teacher, on the images of the memory."""
         with torch.no_grad():
             target = self.run(x, model=self.teacher).logits
         changed = augment(self._augmentation, x, self.normalization, self.generator)
@@ -165,5 +158,4 @@ class Rotta(MemoryTeacher):
         return student, (each * self._weights.to(each)).mean()
 
     def after_update(self, x: Tensor) -> None:
-        """Move the teacher."""
         follow(self.teacher, self.model, self.config.teacher_decay)

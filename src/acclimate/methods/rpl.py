@@ -41,7 +41,6 @@ class Rpl(NormLayersMethod):
     )
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean of (1 − p^q) / q over the batch, p the largest probability."""
         logits = self.run(x).logits
         sure = log_probs(logits).max(dim=1).values
         # In log space, and exact where the exponent is small and the power near one.

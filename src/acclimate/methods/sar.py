@@ -47,7 +47,6 @@ class SkipTop(Tent):
 
     @classmethod
     def trainable(cls, model: nn.Module, config: Any) -> dict[str, nn.Parameter]:
-        """Return scale and shift of the other normalisation layers."""
         return lower_norm_parameters(model, config.skip_top)
 
 
@@ -96,7 +95,6 @@ class Sar(SkipTop):
     mean_loss: Tensor | None
 
     def setup(self) -> None:
-        """Declare the moving mean of the second loss."""
         super().setup()
         self.add_state("mean_loss", None, Maybe(TensorOf(())))
         self._reliable: Tensor | None = None  # on the first pass of the batch under way
@@ -112,7 +110,6 @@ class Sar(SkipTop):
         return logits, each[reliable].mean() if bool(reliable.any()) else None
 
     def step(self, x: Tensor) -> Iterator[Tensor]:
-        """Predict, then take one step from the top of the climb."""
         self._reliable = None
         yield from super().step(x)
 
@@ -138,7 +135,6 @@ class Sar(SkipTop):
             copy_values(before, moved)
 
     def after_update(self, x: Tensor) -> None:
-        """Restore the source if the loss has become too low to be true."""
         if self.mean_loss is not None and bool(self.mean_loss < self.config.recover_below):
             self.restore_source()
 

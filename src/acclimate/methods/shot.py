@@ -11,6 +11,7 @@ from acclimate.functional.entropy import information_maximization, log_probs
 from acclimate.introspect import get_head
 from acclimate.methods.config import (
     GradientConfig,
+    MethodCard,
     changed,
     choice,
     hp,
@@ -20,7 +21,6 @@ from acclimate.methods.config import (
 )
 from acclimate.methods.gradient import GradientMethod
 from acclimate.methods.heads import FeatureMethod
-from acclimate.methods.method import MethodCard
 from acclimate.schema import EmptyOr, Fields, TensorOf
 
 
@@ -75,19 +75,16 @@ class Shot(FeatureMethod, GradientMethod):
     queue: dict[str, Tensor]
 
     def setup(self) -> None:
-        """Open the queue."""
         super().setup()
         size = self.config.queue_size
         rows = {"directions": TensorOf((size, "width")), "p": TensorOf((size, "classes"), low=0)}
         self.add_state("queue", {}, EmptyOr(Fields(rows)))
 
     def trained(self) -> Mapping[str, nn.Parameter]:
-        """Return all parameters but the head's."""
         frozen = {id(p) for p in get_head(self.model, self.info.known_head).parameters()}
         return {name: p for name, p in super().trained().items() if id(p) not in frozen}
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return information maximisation, and the cross entropy with pseudo-labels."""
         config, found = self.config, self.run(x)
         logits = found.logits
         loss = information_maximization(logits, config.confidence, config.diversity)
@@ -98,7 +95,6 @@ class Shot(FeatureMethod, GradientMethod):
         return logits, loss
 
     def _label(self, features: Tensor, log_p: Tensor) -> Tensor:
-        """Label a batch, and put it into the queue if there is one."""
         directions = F.normalize(F.pad(features, (0, 1), value=1.0), dim=1)
         p, n = log_p.exp(), len(log_p)
         if self.config.pseudo_labels == "batch":

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from acclimate.methods.config import Config, changed, options
-from acclimate.methods.method import Method, MethodCard
+from acclimate.methods.config import Config, MethodCard, changed, options
+from acclimate.methods.method import Method
 
 
 @options

@@ -27,7 +27,6 @@ class Supervised(GradientMethod):
     )
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the cross entropy with the labels that were revealed."""
         if self.labels is None:
             raise NotAdapted(
                 "labels_needed",

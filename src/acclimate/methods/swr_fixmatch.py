@@ -44,7 +44,6 @@ class SwrFixmatch(SwrMethod):
     )
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return main loss and FixMatch's; the regulariser is added to the gradient."""
         logits, main = super().loss(x)
         views = get_views(self.config.strong_views)
         strong = self.run(apply_views(views, x, self.normalization, self.generator), moves=False)

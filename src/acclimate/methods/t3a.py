@@ -7,9 +7,8 @@ from torch import Tensor
 from acclimate.export import ExportPlan, refuse_export
 from acclimate.functional.centroids import add_supports, support_logits
 from acclimate.introspect import linear_head
-from acclimate.methods.config import Config, changed, choice, hp, options, published
+from acclimate.methods.config import Config, MethodCard, changed, choice, hp, options, published
 from acclimate.methods.heads import FeatureMethod
-from acclimate.methods.method import MethodCard
 
 
 @options
@@ -54,7 +53,6 @@ class T3a(FeatureMethod):
     entropies: Tensor
 
     def setup(self) -> None:
-        """Make the rows of the head the first supports."""
         super().setup()
         head = linear_head(self.model, str(self.head), self.name)
         rows = head.weight.detach()
@@ -67,13 +65,11 @@ class T3a(FeatureMethod):
         self.supports, self.entropies = self._with(rows, logits)
 
     def step(self, x: Tensor) -> Tensor:
-        """Add the batch to the supports, then classify it by them."""
         found = self.run(x)
         self.supports, self.entropies = self._with(found.known_features, found.logits)
         return support_logits(found.known_features, self.supports).to(found.logits.dtype)
 
     def infer(self, x: Tensor) -> Tensor:
-        """Classify as `step` does, and forget the batch."""
         found = self.run(x, moves=False)
         supports, _ = self._with(found.known_features, found.logits)
         return support_logits(found.known_features, supports).to(found.logits.dtype)
@@ -83,5 +79,4 @@ class T3a(FeatureMethod):
         raise refuse_export(self.name, "it predicts with prototypes that every batch changes.")
 
     def _with(self, features: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return supports and their entropies with these samples among them."""
         return add_supports(self.supports, self.entropies, features, logits)

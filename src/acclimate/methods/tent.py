@@ -29,6 +29,5 @@ class Tent(NormLayersMethod):
     )
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the mean entropy of the batch's predictions."""
         logits = self.run(x).logits
         return logits, batch_mean(self.config.entropy_of(logits))

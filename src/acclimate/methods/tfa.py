@@ -8,9 +8,16 @@ from torch import Tensor
 from acclimate.artifact import Artifact
 from acclimate.errors import AcclimateWarning, UnsuitableModel
 from acclimate.functional.contrast import Alignment
-from acclimate.methods.config import GradientConfig, changed, hp, log_uniform, options, published
+from acclimate.methods.config import (
+    GradientConfig,
+    MethodCard,
+    changed,
+    hp,
+    log_uniform,
+    options,
+    published,
+)
 from acclimate.methods.gradient import GradientMethod
-from acclimate.methods.method import MethodCard
 from acclimate.parts.contrast import Contrast
 from acclimate.parts.contrastive_head import head_from_weights
 from acclimate.schema import Number
@@ -80,7 +87,6 @@ class Tfa(GradientMethod):
     n_queued: int
 
     def setup(self) -> None:
-        """Take moments and head from the artifact, and start with an empty queue."""
         info, like = self.known_artifact.info, next(iter(self.model.parameters()))
         self.alignment = self._build_alignment(self.known_artifact, like)
         super().setup()
@@ -96,7 +102,6 @@ class Tfa(GradientMethod):
         self._fresh: Tensor | None = None
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return how far the features are from the source's."""
         found = self.run(x)
         features = found.known_features
         self._fresh = features.detach()

@@ -18,6 +18,8 @@ from acclimate.functional.teacher import copy_frozen
 from acclimate.methods.config import (
     Config,
     GradientConfig,
+    MethodCard,
+    Problem,
     changed,
     hp,
     log_uniform,
@@ -26,7 +28,6 @@ from acclimate.methods.config import (
     uniform,
 )
 from acclimate.methods.gradient import NormLayersMethod
-from acclimate.methods.method import MethodCard, Problem
 from acclimate.schema import Fields, Schema, TensorOf
 
 
@@ -93,7 +94,6 @@ class Tribe(NormLayersMethod):
 
     @classmethod
     def check(cls, model: nn.Module, config: Config) -> list[Problem]:
-        """Report a model without BatchNorm layers that have running statistics."""
         if any(layer.running_mean is not None for layer in batch_norm_layers(model).values()):
             return super().check(model, config)
         return [
@@ -105,7 +105,6 @@ class Tribe(NormLayersMethod):
         ]
 
     def setup(self) -> None:
-        """Copy the source model as anchor; all statistics start as the source's."""
         super().setup()
         self.anchor = copy_frozen(self.model)
         layers: dict[str, Schema] = {
@@ -121,7 +120,6 @@ class Tribe(NormLayersMethod):
         self._predicted: Tensor | None = None
 
     def plan_export(self) -> ExportPlan:
-        """The statistics of the teacher, balanced over classes."""
         plan = super().plan_export()
         if self.statistics != "source":
             return plan
@@ -134,7 +132,6 @@ class Tribe(NormLayersMethod):
         return "balanced" if self.statistics == "source" else super().moving_statistics
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the teacher's logits, and the loss on what it is sure of; None if on nothing."""
         check_images(x, self.normalization)
         with torch.no_grad():
             logits = self.run(x, moves=False).logits
@@ -166,7 +163,6 @@ class Tribe(NormLayersMethod):
     def _pass(
         self, x: Tensor, moves: bool, statistics: Statistics | None, model: nn.Module | None
     ) -> Forward:
-        """Run the model with the balanced statistics of the current role."""
         if statistics is not None or self.moving_statistics != "balanced":
             return super()._pass(x, moves, statistics, model)
         own, predicted, config = self.moments[self._role], self._predicted, self.config

@@ -51,7 +51,6 @@ class TttPp(Tfa):
     needs_contrast_head: ClassVar[bool] = True
 
     def setup(self) -> None:
-        """Refuse an artifact without a projection head."""
         if self.artifact is not None and self.artifact.parts["contrast"]["head"] is None:
             raise ArtifactMissing(
                 "projection_head_needed",
@@ -61,7 +60,6 @@ class TttPp(Tfa):
         super().setup()
 
     def loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the alignment's loss and the contrastive one."""
         logits, aligned = super().loss(x)
         views = get_views(self.config.views)
         both = [apply_views(views, x, self.normalization, self.generator) for _ in range(2)]

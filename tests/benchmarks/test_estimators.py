@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 import torch
 from torch import Tensor
 
-from acclimate.functional.estimators import (
+from tests.paths import BENCHMARKS
+
+sys.path.insert(0, str(BENCHMARKS))
+
+from estimators import (
     accuracy_above,
     average_confidence,
     confidences,
