@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acclimate.errors import BadInput, InvalidConfig, UnsuitableModel, did_you_mean
+from acclimate.errors import BadInput, InvalidConfig, UnsuitableModel, check_name
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,8 @@ class Normalization:
         if value is None or isinstance(value, Normalization):
             return value
         if isinstance(value, str):
-            if value in NORMALIZATIONS:
-                return NORMALIZATIONS[value]
-            known = tuple(NORMALIZATIONS)
-            text = f'There is no normalization "{value}". {did_you_mean(value, known)}'
-            raise InvalidConfig("unknown_name", text, kind="normalization", name=value, known=known)
+            check_name(value, NORMALIZATIONS, "normalization", InvalidConfig)
+            return NORMALIZATIONS[value]
         if isinstance(value, Mapping):
             return cls.from_dict(value)
         if isinstance(value, tuple | list) and len(value) == 2:

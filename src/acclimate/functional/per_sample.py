@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node, saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from acclimate.errors import InvalidConfig, UnsuitableModel, did_you_mean, name_some
+from acclimate.errors import InvalidConfig, UnsuitableModel, check_name, name_some
 from acclimate.functional import per_sample_rules as rules
 from acclimate.functional import precision
 from acclimate.functional.inputs import check_pairs, check_rows
@@ -295,10 +295,7 @@ def _count_uses(root: Node | None) -> Counter[int]:
 
 
 def _check_options(granularity: str, chunk: int | None, memory_budget: int) -> None:
-    known = get_args(Granularity)
-    if granularity not in known:
-        text = f'There is no granularity "{granularity}". {did_you_mean(granularity, known)}'
-        raise InvalidConfig("unknown_name", text, kind="granularity", name=granularity, known=known)
+    check_name(granularity, get_args(Granularity), "granularity", InvalidConfig)
     for option, value in (("chunk", chunk), ("memory_budget", memory_budget)):
         if value is not None and value < 1:
             text = f"Expected {option} to be at least 1, found {value}. Remove it, or increase it."

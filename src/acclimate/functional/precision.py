@@ -16,7 +16,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from acclimate.errors import InvalidConfig, did_you_mean
+from acclimate.errors import InvalidConfig, check_name
 
 #: Overrides the detection: "on" or "off".
 VARIABLE = "ACCLIMATE_BFLOAT16"
@@ -27,15 +27,7 @@ SpeedName = Literal["exact", "fast"]
 
 def check_speed(speed: str) -> None:
     """Refuse an unknown speed."""
-    if speed not in get_args(SpeedName):
-        hint = did_you_mean(speed, get_args(SpeedName))
-        raise InvalidConfig(
-            "unknown_name",
-            f'Expected speed to be "exact" or "fast", found {speed!r}. {hint}',
-            kind="speed",
-            name=speed,
-            known=get_args(SpeedName),
-        )
+    check_name(speed, get_args(SpeedName), "speed", InvalidConfig)
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:
@@ -45,14 +37,7 @@ def has_fast_bfloat16(device: torch.device) -> bool:
     """
     forced = os.environ.get(VARIABLE)
     if forced:
-        if forced not in ("on", "off"):
-            raise InvalidConfig(
-                "unknown_name",
-                f'Expected {VARIABLE} to be "on", "off" or not set, found "{forced}".',
-                kind=VARIABLE,
-                name=forced,
-                known=("on", "off"),
-            )
+        check_name(forced, ("on", "off"), VARIABLE, InvalidConfig)
         return forced == "on"
     if device.type == "cpu":
         return _cpu_has_bfloat16()

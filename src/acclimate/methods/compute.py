@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from acclimate.errors import InvalidConfig, did_you_mean
+from acclimate.errors import InvalidConfig, check_name
 from acclimate.options import Values, hp, options
 
 
@@ -57,18 +57,10 @@ class Speed(Values):
         """Return the options for the name of a level, or for options themselves."""
         if isinstance(value, cls):
             return value
-        if isinstance(value, str) and value in SPEEDS:
-            return SPEEDS[value]
-        names = ", ".join(SPEEDS)
-        text = f"Expected speed to be one of {names}, or Speed(...), found {value!r}."
         if isinstance(value, str):
-            raise InvalidConfig(
-                "unknown_name",
-                f"{text} {did_you_mean(value, SPEEDS)}",
-                kind="speed",
-                name=value,
-                known=tuple(SPEEDS),
-            )
+            check_name(value, SPEEDS, "speed", InvalidConfig)
+            return SPEEDS[value]
+        text = f"Expected speed to be one of {', '.join(SPEEDS)}, or Speed(...), found {value!r}."
         raise InvalidConfig("wrong_type", text, option="speed", found=type(value).__name__)
 
     def view_size(self, n: int, n_batches: int) -> int:
