@@ -250,7 +250,6 @@ class GradientMethod(Method):
         self._check_speed()
 
     def scale_rate(self, share: float) -> None:
-        """Learn at a share of the configured rate."""
         for group in self.optimizer.param_groups:
             group["lr"] = share * self.config.lr
 
@@ -267,7 +266,6 @@ class GradientMethod(Method):
         return logits
 
     def infer(self, x: Tensor) -> Tensor:
-        """Predict one batch without learning anything from it."""
         found = self.run(x, moves=False)
         return self._answer(found.logits, found)
 
@@ -313,7 +311,6 @@ class GradientMethod(Method):
         return super().needs_several_samples() or any(t.needs_several_samples() for t in terms)
 
     def step(self, x: Tensor) -> Iterator[Tensor]:
-        """Predict, then take one optimiser step on the loss."""
         whole = None
         if self.speed.crop:
             whole, x = self.infer(x), self._crop(x)

@@ -29,7 +29,6 @@ class FisherPenalty(Term):
     )
 
     def attach(self, method: GradientMethod) -> ActiveFisherPenalty:
-        """Read the Fisher information from the artifact."""
         return ActiveFisherPenalty(self.artifact_of(method).part("fisher"), self.weight)
 
 
@@ -41,7 +40,6 @@ class ActiveFisherPenalty(ActiveTerm):
         self._information, self._weight = dict(information), weight
 
     def loss(self, method: GradientMethod, x: Tensor) -> Tensor | None:
-        """Return the weighted squared distance of the trained parameters from the source's."""
         if self._weight == 0:
             return None
         logits = method.first_pass(x).logits

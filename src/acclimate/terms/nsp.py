@@ -100,11 +100,9 @@ class ActiveNsp(ActiveTerm):
         self._target: Tensor | None = None
 
     def trainable(self) -> Mapping[str, nn.Parameter]:
-        """Return the projector's parameters, if they are trained."""
         return dict(self.projector.named_parameters()) if self.options.train_projector else {}
 
     def needs_several_samples(self) -> bool:
-        """Return whether the projector needs batch statistics for its BatchNorm layers."""
         uses_batch = self.options.projector_statistics == "batch"
         return uses_batch and bool(batch_norm_layers(self.projector))
 
@@ -136,7 +134,6 @@ class ActiveNsp(ActiveTerm):
         return None if agreement is None else self.options.weight * agreement
 
     def answer(self, method: GradientMethod, found: Forward) -> Tensor | None:
-        """Return the logits of the nearest-prototype classifier, if they are asked for."""
         if self.options.predictor == "head":
             return None
         near = self.logits(found.known_features)

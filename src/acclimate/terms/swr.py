@@ -60,7 +60,6 @@ class Swr(SwrOptions, Term):
     needs = (Penalty,)
 
     def attach(self, method: GradientMethod) -> ActiveSwr:
-        """Read the penalties from the artifact."""
         artifact = self.artifact_of(method)
         weights = artifact.part("penalty")
         if self.exponent:
@@ -75,13 +74,8 @@ class ActiveSwr(ActiveTerm):
 
     `state` contains the anchors θ* by parameter name. With `"previous"` they are the values before
     the last update. The term is therefore zero in the first step, and damps the previous update
-    from the second step on. (Anchors taken after the update would make it zero always.)
-
-    Args:
-        penalty: Penalties w by parameter name: a number, or a tensor that broadcasts to the
-            parameter.
-        strength: Weight of the term; λ_r in the paper.
-        anchor: Choice of θ*: `"previous"` or `"source"`.
+    from the second step on. (Anchors taken after the update would make it zero always.) Each
+    penalty w is a number, or a tensor that broadcasts to the parameter.
     """
 
     state: dict[str, Tensor]
@@ -97,18 +91,15 @@ class ActiveSwr(ActiveTerm):
             self._numbers = {name: float(factor) for name, factor in self._numbers.items()}
 
     def schema(self, method: GradientMethod) -> Schema:
-        """Return what saved anchors must look like: values of moved parameters."""
         moved = method.parameters_moved.items()
         return Fields({name: TensorOf(tuple(p.shape)) for name, p in moved}, partial=True)
 
     def start(self, method: GradientMethod) -> None:
-        """Store the source's parameters, if they are the anchor."""
         if self.anchor == "source":
             moved = method.parameters_moved.items()
             self.state = {name: parameter.detach().clone() for name, parameter in moved}
 
     def holds(self, name: str, limit: float) -> bool:
-        """Return whether all penalties of a parameter are at least `limit`, without strength."""
         return name in self._penalty and bool((self._penalty[name] >= limit).all())
 
     def add_gradients(
@@ -136,6 +127,5 @@ class ActiveSwr(ActiveTerm):
         return result
 
     def after_update(self, before: Mapping[str, Tensor]) -> None:
-        """Store the values from before the update as the next anchor."""
         if self.anchor == "previous":
             self.state = dict(before)

@@ -68,9 +68,7 @@ class ActiveTerm(nn.Module):
     def holds(self, name: str, limit: float) -> bool:
         """Return whether the term keeps a parameter fixed, so that its gradient can be skipped.
 
-        Args:
-            name: Name of the parameter.
-            limit: Value of `Speed.pinned`, above 0.
+        The limit is `Speed.pinned`, above 0.
         """
         return False
 
@@ -106,20 +104,13 @@ get_term_class = TERMS.find
 
 
 def get_terms(terms: Iterable[str | Term | type[Term]]) -> tuple[Term, ...]:
-    """Return terms with their options, given terms, classes of terms or names.
-
-    Raises:
-        InvalidConfig: A term does not exist, or was given twice.
-    """
+    """Return terms with their options, given terms, classes of terms or names."""
     if isinstance(terms, str | Term):
         terms = [terms]
     found = tuple(TERMS.build(term) for term in terms)
     names = [term.name for term in found]
     for name in names:
         if names.count(name) > 1:
-            raise InvalidConfig(
-                "duplicate",
-                f'The term "{name}" was given more than once. Pass it once.',
-                name=name,
-            )
+            text = f'The term "{name}" was given more than once. Pass it once.'
+            raise InvalidConfig("duplicate", text, name=name)
     return found
