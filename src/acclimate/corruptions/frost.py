@@ -18,7 +18,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from acclimate.corruptions.arrays import Pixels
 from acclimate.decode import decode_image
@@ -149,6 +148,8 @@ def _scale(picture: Pixels, scale: float, height: int, width: int) -> Pixels:
         max(height + 1, round(sides[0] * factor)),
         max(width + 1, round(sides[1] * factor)),
     )
+    from PIL import Image  # the core does without it
+
     return np.asarray(Image.fromarray(picture).resize((columns, rows), Image.Resampling.BICUBIC))
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
-from acclimate.errors import ArtifactMissing, InvalidConfig, UnsuitableModel
+from acclimate.errors import AcclimateWarning, ArtifactMissing, InvalidConfig, UnsuitableModel
 from acclimate.export import ExportPlan, refuse_export
 from acclimate.forward import (
     Forward,
@@ -410,10 +410,12 @@ class GradientMethod(Method):
         """Count an update that changed no parameter, and warn once."""
         self.counts.skip("unchanged")
         self._warn(
-            "nothing_changed",
-            f'An update of the method "{self.name}" changed no parameter, because the gradients or '
-            "the learning rate are zero or too small. Such updates are counted in "
-            'counts.skipped["unchanged"]. Check the learning rate and the loss.',
+            AcclimateWarning(
+                "nothing_changed",
+                f'An update of the method "{self.name}" changed no parameter, because the '
+                "gradients or the learning rate are zero or too small. Such updates are counted "
+                'in counts.skipped["unchanged"]. Check the learning rate and the loss.',
+            )
         )
 
     @contextmanager

@@ -515,10 +515,12 @@ class Method(nn.Module):
                 call.check_alone(self.name)
             if not (self.training or id(self) in _paused.get()):
                 self._warn(
-                    "eval_mode",
-                    "This adapted model is in eval mode: it predicts, but does not learn. Call "
-                    "train() to let it learn. If this is intended, use `with adapted.paused():`, "
-                    "which does not warn.",
+                    AcclimateWarning(
+                        "eval_mode",
+                        "This adapted model is in eval mode: it predicts, but does not learn. "
+                        "Call train() to let it learn. If this is intended, use "
+                        "`with adapted.paused():`, which does not warn.",
+                    )
                 )
             if self.is_learning:
                 self._check_settled()
@@ -728,10 +730,12 @@ class Method(nn.Module):
         n = batch_size(x)
         if n < SMALL_BATCH:
             self._warn(
-                "small_batch",
-                f"This batch has {n} images, fewer than the {SMALL_BATCH} that BatchNorm "
-                "statistics need: predictions may be much worse than the source model's. "
-                f"{remedy}",
+                AcclimateWarning(
+                    "small_batch",
+                    f"This batch has {n} images, fewer than the {SMALL_BATCH} that BatchNorm "
+                    "statistics need: predictions may be much worse than the source model's. "
+                    f"{remedy}",
+                )
             )
         if "correlated_stream" in self._warned or self.processes is not None:
             return
@@ -741,17 +745,19 @@ class Method(nn.Module):
         is_enough = self.counts.batches > 1 and len(self._recent) >= _RECENT // 2
         if is_enough and is_correlated(self._recent):
             self._warn(
-                "correlated_stream",
-                "Consecutive images seem to be of the same class. Statistics of batches with few "
-                "classes are wrong: predictions may be much worse than the source model's. "
-                f"{remedy}",
+                AcclimateWarning(
+                    "correlated_stream",
+                    "Consecutive images seem to be of the same class. Statistics of batches with "
+                    "few classes are wrong: predictions may be much worse than the source model's. "
+                    f"{remedy}",
+                )
             )
 
-    def _warn(self, code: str, message: str) -> None:
+    def _warn(self, warning: AcclimateWarning) -> None:
         """Warn, but only once of each kind."""
-        if code not in self._warned:
-            self._warned.add(code)
-            warn(AcclimateWarning(code, message))
+        if warning.code not in self._warned:
+            self._warned.add(warning.code)
+            warn(warning)
 
     def _pass(
         self, x: Tensor, moves: bool, statistics: Statistics | None, model: nn.Module | None
