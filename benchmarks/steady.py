@@ -200,7 +200,7 @@ def make_suite(tables: list[str]) -> Suite:
 def write_report(out: Path) -> None:
     """Write results/steady.json and the tables in docs/steady.md.
 
-    Tables that the folder has no job of are kept as they are in results/steady.json.
+    Tables and rows that the folder has no job of are kept as they are in results/steady.json.
     """
     path = ROOT / "results/steady.json"
     known = json.loads(path.read_text(encoding="utf-8"))
@@ -209,7 +209,8 @@ def write_report(out: Path) -> None:
         found.setdefault(outcome.entry.group, []).append(outcome)
     measured = {
         table: {
-            "rows": {
+            "rows": known.get(table, {"rows": {}})["rows"]
+            | {
                 outcome.entry.label: {
                     "error": round(outcome.error, 2),
                     "n": outcome.result.n,
