@@ -148,7 +148,9 @@ TABLES: dict[str, dict[str, dict[str, Any]]] = {
         images=1000,
     ),
     "sorted, GroupNorm, all images": _jobs(
-        "resnet26-gn", ("steady",), {"stream": "label_sorted", "batch_size": 200}
+        "resnet26-gn",
+        ("source", "lame", "roid", "steady"),
+        {"stream": "label_sorted", "batch_size": 200},
     ),
     "CIFAR-100-C": _jobs("resnet32", ("swr_nsp", "steady"), _STREAM, images=2000),
     "ablation: batches of 200, four corruptions": _ablation(_STREAM, 2000),
