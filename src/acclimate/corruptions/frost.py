@@ -20,7 +20,6 @@ from pathlib import Path
 import numpy as np
 
 from acclimate.corruptions.arrays import Pixels
-from acclimate.decode import decode_image
 from acclimate.errors import AcclimateWarning
 
 #: There is a sixth photograph, which the published program never draws.
@@ -130,6 +129,8 @@ def _load(folder: Path | None, scale: float, height: int, width: int) -> tuple[P
     if folder is None:
         pictures = [make_texture(seed) for seed in range(len(PHOTOGRAPHS))]
     else:
+        from acclimate.decode import decode_image  # Pillow, which the core does without
+
         pictures = [np.asarray(decode_image(folder / name)) for name in PHOTOGRAPHS]
     return tuple(_scale(picture, scale, height, width) for picture in pictures)
 
