@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 
 import numpy as np
-from PIL import Image
 
 from acclimate.corruptions.arrays import (
     Generators,
@@ -17,7 +16,6 @@ from acclimate.corruptions.arrays import (
     to_singles,
 )
 from acclimate.corruptions.sampling import mirror_at_pixels, mirror_between, sample_bilinear
-from acclimate.decode import decode_image
 
 
 def gaussian_noise(pixels: Pixels, scale: float, generators: Generators) -> Pixels:
@@ -85,6 +83,8 @@ def saturate(pixels: Pixels, change: tuple[float, float], generators: Generators
 
 def pixelate(pixels: Pixels, factor: float, generators: Generators) -> Pixels:
     """Shrink by averaging boxes, and enlarge again."""
+    from PIL import Image  # the core does without it
+
     height, width = pixels.shape[1:3]
     small = (max(1, int(width * factor)), max(1, int(height * factor)))
     box = Image.Resampling.BOX
@@ -96,6 +96,10 @@ def pixelate(pixels: Pixels, factor: float, generators: Generators) -> Pixels:
 
 def jpeg_compression(pixels: Pixels, quality: int, generators: Generators) -> Pixels:
     """Save as JPEG, and read again."""
+    from PIL import Image  # the core does without it
+
+    from acclimate.decode import decode_image
+
     out = np.empty_like(pixels)
     for image, target in zip(pixels, out, strict=True):
         file = io.BytesIO()
