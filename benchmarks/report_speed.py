@@ -16,9 +16,8 @@ import numpy as np
 
 from acclimate import report
 from acclimate.bench.job import JobSpec
-from acclimate.bench.outcome import Entry
 from acclimate.bench.run_folder import FILES, RECORDS, RESULT
-from acclimate.bench.suite import Store, Suite
+from acclimate.bench.suite import Entry, Store, Suite
 from acclimate.corruptions import BENCHMARK
 from acclimate.metrics import Record
 from acclimate.storage import file_digest

@@ -11,8 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import acclimate.bench.suite
-from acclimate.bench.outcome import Outcome
-from acclimate.bench.suite import Suite
+from acclimate.bench.suite import Outcome, Suite
 from acclimate.cli.bench import bench as app
 from acclimate.errors import BadInput
 from tests.codes import raises

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.bench.job import JobSpec
-from acclimate.bench.outcome import Entry, Outcome
+from acclimate.bench.suite import Entry, Outcome
 from acclimate.metrics import Record, Result
 
 HOSTILE = '<script>alert("x")</script>&\'é|_*$#~^{}\\[%'

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 from PIL import Image
 
-from acclimate.bench.outcome import Outcome
+from acclimate.bench.suite import Outcome
 from acclimate.report import DemoPage, Layer, Sample, summarize
 from tests.report.outcomes import make_outcome
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from acclimate.bench.outcome import Outcome
+from acclimate.bench.suite import Outcome
 from acclimate.report import Summary, summarize
 from tests.report.outcomes import HOSTILE, exact, random_outcome
 

@@ -6,7 +6,7 @@ import csv
 import io
 from dataclasses import replace
 
-from acclimate.bench.outcome import Outcome
+from acclimate.bench.suite import Outcome
 from acclimate.functional.signals import Estimate, Interval
 from acclimate.metrics import Result
 from acclimate.report import error_table, render_csv, render_markdown, render_suite, summarize

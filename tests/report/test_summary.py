@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from acclimate.bench.outcome import Entry
+from acclimate.bench.suite import Entry
 from acclimate.errors import BadInput
 from acclimate.report import error_table, summarize
 from acclimate.report.facts import protocol_facts, settings_facts

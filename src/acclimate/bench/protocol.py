@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import groupby
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
-from acclimate import streams
 from acclimate.errors import BadInput, check_at_least, check_name, refuse_type, refuse_value
-from acclimate.streams import Batch, Domain, Stream
-from acclimate.streams.correlated import check_markov, class_runs
-from acclimate.streams.scenarios import count_foreign
+from acclimate.options import Values, hp, options
 
-#: By corruption, or by whatever distinguishes domains: from mild to severe.
-Groups = Mapping[str, Sequence[Domain]]
+if TYPE_CHECKING:  # the command line takes the options from here, without torch
+    from acclimate.streams import Batch, Domain, Stream
+
+    #: By corruption, or by whatever distinguishes domains: from mild to severe.
+    Groups = Mapping[str, Sequence[Domain]]
 
 STREAMS = (
     *("reset_each", "continual", "gradual", "mixed"),
@@ -32,27 +31,23 @@ OWN_ORDERS = (
 RESET_EACH = ("reset_each", "single_images")
 
 _BATCH_SIZE = 200
-# The options that only one scenario has, with the values they have if none is given.
-_OPTIONS: dict[str, tuple[str, float | None]] = {
-    "times": ("recurring", 20),
-    "delta": ("dirichlet", 0.1),
-    "ratio": ("imbalanced", 100.0),
-    "n_batches": ("one_class", None),
-    "n_classes": ("one_class", None),
-    "frames": ("video", 32),
-    "n_scenes": ("video", None),
-    "period": ("alternating", 1),
-    "share": ("foreign", 0.1),
-    "n_samples": ("markov", None),
-    "domain_correlation": ("markov", 0.85),
-    "class_correlation": ("markov", 0.95),
-    "domain_ratio": ("markov", 1.0),
-    "class_ratio": ("markov", 1.0),
-}
-# Those that are integers of at least 1.
-_COUNTS = ("times", "n_batches", "n_classes", "frames", "n_scenes", "period", "n_samples")
-# Those that every protocol states, so that the names of earlier jobs stay what they were.
+# Those own options that every protocol states, so that the keys of earlier jobs stay the same.
 _ALWAYS = ("times", "delta", "ratio")
+# What a type annotation expects.
+_EXPECTED = {
+    "int": (int, "an integer"),
+    "float": (int | float, "a number"),
+    "bool": (bool, "true or false"),
+}
+
+
+def _option(default: Any, help: str, **about: Any) -> Any:  # noqa: A002
+    return hp(default, panel="Stream", help=help, **about)
+
+
+def _own(stream: str, usual: float | None, help: str) -> Any:  # noqa: A002
+    """Declare an option that only one scenario has, with its value if none is given."""
+    return _option(None, f"{stream}: {help}", stream=stream, usual=usual)
 
 
 @dataclass(frozen=True)
@@ -64,61 +59,60 @@ class Unit:
     n_batches: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Protocol:
-    """A scenario and its options.
+@options
+class StreamOptions(Values):
+    """A scenario and its options."""
 
-    Attributes:
-        stream: One of `STREAMS`; see `acclimate.streams` for what each does.
-        batch_size: Batch size; always 1 for `single_images`.
-        order: Of the samples within a domain: as in the files, or shuffled by the seed. The
-            scenarios in `OWN_ORDERS` have orders of their own.
-        times: Rounds of `recurring`; 20 if None.
-        delta: Concentration of `dirichlet`; 0.1 if None.
-        ratio: Of `imbalanced`; 100 if None.
-        n_batches: Batches of a class in a row, of `one_class`; 100 or the whole class if None.
-        n_classes: Classes of each domain, of `one_class`; all if None.
-        frames: Frames of a scene, of `video`; 32 if None.
-        n_scenes: Scenes of each domain, of `video`; one of each image if None.
-        period: Batches of one kind before the other comes, of `alternating`; 1 if None.
-        share: Share of foreign images in a batch, of `foreign`; 0.1 if None.
-        n_samples: Samples of `markov`; as many as the domains have together if None.
-        domain_correlation: Probability that the domain stays, of `markov`; 0.85 if None.
-        class_correlation: Probability that the class stays, of `markov`; 0.95 if None.
-        domain_ratio: Imbalance of the domains, of `markov`; 1 if None.
-        class_ratio: Imbalance of the classes, of `markov`; 1 if None.
-        episodic: Whether to reset before every batch.
-        epochs: Passes over each domain.
-        window: Samples of a sliding window, through which single images come; 0 for batches.
-        clean_probe: Whether to predict the clean set after each domain.
-    """
+    stream: str = hp(
+        "reset_each",
+        help="reset_each, continual, gradual, mixed, recurring, label_sorted, dirichlet, "
+        "imbalanced, single_images, one_class, video, alternating, foreign or markov.",
+    )
+    batch_size: int = hp(_BATCH_SIZE, help="Batch size; single_images has 1.")
+    order: str = _option("file", "file or shuffled; default: file, but shuffled for folders.")
+    times: int | None = _own("recurring", 20, "rounds; default: 20.")
+    delta: float | None = _own("dirichlet", 0.1, "concentration; default: 0.1.")
+    ratio: float | None = _own("imbalanced", 100.0, "ratio of the dominant class; default: 100.")
+    n_batches: int | None = _own(
+        "one_class", None, "batches of a class, recycled; default: 100 or all."
+    )
+    n_classes: int | None = _own("one_class", None, "classes of each domain; default: all.")
+    frames: int | None = _own("video", 32, "frames of a scene; default: 32.")
+    n_scenes: int | None = _own("video", None, "scenes of each domain; default: one per image.")
+    period: int | None = _own("alternating", 1, "batches before the other kind; default: 1.")
+    share: float | None = _own("foreign", 0.1, "share of noise images, not counted; default: 0.1.")
+    n_samples: int | None = _own("markov", None, "images, recycled; default: as many as there are.")
+    domain_correlation: float | None = _own(
+        "markov", 0.85, "probability that the domain stays; default: 0.85."
+    )
+    class_correlation: float | None = _own(
+        "markov", 0.95, "probability that the class stays; default: 0.95."
+    )
+    domain_ratio: float | None = _own(
+        "markov", 1.0, "first domain over last, in frequency; default: 1."
+    )
+    class_ratio: float | None = _own(
+        "markov", 1.0, "first class over last, in frequency; default: 1."
+    )
+    episodic: bool = _option(False, "Reset before every batch.")
+    epochs: int = _option(1, "Passes over each domain.")
+    window: int = _option(0, "Single images, in a sliding window of so many; 0: batches.")
+    clean_probe: bool = _option(False, "Predict the clean set after each domain.")
 
-    stream: str = "reset_each"
-    batch_size: int = _BATCH_SIZE
-    order: str = "file"
-    times: int | None = None
-    delta: float | None = None
-    ratio: float | None = None
-    n_batches: int | None = None
-    n_classes: int | None = None
-    frames: int | None = None
-    n_scenes: int | None = None
-    period: int | None = None
-    share: float | None = None
-    n_samples: int | None = None
-    domain_correlation: float | None = None
-    class_correlation: float | None = None
-    domain_ratio: float | None = None
-    class_ratio: float | None = None
-    episodic: bool = False
-    epochs: int = 1
-    window: int = 0
-    clean_probe: bool = False
+
+@options
+class Protocol(StreamOptions):
+    """A scenario and its options, validated together; those of the scenario have their values."""
 
     def __post_init__(self) -> None:
         check_name(self.stream, STREAMS, "stream")
         check_name(self.order, ORDERS, "order")
-        self._check_types()
+        for spec in fields(self):
+            kind, value = str(spec.type).partition(" | ")[0], getattr(self, spec.name)
+            if kind in _EXPECTED and value is not None:
+                expected, text = _EXPECTED[kind]
+                if isinstance(value, bool) != (kind == "bool") or not isinstance(value, expected):
+                    refuse_type(spec.name, value, text)
         check_at_least("batch_size", self.batch_size, 1)
         check_at_least("epochs", self.epochs, 1)
         if self.window < 0 or self.window == 1:
@@ -130,20 +124,27 @@ class Protocol:
                 "every batch. Use either --window or --episodic (window, episodic).",
                 options=("window", "episodic"),
             )
-        for name, (stream, default) in _OPTIONS.items():
-            if self.stream == stream and getattr(self, name) is None:
-                object.__setattr__(self, name, default)
-            elif self.stream != stream and getattr(self, name) is not None:
+        for spec in fields(self):
+            name, stream = spec.name, spec.metadata.get("stream")
+            if stream == self.stream and getattr(self, name) is None:
+                object.__setattr__(self, name, spec.metadata["usual"])
+            elif stream not in (None, self.stream) and getattr(self, name) is not None:
                 raise BadInput(
                     "not_applicable",
                     f"The option {name} applies only to the stream {stream}, found the stream "
                     f"{self.stream}.",
                     option=name,
                 )
-        for name in (*_COUNTS, "ratio"):
             value = getattr(self, name)
-            if value is not None and not 1 <= value < math.inf:
+            is_count = stream is not None and str(spec.type).startswith("int")
+            if (is_count or name == "ratio") and value is not None and not 1 <= value < math.inf:
                 refuse_value(name, value, "at least 1")
+        self._check_stream()
+
+    def _check_stream(self) -> None:
+        from acclimate.streams.correlated import check_markov
+        from acclimate.streams.scenarios import count_foreign
+
         if self.delta is not None and not 0 < self.delta < math.inf:
             refuse_value("delta", self.delta, "greater than 0, such as 0.1")
         if self.share is not None:
@@ -160,44 +161,25 @@ class Protocol:
                 )
             object.__setattr__(self, "batch_size", 1)
 
-    def _check_types(self) -> None:
-        """Refuse what a file may hold and a type checker would not let through."""
-        for name, value in vars(self).items():
-            if name in ("stream", "order") or value is None:
-                continue
-            is_bool = isinstance(value, bool)
-            if name in ("episodic", "clean_probe"):
-                if not is_bool:
-                    refuse_type(name, value, "true or false")
-            elif name in _OPTIONS and name not in _COUNTS:
-                if is_bool or not isinstance(value, int | float):
-                    refuse_type(name, value, "a number")
-            elif is_bool or not isinstance(value, int):
-                refuse_type(name, value, "an integer")
-
     @property
     def needs_clean(self) -> bool:
         """Whether clean images are needed: to probe with, or as a part of the stream."""
         return self.clean_probe or self.stream == "alternating"
 
     @property
-    def own_options(self) -> dict[str, float]:
+    def own_options(self) -> dict[str, Any]:
         """The options that only this scenario has, with their values."""
-        values = {name: getattr(self, name) for name in _OPTIONS}
-        return {name: value for name, value in values.items() if value is not None}
+        own = [spec.name for spec in fields(self) if "stream" in spec.metadata]
+        return {name: getattr(self, name) for name in own if getattr(self, name) is not None}
 
     @property
     def _chances(self) -> dict[str, float]:
-        names = ("domain_correlation", "class_correlation", "domain_ratio", "class_ratio")
-        return {name: value for name, value in self.own_options.items() if name in names}
+        return {k: v for k, v in self.own_options.items() if k.startswith(("domain_", "class_"))}
 
     def to_dict(self) -> dict[str, Any]:
         """Return all options as JSON types; those of other scenarios are left out."""
-        return {
-            name: value
-            for name, value in asdict(self).items()
-            if value is not None or name not in _OPTIONS or name in _ALWAYS
-        }
+        values = asdict(self)
+        return {k: v for k, v in values.items() if v is not None or k in _ALWAYS}
 
     def describe(self, groups: Groups, clean: Domain | None = None, seed: int = 0) -> str:
         """Return one line that describes what is done; the seed only where it is used."""
@@ -216,12 +198,14 @@ class Protocol:
             Unit(
                 name,
                 self._decorate(self._stream(own, clean, seed), clean),
-                self._count(self._stretches(own, clean, seed), clean),
+                self._count(own, clean, seed),
             )
             for name, own in parts
         )
 
     def _stream(self, groups: Groups, clean: Domain | None, seed: int) -> Stream:
+        from acclimate import streams
+
         domains = [domain for own in groups.values() for domain in own]
         order = seed if self.order == "shuffled" else None
         size = self.batch_size
@@ -245,6 +229,8 @@ class Protocol:
         return make(given, *own.get(self.stream, (size, order)))
 
     def _decorate(self, stream: Stream, clean: Domain | None) -> Stream:
+        from acclimate import streams
+
         if self.epochs > 1:
             stream = streams.epochs(stream, self.epochs)
         if self.window:
@@ -266,43 +252,10 @@ class Protocol:
             return "Use another stream than alternating, or other data."
         return "Remove --clean-probe (clean_probe)."
 
-    def _stretches(self, groups: Groups, clean: Domain | None, seed: int) -> list[tuple[str, int]]:
-        """Return what is cut into batches one after the other: domains and numbers of samples."""
-        domains = [domain for own in groups.values() for domain in own]
-        n, size = sum(map(len, domains)), self.batch_size
-        if self.stream in ("mixed", "markov"):
-            return [("mixed", self.n_samples or n)]
-        if self.stream == "gradual":
-            domains = [d for own in groups.values() for d in [*own, *list(own)[-2::-1]]]
-        if self.stream == "video":
-            most = self.n_scenes or n
-            return [(d.name, min(most, len(d)) * (self.frames or 1)) for d in domains]
-        if self.stream == "foreign":
-            added = count_foreign(self.share or 0.0, size)
-            return [(d.name, len(d) + added * math.ceil(len(d) / (size - added))) for d in domains]
-        if self.stream == "one_class":
-            runs = (self.n_batches, self.n_classes)
-            return [
-                (domain.name, length)
-                for number, domain in enumerate(domains)
-                for _, length in class_runs(domain.labels, *runs, size, seed, number)
-            ]
-        if self.stream == "alternating":
-            found, longest = list[tuple[str, int]](), size * (self.period or 1)
-            for domain in domains:
-                for start in range(0, len(domain), longest):
-                    length = min(longest, len(domain) - start)
-                    whole = math.ceil(length / size) * size
-                    found += [(self._need(clean).name, whole), (domain.name, length)]
-            return found
-        return [(domain.name, len(domain)) for domain in domains] * (self.times or 1)
-
-    def _count(self, stretches: Sequence[tuple[str, int]], clean: Domain | None) -> int:
-        """Return how many batches there are, without making any."""
-        size = 1 if self.window else self.batch_size
-        n_batches = self.epochs * sum(math.ceil(length / size) for _, length in stretches)
-        if self.clean_probe and clean is not None:
-            names = [name for name, _ in stretches]
-            n_probes = sum(1 for _ in groupby(names * self.epochs))
-            n_batches += n_probes * math.ceil(len(clean) / self.batch_size)
-        return n_batches
+    def _count(self, groups: Groups, clean: Domain | None, seed: int) -> int:
+        """Return how many batches there are: those of the same stream without any image."""
+        blank = {name: [domain.blank() for domain in own] for name, own in groups.items()}
+        probed = None if clean is None else clean.blank()
+        plain = replace(self, window=0)
+        batches = plain._decorate(plain._stream(blank, probed, seed), probed)
+        return sum(len(batch.y) if self.window and batch.learns else 1 for batch in batches)

@@ -32,9 +32,8 @@ from acclimate import zoo
 from acclimate.bench.execute import RunOptions, Stopped, has_finished, run_job
 from acclimate.bench.job import JobSpec
 from acclimate.bench.load import Loader
-from acclimate.bench.outcome import Entry, Outcome
 from acclimate.bench.run_folder import ERROR, RunFolder
-from acclimate.bench.suite import LOGS, Store, Suite
+from acclimate.bench.suite import LOGS, Entry, Outcome, Store, Suite
 from acclimate.data import SETS
 from acclimate.errors import BadInput, check_at_least, check_name, check_options
 from acclimate.methods import get_method

@@ -13,13 +13,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from acclimate.bench.job import JobSpec
-from acclimate.bench.outcome import Entry, Outcome
 from acclimate.corruptions import BENCHMARK
 from acclimate.data import SETS
 from acclimate.errors import BadInput, check_name
+
+if TYPE_CHECKING:
+    from acclimate.bench.suite import Entry, Outcome
 
 #: The corruptions of the benchmark's authors that are not for testing.
 HELD_OUT = ("speckle_noise", "gaussian_blur", "spatter", "saturate")

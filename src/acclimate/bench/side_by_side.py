@@ -19,7 +19,6 @@ import torch
 from acclimate.bench.execute import RunOptions, collect_warnings, execute
 from acclimate.bench.job import JobSpec
 from acclimate.bench.load import Job, Loader, refuse_methods
-from acclimate.bench.outcome import Entry, Outcome
 from acclimate.bench.provenance import (
     Timings,
     describe_origin,
@@ -28,7 +27,7 @@ from acclimate.bench.provenance import (
     file_sha256,
 )
 from acclimate.bench.run_folder import BEGUN, LOCK, RECORDS, RESULT, RunFolder, check_start
-from acclimate.bench.suite import ARTIFACTS, JOBS, SUITE, SUITES, Store, Suite
+from acclimate.bench.suite import ARTIFACTS, JOBS, SUITE, SUITES, Entry, Outcome, Store, Suite
 from acclimate.errors import (
     AcclimateError,
     BadInput,

@@ -16,17 +16,17 @@ import dataclasses
 import hashlib
 import json
 import re
+import statistics
 import tomllib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
 from acclimate.bench.execute import has_finished, read_record
 from acclimate.bench.job import JobSpec
-from acclimate.bench.outcome import Entry, Outcome
 from acclimate.bench.run_folder import ERROR, RECORDS, SUMS, RunFolder, State, flatten
 from acclimate.bench.selection import RULES, Rule
 from acclimate.data import SETS
@@ -59,8 +59,53 @@ _FOLDERS = (("data",), ("prepare", "source"))
 # What rows are compared under rather than by: it goes to the group, not to the label.
 _GROUPS = (("model",), ("weights",), ("data",))
 
-
 _FIELDS = ("title", "notes", "selection", "job", "rows")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A job of a suite, with what the suite calls it.
+
+    Attributes:
+        spec: The job.
+        label: Of its row, such as "main + SWR"; jobs that differ in the seed only share it.
+        group: Of rows that are compared with each other, such as a backbone; may be empty.
+        axes: What varies in the suite and what it is here, such as {"lr": 1e-4}, for columns and
+            plots.
+    """
+
+    spec: JobSpec
+    label: str
+    group: str = ""
+    axes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A job that has reached its end.
+
+    Attributes:
+        entry: The job, and what it is called.
+        result: What was recorded, batch by batch.
+        provenance: Where the numbers come from, as JSON types.
+        folder: Where its records lie, relative to the folder of the suite.
+    """
+
+    entry: Entry
+    result: Result
+    provenance: Mapping[str, Any]
+    folder: str = ""
+
+    @property
+    def error(self) -> float:
+        """Mean error over the domains, in percent."""
+        return 100 * self.result.error
+
+    @property
+    def miou(self) -> float | None:
+        """Mean over the domains of the classes' mean overlap, in percent; None if of no pixels."""
+        shares = self.result.miou_by_domain.values()
+        return 100 * statistics.fmean(shares) if shares else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from acclimate.bench.protocol import StreamOptions
 from acclimate.commands.base import (
     MODEL,
     RUN,
@@ -27,16 +28,12 @@ if TYPE_CHECKING:
     from acclimate.bench.side_by_side import Comparison
     from acclimate.data.request import Data
 
-METHODS, STREAM = "Methods", "Stream"
-
-
-def _stream(default: Any, help: str) -> Any:  # noqa: A002
-    return hp(default, panel=STREAM, help=help)
+METHODS = "Methods"
 
 
 @options
-class EvalOptions(MethodOptions):
-    """Options of `evaluate`. Those of the stream are the fields of `acclimate.bench.Protocol`."""
+class EvalOptions(StreamOptions, MethodOptions):
+    """Options of `evaluate`."""
 
     data: str = hp(
         metavar="NAME|DIR",
@@ -70,52 +67,13 @@ class EvalOptions(MethodOptions):
         None, parse=split_names, help="Separated by commas; default: the benchmark's 15."
     )
     images: int | None = hp(None, help="Only so many of each domain.")
-    stream: str = hp(
-        "reset_each",
-        help="reset_each, continual, gradual, mixed, recurring, label_sorted, dirichlet, "
-        "imbalanced, single_images, one_class, video, alternating, foreign or markov.",
-    )
-    batch_size: int = hp(200, help="Batch size; single_images has 1.")
     terms: tuple[str, ...] | None = terms()
     seeds: int = hp(1, help="How many, from --seed on: mean ± spread.")
     out: Path | None = hp(None, metavar="DIR", help="Records and result; default: `eval-DATA`.")
     resume: bool = resume_flag()
     force: bool = force_flag()
 
-    order: str | None = _stream(None, "file or shuffled; default: file, but shuffled for folders.")
-    times: int | None = _stream(None, "recurring: rounds; default: 20.")
-    delta: float | None = _stream(None, "dirichlet: concentration; default: 0.1.")
-    ratio: float | None = _stream(None, "imbalanced: ratio of the dominant class; default: 100.")
-    n_batches: int | None = _stream(
-        None, "one_class: batches of a class, recycled; default: 100 or all."
-    )
-    n_classes: int | None = _stream(None, "one_class: classes of each domain; default: all.")
-    frames: int | None = _stream(None, "video: frames of a scene; default: 32.")
-    n_scenes: int | None = _stream(None, "video: scenes of each domain; default: one per image.")
-    period: int | None = _stream(None, "alternating: batches before the other kind; default: 1.")
-    share: float | None = _stream(
-        None, "foreign: share of noise images, not counted; default: 0.1."
-    )
-    n_samples: int | None = _stream(
-        None, "markov: images, recycled; default: as many as there are."
-    )
-    domain_correlation: float | None = _stream(
-        None, "markov: probability that the domain stays; default: 0.85."
-    )
-    class_correlation: float | None = _stream(
-        None, "markov: probability that the class stays; default: 0.95."
-    )
-    domain_ratio: float | None = _stream(
-        None, "markov: first domain over last, in frequency; default: 1."
-    )
-    class_ratio: float | None = _stream(
-        None, "markov: first class over last, in frequency; default: 1."
-    )
-    episodic: bool = _stream(False, "Reset before every batch.")
-    clean_probe: bool = _stream(False, "Predict the clean set after each domain.")
-    epochs: int = _stream(1, "Passes over each domain.")
-    window: int = _stream(0, "Single images, in a sliding window of so many; 0: batches.")
-
+    order: str | None = changed(StreamOptions, "order", None)  # type: ignore[assignment]
     speed: str = speed(METHODS)
     reveal_labels: bool = hp(
         False, panel=METHODS, help="Let oracles, such as supervised, learn from the labels."
@@ -230,13 +188,12 @@ def _make_jobs(o: EvalOptions) -> dict[str, Any]:
     """Return what all jobs have in common, as fields of a `JobSpec`."""
     from acclimate.bench import Preparing
     from acclimate.bench.job import is_folder
-    from acclimate.bench.protocol import Protocol
 
     artifact = o.load_artifact()
     normal = o.get_info(artifact).normalization
     size = o.get_size(artifact) if is_folder(o.data) else o.size
     names = None if artifact is None else artifact.classes
-    protocol = {spec.name: getattr(o, spec.name) for spec in fields(Protocol)}
+    protocol = {spec.name: getattr(o, spec.name) for spec in fields(StreamOptions)}
     return {
         "model": o.model,
         "weights": None if o.weights is None else str(o.weights),

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from acclimate.artifact import Artifact
-from acclimate.bench.outcome import Outcome
+from acclimate.bench.suite import Outcome
 from acclimate.demo.tasks import DemoSettings, Group, SourceModel, Task
 from acclimate.methods import get_method
 from acclimate.report import DemoPage, Layer, Sample, Summary, headlines, summarize

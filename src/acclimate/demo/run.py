@@ -21,9 +21,8 @@ from acclimate.artifact import Artifact
 from acclimate.bench.execute import RunOptions, read_kept
 from acclimate.bench.job import JobSpec, Preparing
 from acclimate.bench.load import Loader, join
-from acclimate.bench.outcome import Entry, Outcome
 from acclimate.bench.side_by_side import run_side_by_side
-from acclimate.bench.suite import ARTIFACTS, Suite
+from acclimate.bench.suite import ARTIFACTS, Entry, Outcome, Suite
 from acclimate.data.datasets import corrupt_store
 from acclimate.data.request import Data, gather
 from acclimate.demo.result import DemoResult, UsedModel

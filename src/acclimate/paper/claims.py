@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from acclimate.bench.outcome import Outcome
+from acclimate.bench.suite import Outcome
 from acclimate.errors import BadInput
 from acclimate.evaluation import Result
 from acclimate.report.stats import Measure, most_confidence, resample

@@ -15,8 +15,7 @@ from itertools import count
 from typing import Any
 
 from acclimate.bench.job import JobSpec, Preparing
-from acclimate.bench.outcome import Entry
-from acclimate.bench.suite import Suite
+from acclimate.bench.suite import Entry, Suite
 from acclimate.data.domain_choice import DomainChoice
 from acclimate.data.domains import DomainSet, load_domains
 from acclimate.errors import BadInput, check_name

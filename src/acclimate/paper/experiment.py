@@ -13,10 +13,9 @@ from typing import Any
 
 from acclimate import zoo
 from acclimate.bench.job import JobSpec
-from acclimate.bench.outcome import Entry, Outcome
 from acclimate.bench.schedule import OnEvent, run_suite
 from acclimate.bench.selection import get_rule
-from acclimate.bench.suite import ARTIFACTS, Store, Suite
+from acclimate.bench.suite import ARTIFACTS, Entry, Outcome, Store, Suite
 from acclimate.data.places import Notify, Progress
 from acclimate.errors import BadInput, check_name
 from acclimate.methods import get_method

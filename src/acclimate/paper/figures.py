@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from acclimate.artifact import Artifact
 from acclimate.bench.execute import read_kept
 from acclimate.bench.load import Loader
-from acclimate.bench.outcome import Outcome
+from acclimate.bench.suite import Outcome
 from acclimate.errors import BadInput, MissingExtra
 from acclimate.functional.swr_nsp import penalties, shape_penalties
 from acclimate.paper.claims import Cell, Claim, Errors, judge, read_grids

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from acclimate.bench.outcome import Outcome
+from acclimate.bench.suite import Outcome
 from acclimate.report.facts import (
     Facts,
     domain_counts,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.bench.job import JobSpec
-from acclimate.bench.outcome import Outcome
 from acclimate.bench.provenance import describe_order, describe_resets
+from acclimate.bench.suite import Outcome
 from acclimate.corruptions import BENCHMARK
 from acclimate.functional.pixels import IGNORE_LABEL
 from acclimate.methods import get_method

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from acclimate.bench.job import JobSpec
-from acclimate.bench.outcome import Entry, Outcome
+from acclimate.bench.suite import Entry, Outcome
 from acclimate.errors import BadInput
 from acclimate.methods import get_method
 from acclimate.metrics import Record

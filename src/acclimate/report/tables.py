@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from acclimate.bench.outcome import Outcome
 from acclimate.bench.selection import RULES
+from acclimate.bench.suite import Outcome
 from acclimate.metrics import Record
 from acclimate.report.facts import (
     describe_protocol,

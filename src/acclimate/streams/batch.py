@@ -80,6 +80,13 @@ class Domain:
             return self.x[indices], y
         return to_inputs(np.asarray(self.x[numbers])), y
 
+    def blank(self) -> Domain:
+        """Return the same samples without images and masks: enough to count batches."""
+        n, y = len(self), self.y
+        if getattr(y, "ndim", 1) > 1:
+            y = np.broadcast_to(np.uint8(0), (n, 1, 1))
+        return Domain(self.name, torch.zeros(1).expand(n, 1, 1, 1), y)
+
     def value_range(self) -> tuple[Tensor, Tensor]:
         """Return the lowest and the highest value of a pixel, for each channel.
 
