@@ -18,6 +18,7 @@ from acclimate.commands.base import (
     parse_pairs,
     parse_words,
 )
+from acclimate.demo.settings import DemoChoices
 from acclimate.errors import BadInput, check_at_least, check_name
 from acclimate.options import Values, changed, hp, options, split_names
 from acclimate.progress import Progress
@@ -308,30 +309,10 @@ def bench_compare(o: BenchCompareOptions) -> Compared:
 
 
 @options
-class DemoOptions(Values):
-    """Options of `demo`; see `acclimate.demo.DemoSettings`."""
+class DemoOptions(DemoChoices):
+    """Options of `demo`."""
 
-    data: str = hp("builtin", help="builtin, which needs no data; or cifar10, fetched once.")
-    methods: tuple[str, ...] = hp(
-        ("source", "norm", "tent", "swr_nsp"),
-        parse=split_names,
-        help="Methods, separated by commas; or all.",
-    )
     all: bool = hp(False, help="All methods that suit a model of the task; takes long.")
-    reveal_labels: bool = hp(False, help="Let the oracle learn from the labels.")
-    corruptions: tuple[str, ...] = hp(
-        ("gaussian_noise", "defocus_blur", "fog", "contrast", "pixelate", "jpeg_compression"),
-        parse=split_names,
-        help="Shifts, separated by commas.",
-    )
-    images: int = hp(1400, help="Test images of each shift.")
-    costly_images: int = hp(
-        100, help="Of these, the first so many for methods that take an image at a time; 0: all."
-    )
-    batch_size: int = hp(200, help="Batch size.")
-    severity: int = hp(5, help="Of the shifts, from 1 to 5.")
-    order: str = hp("shuffled", help="Of the images of a shift: shuffled, or sorted by class.")
-    seeds: int = hp(1, help="How many seeds; with several, mean ± spread.")
     out: Path = hp(Path("report.html"), help="The page to write.")
     json: Path | None = hp(None, help="Where to write all numbers, if at all.")
 
@@ -389,9 +370,7 @@ def demo(
     if names == ("all",):
         _, left_out = demo.assign_models(demo.get_task(o.data), chosen)
         chosen = tuple(name for name in chosen if name not in left_out)
-    own = ("methods", "all", "out", "json")
-    given = {name: value for name, value in o.to_dict().items() if name not in own}
-    settings = demo.DemoSettings(methods=chosen, **given)
+    settings = demo.DemoSettings(**{**DemoChoices.taken_from(o).to_dict(), "methods": chosen})
     demo.fetch_data(settings.data, progress, notify)
     result = demo.run_demo(settings, progress)
     write_atomically(o.out, render_demo(result.page()).encode())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from torch import nn
@@ -16,8 +15,10 @@ from acclimate.builtin import load_head, load_model
 from acclimate.corruptions import CORRUPTIONS
 from acclimate.data import SETS, ArrayStore, data_root, find_state, get, load
 from acclimate.data.places import Notify
+from acclimate.demo.settings import DemoChoices
 from acclimate.errors import check_at_least, check_name, refuse_value
 from acclimate.methods import get_method
+from acclimate.options import hp, options
 from acclimate.progress import Progress
 from acclimate.report import BASELINE
 
@@ -119,43 +120,15 @@ def fetch_data(name: str, progress: Progress | None = None, notify: Notify | Non
     get(task.data, progress=progress, notify=notify)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemoSettings:
-    """What to run. The default shifts were fixed in advance, one or two of each family.
+@options
+class DemoSettings(DemoChoices):
+    """What to run; each seed changes order, corruptions, and the draws of methods and artifact."""
 
-    Attributes:
-        data: What the images are: a key of `TASKS`.
-        methods: Names, in the order of the table.
-        corruptions: Names of the shifts.
-        images: Test images of each shift.
-        costly_images: Only so many of them, the first, for methods that take an image at a time;
-            0 for all.
-        batch_size: Batch size.
-        severity: Of the corruptions, from 1 to 5.
-        order: Of the images of a shift, one of `ORDERS`: shuffled by the seed, or sorted by class.
-        seeds: How many; each changes order, corruptions, and the draws of methods and artifact.
-        reveal_labels: Whether oracles are shown the labels.
-        n_source: Training images the artifact is prepared from.
-        n_penalty: How many of these the penalty is measured on.
-    """
-
-    data: str = "builtin"
-    methods: tuple[str, ...] = ("source", "norm", "tent", "swr_nsp")
-    corruptions: tuple[str, ...] = (
-        *("gaussian_noise", "defocus_blur", "fog"),
-        *("contrast", "pixelate", "jpeg_compression"),
-    )
-    images: int = 1400
-    costly_images: int = 100
-    batch_size: int = 200
-    severity: int = 5
-    order: str = "shuffled"
-    seeds: int = 1
-    reveal_labels: bool = False
-    n_source: int = 4096
-    n_penalty: int = 1024
+    n_source: int = hp(4096, help="Training images the artifact is prepared from.")
+    n_penalty: int = hp(1024, help="How many of these the penalty is measured on.")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         get_task(self.data)
         for name in self.methods:
             get_method(name)
@@ -177,15 +150,7 @@ class DemoSettings:
         >>> DemoSettings(seeds=3, methods=("source", "tent")).command
         'acclimate demo --methods source,tent --seeds 3'
         """
-        words = ["acclimate", "demo"]
-        for option in fields(self):
-            value = getattr(self, option.name)
-            # What starts with n_ is for programs and has no option.
-            if value != option.default and not option.name.startswith("n_"):
-                text = ",".join(value) if isinstance(value, tuple) else str(value)
-                name = f"--{option.name.replace('_', '-')}"
-                words += [name] if value is True else [name, text]
-        return shlex.join(words)
+        return self.to_command("demo", without=("n_source", "n_penalty"))
 
 
 @dataclass(frozen=True)
