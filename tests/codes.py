@@ -26,7 +26,7 @@ def raises(
 
 
 #: What tiny images in tiny batches are warned of; see `filterwarnings` in pyproject.toml.
-USUAL = ("small_batch", "correlated_stream", "accuracy_left_out")
+USUAL = ("small_batch", "correlated_stream", "accuracy_left_out", "low_accuracy")
 
 
 @contextmanager

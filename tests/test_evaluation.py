@@ -164,3 +164,15 @@ def test_logits_that_are_no_numbers_are_told():
     assert math.isnan(result.ece)
     assert result.error == float((model(x).argmax(1) != y).float().mean())
     assert result.to_dict()["nll"] is None
+
+
+def test_a_plain_model_and_the_batches_of_a_loader_are_refused_with_what_to_pass():
+    with raises("not_adapted", found="TinyCnn") as caught:
+        acclimate.evaluate(tiny_model("batch_norm"), reset_each(domains(), 8))
+    assert 'acclimate.adapt(model, "source")' in str(caught.value)
+    adapted, loader = acclimate.adapt(tiny_model("batch_norm"), "source"), tiny_batches(2)
+    with raises("wrong_type", option="stream", found="tuple") as caught:
+        acclimate.evaluate(adapted, loader)
+    assert 'pass (Batch(x, y, "test") for x, y in loader).' in str(caught.value)
+    result = acclimate.evaluate(adapted, (Batch(x, y, "test") for x, y in loader))
+    assert result.n == sum(len(y) for _, y in loader)

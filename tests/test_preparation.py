@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import nn
 
 import acclimate
 from acclimate import Accuracy, ModelInfo, Penalty, Prototypes
-from acclimate.errors import BadInput, InvalidConfig
+from acclimate.errors import AcclimateWarning, BadInput, InvalidConfig
 from acclimate.parts import PARTS
 from acclimate.testing.models import tiny_batches, tiny_model
 from tests.codes import raises, warns
@@ -368,3 +369,21 @@ def test_progress_is_reported(model):
     assert ("penalty", 16, 16) in calls
     assert ("prototypes", 4, 4) in calls
     assert ("features", 4, 4) in calls
+
+
+def test_labels_in_another_order_than_the_logits_are_noticed():
+    model, batches = tiny_model("batch_norm").eval(), tiny_batches(8)
+    right = [(x, model(x).argmax(dim=1)) for x, _ in batches]
+    wrong = [(x, (y + 1) % 4) for x, y in right]
+    with warns("low_accuracy", accuracy=0.0, chance=0.25):
+        acclimate.prepare(model, wrong, parts=["features"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", AcclimateWarning)
+        acclimate.prepare(model, right, parts=["features"])
+        acclimate.prepare(model, wrong[:2], parts=["features"])  # too few images to judge
+
+
+def test_an_adapted_model_is_refused_before_anything_is_computed():
+    adapted = acclimate.adapt(tiny_model("batch_norm"), "tent")
+    with raises("already_adapted"):
+        acclimate.prepare(adapted, tiny_batches(2), parts=["features"])

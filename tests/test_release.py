@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -65,6 +66,29 @@ def test_workflows_are_complete(name: str) -> None:
             assert ("uses" in step) != ("run" in step)
             assert re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v\d+)", step.get("uses", "a/b@v1"))
             assert set(re.findall(r"\bmake (\w+)", step.get("run", ""))) <= set(targets)
+
+
+def test_messages_name_extras_that_exist() -> None:
+    place = {"how_to_install": 0, "import_extra": 2, "import_library": 1}  # of the argument
+    named = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = getattr(getattr(node, "func", None), "id", "")
+            if isinstance(node, ast.Call) and name in place:
+                extra = node.args[place[name]]
+                named |= {extra.value} if isinstance(extra, ast.Constant) else set()
+    assert {"corruptions", "data", "export", "parquet", "serve", "timm", "train"} <= named
+    assert named <= set(PROJECT["optional-dependencies"])
+
+
+@pytest.mark.slow
+def test_an_extra_of_an_installed_acclimate_needs_no_release() -> None:
+    """pip takes acclimate as it is installed, without an index, and would add the packages."""
+    words = ["install", "--dry-run", "--no-deps", "--no-index", "--isolated", "acclimate[data]"]
+    run = subprocess.run(
+        [sys.executable, "-m", "pip", *words], capture_output=True, text=True, check=True
+    )
+    assert "Requirement already satisfied: acclimate[data]" in run.stdout
 
 
 def read_dockerfile() -> list[tuple[str, str]]:

@@ -374,6 +374,7 @@ class AcclimateWarning(Coded, UserWarning):
         "accuracy_left_out": "The part accuracy, which the guard needs, was not prepared.",
         "correlated_stream": "Consecutive images seem to be of the same class.",
         "small_batch": "A batch has too few images for BatchNorm statistics.",
+        "low_accuracy": "The share `accuracy` of correct predictions is not far above `chance`.",
         "nothing_adapted": "The module that was adapted in place was not called.",
         "nothing_changed": "An update changed no parameter.",
         "eval_mode": "The adapted model is in eval mode: it predicts, but does not learn.",
@@ -472,13 +473,24 @@ def check_at_least(option: str, found: float, low: float) -> None:
         refuse_value(option, found, f"at least {low}")
 
 
-def import_extra(module: str, user: str, install: str, package: str = "") -> Any:
+def how_to_install(extra: str) -> str:
+    """Return the command that installs an extra, for a message.
+
+    pip takes acclimate itself as it is installed, from wherever it came, and adds the packages.
+
+    >>> how_to_install("data")
+    "pip install 'acclimate[data]'"
+    """
+    return f"pip install 'acclimate[{extra}]'"
+
+
+def import_extra(module: str, user: str, extra: str, package: str = "") -> Any:
     """Import an optional dependency.
 
     Args:
         module: Its name.
         user: What requires it: the beginning of a sentence.
-        install: What pip installs, such as `acclimate[timm]`.
+        extra: The extra of acclimate that contains it.
         package: Its name on PyPI, if it is not that of the module.
 
     Raises:
@@ -493,7 +505,7 @@ def import_extra(module: str, user: str, install: str, package: str = "") -> Any
         package = package or root
         raise MissingExtra(
             "missing_extra",
-            f"{user} requires {package}, which is not installed. Run: pip install '{install}'",
+            f"{user} requires {package}, which is not installed. Run: {how_to_install(extra)}",
             package=package,
         ) from error
 

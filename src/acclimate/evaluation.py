@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from acclimate.errors import BadInput, UnsuitableModel
+from acclimate.errors import BadInput, NotAdapted, UnsuitableModel
 from acclimate.forward import get_logits
 from acclimate.functional.entropy import entropy, log_probs
 from acclimate.functional.pixels import IGNORE_LABEL, check_masks, resize_maps, to_rows
@@ -53,12 +53,14 @@ def iter_evaluate(
             ever does.
         ignore_label: Value of pixels without a label in masks.
     """
+    _check_adapted(adapted)
     if metrics is not None:
         check_metric(metrics)
     info = None if adapted.artifact is None else adapted.artifact.info
     known: _Output | None = None if info is None else (info.known_classes, info.is_dense)
     n_rests = 0 if adapted.guard is None else adapted.report().n_rests
     for index, batch in enumerate(stream):
+        _check_kind(batch, index)
         # Streams are on the CPU, whichever device the model is on.
         x = batch.x.to(next(adapted.model.parameters(), batch.x).device)
         if known is None:
@@ -164,6 +166,31 @@ def evaluate(
 _Output = tuple[int, bool]
 #: The samples of a batch that count: the last ones, or their numbers.
 _Rows = slice | Tensor
+
+
+def _check_adapted(adapted: object) -> None:
+    """Refuse a plain model, with the two calls that make an adapted one of it."""
+    if not isinstance(adapted, Method):
+        found = type(adapted).__name__
+        raise NotAdapted(
+            "not_adapted",
+            f"Expected an adapted model, found a {found}. Pass acclimate.adapt(model, ...); to "
+            'measure the model as it is, pass acclimate.adapt(model, "source").',
+            found=found,
+        )
+
+
+def _check_kind(batch: object, index: int) -> None:
+    """Refuse batches of a DataLoader, with the expression that makes a stream of them."""
+    if not isinstance(batch, Batch):
+        found = type(batch).__name__
+        raise BadInput(
+            "wrong_type",
+            f"Batch {index}: Expected a stream of acclimate.streams.Batch, found a {found}. Of a "
+            'DataLoader, pass (Batch(x, y, "test") for x, y in loader).',
+            option="stream",
+            found=found,
+        )
 
 
 def _try_output(adapted: Method, x: Tensor, y: object) -> _Output | None:

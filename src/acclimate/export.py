@@ -40,6 +40,7 @@ from acclimate.errors import (
     MissingExtra,
     NotAdapted,
     UnsuitableModel,
+    how_to_install,
     warn,
 )
 from acclimate.forward import LogitsAt, get_logits
@@ -346,8 +347,8 @@ def check_format(kind: str) -> None:
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(
                 "missing_extra",
-                f"Writing ONNX needs {package}, which is not installed. "
-                "Run pip install 'acclimate[export]', or choose other formats.",
+                f"Writing ONNX requires {package}, which is not installed. "
+                f"Run: {how_to_install('export')}, or choose other formats.",
                 package=package,
             )
 

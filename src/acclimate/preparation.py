@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,9 @@ from acclimate.errors import (
     ArtifactMissing,
     BadInput,
     InvalidConfig,
+    NotAdapted,
     UnsuitableModel,
+    warn,
 )
 from acclimate.forward import Call, run_eagerly
 from acclimate.functional.inputs import check_images
@@ -31,7 +33,7 @@ from acclimate.introspect import (
 )
 from acclimate.methods import METHODS, get_method
 from acclimate.methods.gradient import GradientMethod
-from acclimate.methods.method import check_dense
+from acclimate.methods.method import Method, check_dense
 from acclimate.parts import (
     Accuracy,
     Confidence,
@@ -57,6 +59,9 @@ from acclimate.terms import TERMS
 #: The parts that are prepared by default.
 DEFAULT_PARTS: tuple[type[Part], ...]
 DEFAULT_PARTS = (Penalty, Prototypes, Features, Accuracy, Mirror, Confidence)
+
+#: A model is expected to predict more than this share of what chance leaves, of so many images.
+ABOVE_CHANCE, FEWEST_JUDGED = 0.4, 32
 
 
 def prepare(
@@ -106,6 +111,10 @@ def prepare(
         The artifact; `save` it beside the model.
     """
     check_speed(speed)
+    if isinstance(model, Method):
+        raise NotAdapted(
+            "already_adapted", "This model is being adapted. Call unwrap() before prepare()."
+        )
     model = check_model(model)
     chosen = choose_parts(method, parts)
     check_reiterable(source)
@@ -151,6 +160,7 @@ def prepare(
             is_fast = speed == "fast" and not part.always_exact
             precision = precision_used(weights.dtype, weights.device, is_fast)
             cards[part.name] = {**card, "speed": speed, "precision": precision}
+    _check_error(cards.get("features", {}), info.known_classes)
     card = {
         "model": fingerprint(model),
         "info": info.to_dict(),
@@ -161,6 +171,26 @@ def prepare(
         "versions": versions(),
     }
     return Artifact(tensors, card)
+
+
+def _check_error(features: Mapping[str, Any], n_classes: int) -> None:
+    """Warn if the model predicts few of the source images correctly."""
+    accuracy, chance = 1 - features.get("error", 0.0), 1 / n_classes
+    expected = chance + ABOVE_CHANCE * (1 - chance)
+    if features.get("n_samples", 0) < FEWEST_JUDGED or accuracy > expected:
+        return
+    warn(
+        AcclimateWarning(
+            "low_accuracy",
+            f"The model predicts only {accuracy:.1%} of the source images correctly; guessing "
+            f"gives {chance:.1%}. If it is known to be better, the order of the classes or the "
+            "normalisation of the inputs is wrong. Number the labels in the order of the logits "
+            "(on the command line: --classes FILE), and describe inputs that are not in [0, 1] "
+            "by info=ModelInfo(normalization=(mean, std)) (--mean and --std).",
+            accuracy=accuracy,
+            chance=chance,
+        )
+    )
 
 
 def choose_parts(

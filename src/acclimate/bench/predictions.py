@@ -35,7 +35,7 @@ from acclimate.bench.run_folder import (
     RunFolder,
     check_start,
 )
-from acclimate.errors import BadInput, CorruptFile, MissingExtra, check_at_least
+from acclimate.errors import BadInput, CorruptFile, MissingExtra, check_at_least, how_to_install
 from acclimate.forward import get_logits
 from acclimate.functional.entropy import entropy, log_probs
 from acclimate.functional.pixels import resize_maps, resize_masks, to_rows
@@ -177,8 +177,8 @@ class PredictionFile:
         if self.out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
             raise MissingExtra(
                 "missing_extra",
-                "Writing Parquet needs pyarrow, which is not installed. "
-                "Run pip install 'acclimate[parquet]', or write a .csv file.",
+                "Writing Parquet requires pyarrow, which is not installed. "
+                f"Run: {how_to_install('parquet')}, or write a .csv file.",
                 package="pyarrow",
             )
 

@@ -62,7 +62,13 @@ from acclimate.bench.suite import ARTIFACTS, SUITE, Store
 from acclimate.data import SETS, ArrayStore
 from acclimate.data.places import VARIABLE
 from acclimate.data.request import Data
-from acclimate.errors import AcclimateError, BadInput, MissingExtra, check_at_least
+from acclimate.errors import (
+    AcclimateError,
+    BadInput,
+    MissingExtra,
+    check_at_least,
+    how_to_install,
+)
 from acclimate.process import limit_threads, share_threads, tune_process
 from acclimate.storage import file_digest, write_atomically
 
@@ -131,8 +137,7 @@ def import_ray() -> Any:
             raise
         raise MissingExtra(
             "missing_extra",
-            "The engine ray requires Ray, which is not installed. Run: pip install "
-            "'acclimate[ray]'",
+            f"The engine ray requires Ray, which is not installed. Run: {how_to_install('ray')}",
             package="ray",
         ) from error
 

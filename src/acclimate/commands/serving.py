@@ -76,7 +76,7 @@ def serve(
     resnet.acclimate --guard --folder streams`
     """
     for package in ("fastapi", "prometheus_client", "python_multipart", "uvicorn"):
-        import_extra(package, "Serving", "acclimate[serve]", package.replace("_", "-"))
+        import_extra(package, "Serving", "serve", package.replace("_", "-"))
     import torch
     import uvicorn
 

@@ -39,5 +39,5 @@ def draw(kind: str, shape: tuple[int, ...], generators: Generators) -> Values:
 
 def load_extra(module: str, name: str) -> Any:
     """Return a module of the extra `corruptions`, which the named corruption needs."""
-    import_extra(module.partition(".")[0], name, "acclimate[corruptions]")
+    import_extra(module.partition(".")[0], name, "corruptions")
     return import_module(module)

@@ -156,7 +156,7 @@ def _transfer(
     address: str, file: RemoteFile, part: Path, deadline: float, progress: Progress
 ) -> str | None:
     """Append what the server sends to the part; return the reason if it did not send all."""
-    pooch = import_extra("pooch", "A download", "acclimate[data]")
+    pooch = import_extra("pooch", "A download", "data")
     errors = importlib.import_module("requests.exceptions")
     # Compressed in transit, sizes and ranges would be those of something else.
     headers = {"Accept-Encoding": "identity", "User-Agent": f"acclimate/{__version__}"}

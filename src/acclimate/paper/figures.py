@@ -18,7 +18,7 @@ from acclimate.artifact import Artifact
 from acclimate.bench.execute import read_kept
 from acclimate.bench.load import Loader
 from acclimate.bench.suite import Outcome
-from acclimate.errors import BadInput, MissingExtra
+from acclimate.errors import BadInput, MissingExtra, how_to_install
 from acclimate.functional.swr_nsp import penalties, shape_penalties
 from acclimate.paper.claims import Cell, Claim, Errors, judge, read_grids
 from acclimate.paper.experiment import Drawing, FigureContext
@@ -254,7 +254,7 @@ def check_tsne() -> Any:
         raise MissingExtra(
             "missing_extra",
             "The experiment fig-6 uses t-SNE, which requires scikit-learn, and it is not "
-            "installed. Run: pip install 'acclimate[tsne]'",
+            f"installed. Run: {how_to_install('tsne')}",
             package="scikit-learn",
         ) from error
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from acclimate import corruptions
-from acclimate.errors import BadInput, UnsuitableModel
+from acclimate.errors import BadInput, UnsuitableModel, how_to_install
 from acclimate.forward import Forward, run
 from acclimate.functional.entropy import information_maximization
 from acclimate.functional.inputs import Normalization
@@ -160,10 +160,8 @@ class Accuracy(Part):
             )
         absent = [name for name in ("scipy", "cv2") if importlib.util.find_spec(name) is None]
         if absent:
-            return (
-                f"{' and '.join(absent)} cannot be imported; install the extra: pip install "
-                "'acclimate[corruptions]'"
-            )
+            how = how_to_install("corruptions")
+            return f"{' and '.join(absent)} cannot be imported; install the extra: {how}"
         return ""
 
     @torch.no_grad()

@@ -435,7 +435,7 @@ def run_epochs(
 def make_fabric(settings: Settings[Any], device: str) -> Any:
     """Return Fabric for these devices and this precision, launched."""
     device = _choose_device(device, settings)
-    library = import_extra("lightning_fabric", "Training", "acclimate[train]", "lightning-fabric")
+    library = import_extra("lightning_fabric", "Training", "train", "lightning-fabric")
     fabric = library.Fabric(
         accelerator=device, devices=settings.devices, precision=settings.precision
     )

@@ -42,11 +42,11 @@ def import_torchvision() -> Any:
 
 def _import() -> Any:
     user = "A model named torchvision:NAME"
-    return import_extra("torchvision", user, "acclimate[torchvision]")
+    return import_extra("torchvision", user, "torchvision")
 
 
 def import_library(name: str, extra: str) -> Any:
     """Return a library that may itself import torchvision, if that is installed."""
     with suppress(MissingExtra):
         import_torchvision()
-    return import_extra(name, "This", f"acclimate[{extra}]")
+    return import_extra(name, "This", extra)

@@ -100,7 +100,7 @@ def _build_resnet50(n_classes: int, pretrained: bool) -> nn.Module:
     library = import_extra(
         "segmentation_models_pytorch",
         "The model deeplabv3plus-resnet50",
-        "acclimate[segmentation]",
+        "segmentation",
         "segmentation-models-pytorch",
     )
     try:

