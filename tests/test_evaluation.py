@@ -167,7 +167,7 @@ def test_logits_that_are_no_numbers_are_told():
 
 
 def test_a_plain_model_and_the_batches_of_a_loader_are_refused_with_what_to_pass():
-    with raises("not_adapted", found="TinyCnn") as caught:
+    with raises("not_adapted", found="ConvNet") as caught:
         acclimate.evaluate(tiny_model("batch_norm"), reset_each(domains(), 8))
     assert 'acclimate.adapt(model, "source")' in str(caught.value)
     adapted, loader = acclimate.adapt(tiny_model("batch_norm"), "source"), tiny_batches(2)

@@ -70,6 +70,7 @@ def prepare(
     *,
     method: str | Sequence[str] | None = None,
     parts: Sequence[str | Part] | None = None,
+    accuracy: bool = True,
     info: ModelInfo | None = None,
     classes: Sequence[str] | None = None,
     ignore_label: int = IGNORE_LABEL,
@@ -96,6 +97,8 @@ def prepare(
             needs, or replace their options. If neither is given, `DEFAULT_PARTS` are prepared. For
             a model that predicts every pixel, these exclude prototypes, which the paper does not
             use there and which need every class.
+        accuracy: Whether the part `accuracy` is prepared without being named in `parts`. Only the
+            guard needs it, and it takes longer than all other parts together.
         info: Facts about the model that cannot be inferred: its head, where its logits are, how its
             inputs are normalised.
         classes: Class names in the order of the logits, to be stored in the artifact.
@@ -139,7 +142,7 @@ def prepare(
             found=len(classes),
         )
     if not any(get_part(part).name == "accuracy" for part in parts or ()):
-        chosen = _leave_out_accuracy(chosen, x)
+        chosen = _leave_out_accuracy(chosen, x, accuracy)
     for part in chosen:
         part.check(model, info)
     if info.n_classes != n_expected:
@@ -252,12 +255,12 @@ def _choose_pixel_parts(
     return parts
 
 
-def _leave_out_accuracy(parts: list[Part], x: Tensor) -> list[Part]:
-    """Return the parts without accuracy, with a warning, if it cannot be prepared."""
-    wanted = any(isinstance(part, Accuracy) for part in parts)
-    obstacle = Accuracy.find_obstacle(x) if wanted else ""
+def _leave_out_accuracy(parts: list[Part], x: Tensor, is_wanted: bool) -> list[Part]:
+    """Return the parts without accuracy if it is not wanted or, with a warning, impossible."""
+    rest = [part for part in parts if not isinstance(part, Accuracy)]
+    obstacle = Accuracy.find_obstacle(x) if is_wanted and len(rest) < len(parts) else ""
     if not obstacle:
-        return parts
+        return parts if is_wanted else rest
     warnings.warn(
         AcclimateWarning(
             "accuracy_left_out",
@@ -265,7 +268,7 @@ def _leave_out_accuracy(parts: list[Part], x: Tensor) -> list[Part]:
         ),
         stacklevel=3,
     )
-    return [part for part in parts if not isinstance(part, Accuracy)]
+    return rest
 
 
 def _needs_gradients(method: str | Sequence[str] | None, parts: Sequence[Part]) -> bool:

@@ -127,6 +127,28 @@ def test_prepare_writes_an_artifact_for_the_model_and_says_what_is_next(
     assert "penalty (16)" in result.stderr
 
 
+def test_prepare_leaves_out_the_part_accuracy_on_request(
+    labelled_images: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "tiny.acclimate"
+    words = [
+        "prepare",
+        labelled_images,
+        *MODEL,
+        "--out",
+        out,
+        "--samples",
+        "16",
+        "--method",
+        "tent",
+    ]
+    result = run(*words, "--no-accuracy")
+    assert list(Artifact.load(out).parts) == ["features"]
+    assert "The part accuracy was left out" not in " ".join(result.stderr.split())  # no surprise
+    result = run(*words, "--force")
+    assert list(Artifact.load(out).parts) == ["features", "accuracy"]
+
+
 def test_prepare_gives_what_the_library_gives(labelled_images: Path, artifact: Path) -> None:
     data = labelled_batches(labelled_images, batch_size=10)
     parts = [

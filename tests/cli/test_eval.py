@@ -66,7 +66,7 @@ def test_own_model_on_own_images(photos: Path, artifact: Path, tmp_path: Path) -
     row = next(line for line in result.stdout.splitlines() if line.strip().startswith("source"))
     shown = row.replace("*", "").split()
     assert shown[1:3] == [f"{100 * wrong[name] / 20:.1f}" for name in ("dawn", "dusk")]
-    for method in ("norm", "tent", "swr_nsp"):
+    for method in ("norm", "tent", "swr_nsp", "steady"):
         assert f"\n {method} " in result.stdout
     assert "reset before each domain; 2 domains, 20 samples each; order by seed 0" in result.stdout
     assert str(out / "jobs") in result.stdout
@@ -77,7 +77,7 @@ def test_own_model_on_own_images(photos: Path, artifact: Path, tmp_path: Path) -
     assert shlex.split(facts["command"])[:4] == ["acclimate", "eval", "--model", MODEL[1]]
     assert "--set tent.lr=0.05" in facts["command"]
     assert "--seed" not in facts["command"]
-    assert len(read_suite(out)) == 4 * 2 * 4
+    assert len(read_suite(out)) == 5 * 2 * 4
 
 
 def test_a_folder_may_be_moved_before_it_goes_on(

@@ -113,6 +113,19 @@ def test_layers_are_the_parameters_of_the_model_in_order(result):
         assert list(layer.penalties) == expected
 
 
+def test_nothing_is_prepared_for_methods_that_need_no_artifact():
+    told = []
+    small = replace(SETTINGS, images=8, n_source=32, seeds=1, methods=("source", "norm"))
+    result = run_demo(small, lambda *step: told.append(step[0]))
+    assert set(told) == {"stream"}
+    assert (result.artifacts, result.layers) == ((), ())
+    assert "artifact" not in result.protocol
+    page = render_demo(result.page())
+    assert "Penalty by layer" not in page
+    assert result.models[0].sha256 in page
+    assert result.to_dict()["layers"] == []
+
+
 def test_samples_are_the_first_of_the_last_batch(result):
     images, labels = render(N, SPLITS["test"])
     order = torch.randperm(N, generator=torch.Generator().manual_seed(0)).tolist()

@@ -410,6 +410,14 @@ def test_images_that_cannot_be_corrupted_are_refused_if_asked_for_and_left_out_i
         acclimate.adapt(net, "source", artifact, guard=True)
 
 
+def test_it_is_left_out_on_request_unless_it_is_named():
+    source = tiny_batches(4)
+    artifact = acclimate.prepare(tiny_model("mlp"), source, method="source", accuracy=False)
+    assert list(artifact.parts) == ["features"]
+    parts = acclimate.prepare(tiny_model("mlp"), source, parts=[QUICK], accuracy=False).parts
+    assert list(parts) == ["accuracy"]
+
+
 def test_without_scipy_or_opencv_it_is_left_out(monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from acclimate.data.request import Data
 
 METHODS = "Methods"
+#: What is compared unless methods are named; those that cannot adapt the model are left out.
+COMPARED = ("source", "norm", "tent", "swr_nsp", "steady")
 
 
 @options
@@ -43,10 +45,11 @@ class EvalOptions(StreamOptions, MethodOptions):
     method: tuple[str, ...] = changed(  # type: ignore[assignment]
         MethodOptions,
         "method",
-        ("source", "norm", "tent", "swr_nsp"),
+        COMPARED,
         flags=("--method", "--methods"),
         parse=split_names,
-        help="Methods, separated by commas; or all.",
+        help="Methods, separated by commas; or all. Of all and of the default, those that cannot "
+        "adapt the model are left out.",
     )
     set: Mapping[str, Any] | None = changed(
         MethodOptions,
@@ -115,17 +118,17 @@ class Evaluated:
 def evaluate(o: EvalOptions, *, progress: Progress | None = None) -> Evaluated:
     """Measure how much each method helps a model, on labelled data.
 
-    All methods meet the same batches; the labels are used to count errors only. Prints a table, and
-    keeps a record of every batch, the numbers and the full protocol in a folder.
+    All methods receive the same batches; the labels are used to count errors only. Prints a table,
+    and keeps a record of every batch, the numbers and the full protocol in a folder.
 
-    Methods such as swr_nsp need an artifact. If none is given, it is prepared from the training
-    images where these are known, and kept in the folder.
+    Methods such as steady and swr_nsp need an artifact. If none is given, it is prepared from the
+    training images where these are known, and kept in the folder.
 
     The folder is that of a suite: **acclimate bench report** makes tables and charts of it.
     `--method tent,tent+swr` compares a method with and without a term.
 
     Example: `acclimate eval --model my_models:resnet --weights resnet.pt --artifact
-    resnet.acclimate --data photos/labelled --method source,norm,tent,swr_nsp`
+    resnet.acclimate --data photos/labelled --method source,tent,steady`
     """
     from acclimate.bench import side_by_side as bench
     from acclimate.bench.execute import RunOptions
@@ -157,7 +160,7 @@ def evaluate(o: EvalOptions, *, progress: Progress | None = None) -> Evaluated:
     suite = bench.make_comparison(shared, methods, o.set, **chosen)
     loader = Loader(folder / ARTIFACTS, o.device, progress, o.data_dir)
     left_out: dict[str, str] = {}
-    if o.method == (bench.ALL,):
+    if o.method in ((bench.ALL,), COMPARED):
         first = suite.entries[0].spec
         found = loader.load_data(first)
         left_out = find_unsuitable(

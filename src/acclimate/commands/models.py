@@ -159,6 +159,12 @@ class PrepareOptions(InputOptions):
         metavar="FILE",
         help="The head that `acclimate train --objective simclr` wrote; for ttt_pp.",
     )
+    accuracy: bool = hp(
+        True,
+        flags=("--accuracy/--no-accuracy",),
+        help="Prepare the part accuracy, which the guard needs and which takes the longest. By "
+        "default it is prepared where the extra corruptions is installed.",
+    )
     samples: int = hp(1024, help="Source images the penalty is measured on.")
     granularity: str = hp(
         "tensor", help="What one penalty is for: tensor, module, channel or parameter."
@@ -247,6 +253,7 @@ def prepare(o: PrepareOptions, *, progress: Progress | None = None) -> Prepared:
         data,
         method=o.method or (),
         parts=parts,
+        accuracy=o.accuracy,
         info=info,
         classes=data.classes,
         seed=o.seed,

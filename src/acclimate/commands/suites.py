@@ -343,12 +343,12 @@ def demo(
 ) -> Demonstrated:
     """Adapt a model to several shifts and write a report; needs no data.
 
-    A small model for computer-made images comes with the package. Its artifact is prepared, then
-    every shift is streamed through every method. Takes minutes on two cores.
+    A small model for computer-made images comes with the package. Its artifact is prepared if a
+    method needs one, then every method adapts to every shift. Takes minutes on two cores.
 
     With **--data cifar10** the same is done with photographs, and a small model for them.
 
-    With **--all** a method that needs a model trained in its own way stands on such a model, and
+    With **--all**, a method that needs a model trained in a special way adapts such a model, and
     one that takes an image at a time is measured on fewer images. Their rows are marked, and have
     a source row of their own.
 

@@ -21,18 +21,15 @@ class UsedModel:
 
     Attributes:
         source: Which one.
-        artifacts: One a seed.
+        artifacts: One per seed; none if no method needs one.
         clean_error: Its error on the same images without a shift, as a share.
+        sha256: Of the weights.
     """
 
     source: SourceModel
     artifacts: tuple[Artifact, ...]
     clean_error: float
-
-    @property
-    def sha256(self) -> str:
-        """Of the weights."""
-        return str(self.artifacts[0].card["model"]["weights_sha256"])
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,8 @@ class DemoResult:
         groups: The methods that can be compared with each other.
         models: The source models that they stood on, the task's first one first.
         outcomes: Of every method with every seed, group by group.
-        layers: The penalty of each parameter of the first model, for all seeds.
+        layers: The penalty of each parameter of the first model, for all seeds; none without an
+            artifact.
         samples: The first images of the last batch of each shift, with the first seed.
         provenance: Command, date, versions, hash of the model, cores, seconds taken.
     """
@@ -61,7 +59,7 @@ class DemoResult:
 
     @property
     def artifacts(self) -> tuple[Artifact, ...]:
-        """Those of the first model, one a seed."""
+        """Those of the first model, one per seed."""
         return self.models[0].artifacts
 
     @property
@@ -113,6 +111,10 @@ class DemoResult:
         exceptions = f"; for {', '.join(after)} those after it" if after else ""
         seeds = "0" if settings.seeds == 1 else f"0 to {settings.seeds - 1}"
         several = len(self.models) > 1
+        prepared = {
+            "artifact": f"prepared from {settings.n_source} training images, penalty on "
+            f"{settings.n_penalty} of them{'; one for each source model' * several}"
+        }
         orders = {"shuffled": "shuffled by the seed", "sorted": "one class after the other"}
         order = "the order, " * (settings.order == "shuffled")
         return {
@@ -121,11 +123,10 @@ class DemoResult:
             "shifts": f"{names}, at severity {settings.severity} of 5",
             "order": f"{orders[settings.order]}, the same for all methods; batches of "
             f"{settings.batch_size}",
-            "reset": "before each shift: every shift is met by the source model",
+            "reset": "to the source model before each shift",
             "predictions": f"those from before the update on the batch{exceptions}",
             "options": "each method's defaults, as published; nothing was tuned on this task",
-            "artifact": f"prepared from {settings.n_source} training images, penalty on "
-            f"{settings.n_penalty} of them{'; one for each source model' * several}",
+            **(prepared if self.artifacts else {}),
             "seeds": f"{seeds}; a seed sets {order}the corruptions, and the draws of methods "
             "and artifact",
             "time": "of the call that predicts and adapts, after one call to warm up; all methods "

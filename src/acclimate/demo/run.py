@@ -32,12 +32,13 @@ from acclimate.functional.norm import norm_parameters
 from acclimate.parts.contrastive_head import write_head
 from acclimate.progress import Progress
 from acclimate.report import BASELINE, Layer, Sample
+from acclimate.snapshot import fingerprint
 from acclimate.streams import Domain, reset_each
 from acclimate.streams.cutting import shuffled
 
 #: Images of each shift that are kept to be shown.
 N_SAMPLES = 4
-#: The page shows what this method's artifact contains, whatever methods are compared.
+#: The page shows what this method's artifact contains, if any method needs an artifact.
 _SHOWN = "swr_nsp"
 
 
@@ -67,7 +68,12 @@ def run_demo(
         )
         samples = _get_samples(loader, suite, Path(folder), compared.outcomes, settings)
         used = tuple(
-            UsedModel(source, own, _measure_clean(source, loader.clean, settings))
+            UsedModel(
+                source,
+                own,
+                _measure_clean(source, loader.clean, settings),
+                str(fingerprint(source.load())["weights_sha256"]),
+            )
             for source, own in artifacts.items()
         )
     end = time.perf_counter()
@@ -180,9 +186,13 @@ def _prepare_all(
     settings: DemoSettings,
     report: Progress,
 ) -> dict[SourceModel, tuple[Artifact, ...]]:
-    """Prepare the artifacts of all jobs; return those of each source model, one per seed."""
+    """Prepare the artifacts of all jobs; return those of each source model, one per seed.
+
+    A model has none if no method on it needs one.
+    """
     by_group = {group.name: group.model for group in groups}
     first = suite.entries[0].spec
+    is_needed = any(own.spec.artifact_key for own in suite.entries)
     found: dict[SourceModel, tuple[Artifact, ...]] = {}
     for source in dict.fromkeys(group.model for group in groups):
         specs = [own.spec for own in suite.entries if by_group[own.group] == source]
@@ -191,17 +201,16 @@ def _prepare_all(
             words = [source.name] * bool(found) + [f"seed {seed}"] * (settings.seeds > 1)
             loader.progress = _name_stages(report, words)
             own = [spec for spec in specs if spec.seed == seed]
-            if not found:
+            if is_needed and not found:
                 own.insert(0, replace(first, method=_SHOWN, seed=seed))
-            if not any(spec.artifact_key for spec in own):
-                own.append(replace(own[0], method=_SHOWN))
             data = loader.load_data(own[0])
             model = loader.load_model(own[0], len(data.classes))
             pieces = {
                 spec.artifact_key: loader.get_artifact(replace(spec, model=model), model, data)
                 for spec in own
             }
-            joined.append(join([piece for piece in pieces.values() if piece is not None]))
+            if made := [piece for piece in pieces.values() if piece is not None]:
+                joined.append(join(made))
         found[source] = tuple(joined)
     return found
 
@@ -255,8 +264,10 @@ def _to_png(image: Tensor) -> bytes:
 
 
 def _get_layers(model: nn.Module, artifacts: Sequence[Artifact]) -> tuple[Layer, ...]:
-    """Return the penalty of each parameter, in the order of the model."""
+    """Return the penalty of each parameter, in the order of the model; none without artifacts."""
     penalties = [artifact.part("penalty") for artifact in artifacts]
+    if not penalties:
+        return ()
     of_norms = norm_parameters(model)
     return tuple(
         Layer(

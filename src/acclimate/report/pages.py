@@ -50,7 +50,7 @@ class DemoPage:
         task: What the images show, in a few words that can follow "trained on".
         clean_error: Error of the source model on the same images without a shift, as a share.
         summary: Of all jobs.
-        layers: In the order of the model.
+        layers: In the order of the model; the page has no such chart without them.
         samples: Domain by domain.
         protocol: How it was measured: short headings and sentences.
         provenance: Where the numbers come from: short headings and values.
@@ -132,9 +132,9 @@ def render_demo(page: DemoPage) -> str:
         groups=[_describe_group(group, looks) for group in summary.groups],
         methods=_describe_methods(summary),
         domains=[name.replace("_", " ") for name in summary.groups[0].columns],
-        layers=draw_layers(page.layers),
+        layers=draw_layers(page.layers) if page.layers else None,
         layer_legend=_legend(layer_looks(page.layers), with_line=False),
-        n_seeds=len(page.layers[0].penalties),
+        n_seeds=len(page.layers[0].penalties) if page.layers else 0,
         samples=samples,
         has_grey=any(look.colour == "other" for look in looks.values()),
     )
