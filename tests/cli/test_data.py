@@ -98,7 +98,7 @@ def test_which_corruptions_are_made(options, expected, tmp_path, monkeypatch):
     assert tuple(choose_corruptions(made[0][1])) == expected
     # What the help promises.
     text = " ".join(run("corrupt", "--help").stdout.replace("│", " ").split())
-    assert "default: the fifteen of the benchmark" in text
+    assert "Default: the fifteen of the benchmark" in text
 
 
 def test_images_are_resized_before_they_are_cropped(tmp_path):

@@ -96,7 +96,7 @@ class StreamOptions(Values):
     )
     episodic: bool = _option(False, "Reset before every batch.")
     epochs: int = _option(1, "Passes over each domain.")
-    window: int = _option(0, "Single images, in a sliding window of so many; 0: batches.")
+    window: int = _option(0, "Size of a sliding window over single images; 0: ordinary batches.")
     clean_probe: bool = _option(False, "Predict the clean set after each domain.")
 
 

@@ -80,17 +80,17 @@ def acclimate(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Let a trained model adapt itself to the data it meets.
+    """Test-time adaptation: a trained model adapts online, from the unlabelled images it predicts.
 
-    A model meets data unlike its training data: noise, blur, fog, another camera. acclimate lets
-    it adapt online, from the unlabelled stream it serves.
+    Deployed models receive images that differ from their training images: noise, blur, fog,
+    another camera. acclimate adapts them online, without labels and without source data.
 
-    Start with **acclimate demo**: it needs no data and shows the whole thing in minutes.
+    Start with **acclimate demo**: it needs no data, and shows what adaptation does in minutes.
 
     With a model of your own:
 
-    1. **acclimate doctor** looks at the model and a batch and reports what would happen;
-    2. **acclimate prepare** runs once, where the source data is, and writes one artifact file;
+    1. **acclimate doctor** checks the model and a batch, and reports what would happen;
+    2. **acclimate prepare** runs once, where the source data is, and writes one file, the artifact;
     3. **acclimate adapt** runs anywhere: it predicts a folder of images and learns as it goes;
     4. **acclimate eval** measures on labelled images how much each method helps.
 

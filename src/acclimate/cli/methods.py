@@ -43,9 +43,9 @@ def list_all(context: typer.Context) -> None:
     console = get_console()
     console.print(table)
     console.print(
-        "\n[oracle] learns from labels: an upper bound. [reconstruction] what its authors left "
-        "open was decided here.\nSWR and NSP can be laid over every method with backwards: "
-        "--terms swr,nsp.\nMore about one of them: acclimate methods show NAME",
+        "\n[oracle] learns from labels: an upper bound. [reconstruction] its authors left details "
+        "open, which were decided here.\nSWR and NSP can be added to every method with backward "
+        "passes: --terms swr,nsp.\nMore about a method: acclimate methods show NAME",
         style="dim",
     )
 

@@ -20,7 +20,7 @@ zoo = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
 
 @zoo.callback()
 def describe() -> None:
-    """Show the source models that have a name, and import their weights."""
+    """List source models by name, and import their weights."""
 
 
 def _show_list(models: Sequence[tuple[ModelSpec, Path]]) -> None:

@@ -143,7 +143,7 @@ def _parse(value: str) -> Any:
 
 
 def device() -> Any:
-    return hp("auto", panel=RUN, help="Where to compute: auto, cpu, cuda or mps.")
+    return hp("auto", panel=RUN, help="Device: auto, cpu, cuda or mps.")
 
 
 def data_dir() -> Any:
@@ -151,7 +151,8 @@ def data_dir() -> Any:
         None,
         metavar="DIR",
         panel=RUN,
-        help="Where all data is kept; default: `ACCLIMATE_DATA`, or the user's cache folder.",
+        help="Folder of data sets and weights; default: `ACCLIMATE_DATA`, or the user's cache "
+        "folder.",
     )
 
 
@@ -160,7 +161,7 @@ def ignore_label(default: int | None = 255) -> Any:
         default,
         metavar="NUMBER",
         panel=MODEL,
-        help="Value of pixels without a label, in masks of a folder.",
+        help="Value of unlabelled pixels in the masks of a folder.",
     )
 
 
@@ -168,11 +169,11 @@ def resume_flag() -> Any:
     return hp(False, panel=RUN, help="Resume an interrupted run.")
 
 
-def force_flag(help: str = "Overwrite, or start again.") -> Any:  # noqa: A002
+def force_flag(help: str = "Overwrite what exists, or start again.") -> Any:  # noqa: A002
     return hp(False, panel=RUN, help=help)
 
 
-def seed(help: str = "Of all random draws.") -> Any:  # noqa: A002
+def seed(help: str = "Seed of all random numbers.") -> Any:  # noqa: A002
     return hp(0, panel=RUN, help=help)
 
 
@@ -182,8 +183,9 @@ class ModelOptions(Values):
 
     model: str = hp(
         metavar="NAME",
-        help="A function that returns the model, `package.module:function`; or a name: one of "
-        "`acclimate zoo list`, `timm:NAME`, `torchvision:NAME`, or `builtin`, that of the demo.",
+        help="The model: a function that returns it, `package.module:function`; a name of "
+        "`acclimate zoo list`; `timm:NAME`; `torchvision:NAME`; or `builtin`, the model of "
+        "the demo.",
     )
     weights: Path | None = hp(
         None, metavar="FILE", help="Weights to load: .safetensors, or a PyTorch state dict."
@@ -199,20 +201,20 @@ class ModelOptions(Values):
         metavar="R,G,B",
         panel=MODEL,
         parse=split_names,
-        help="Or by numbers: the mean of each channel.",
+        help="Mean of each channel, instead of --normalization.",
     )
     std: tuple[float, ...] | None = hp(
         None,
         metavar="R,G,B",
         panel=MODEL,
         parse=split_names,
-        help="The standard deviation of each channel.",
+        help="Standard deviation of each channel, with --mean.",
     )
     head: str | None = hp(
         None,
         metavar="NAME",
         panel=MODEL,
-        help="The module that makes the logits, if it is not found.",
+        help="Name of the module that returns the logits, if it is not found automatically.",
     )
     logits_at: str | int | None = hp(
         None,
@@ -269,8 +271,8 @@ class InputOptions(ModelOptions):
         metavar="N|HxW",
         panel=MODEL,
         parse=parse_size,
-        help="Resize the shorter side to this and crop the centre; or to height and width, such as "
-        "48x64. Images with masks are not cropped.",
+        help="Resize the shorter side to N pixels and crop the centre; or resize to height and "
+        "width, such as 48x64. Images with masks are not cropped.",
     )
     device: str = device()
 
@@ -294,8 +296,10 @@ class InputOptions(ModelOptions):
 class MethodOptions(InputOptions):
     """The model, and the method that adapts it."""
 
-    artifact: Path | None = hp(None, metavar="FILE", help="What `acclimate prepare` wrote.")
-    method: str = hp("steady", help="See `acclimate methods`.")
+    artifact: Path | None = hp(
+        None, metavar="FILE", help="Artifact that `acclimate prepare` wrote."
+    )
+    method: str = hp("steady", help="Name of a method; `acclimate methods` lists them.")
     set: Mapping[str, Any] | None = hp(
         None,
         metavar="NAME=VALUE",
@@ -307,7 +311,7 @@ class MethodOptions(InputOptions):
         None,
         metavar="NAME",
         help="Hyper-parameters as published for cifar10, cifar100, imagenet or cityscapes; --set "
-        "still wins.",
+        "overrides them.",
     )
     guard: bool | None = hp(
         None,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class ExportOptions(ModelOptions):
     """Options of `export`."""
 
-    state: Path = hp(metavar="FILE", help="What `acclimate adapt --state` wrote.")
+    state: Path = hp(metavar="FILE", help="State that `acclimate adapt --state` wrote.")
     out: Path = hp(metavar="PATH", help="Path of the files without their endings.")
     artifact: Path | None = hp(
         None, metavar="FILE", help="The artifact that adapt was called with."
@@ -37,7 +37,7 @@ class ExportOptions(ModelOptions):
     format: tuple[str, ...] = hp(
         ("safetensors", "torchscript", "pt2", "onnx"),
         parse=split_names,
-        help="Separated by commas: safetensors, torchscript, pt2 and onnx.",
+        help="Formats, separated by commas: safetensors, torchscript, pt2 and onnx.",
     )
     images: Path | None = hp(
         None,
@@ -45,7 +45,7 @@ class ExportOptions(ModelOptions):
         help="Recent images of the stream. Statistics of batches are taken from them, and the "
         "differences from the live predictions are measured on them.",
     )
-    n_images: int = hp(512, help="So many of these images at most.")
+    n_images: int = hp(512, help="Largest number of these images.")
     batch_size: int = hp(128, help="Batch size of these images.")
     force: bool = force_flag("Overwrite existing files.")
 
@@ -162,7 +162,7 @@ class InspectOptions(Values):
     """Options of `inspect`."""
 
     file: Path = hp(argument=True, metavar="FILE", help="An artifact or a saved state.")
-    all: bool = hp(False, help="One bar per parameter tensor, however many there are.")
+    all: bool = hp(False, help="Show one bar per parameter tensor, even if there are many.")
 
 
 @dataclass(frozen=True)
@@ -188,8 +188,8 @@ class Inspected:
 def inspect(o: InspectOptions) -> Inspected:
     """Show what is in an artifact or a saved state.
 
-    Of an artifact: the model it belongs to, what was prepared and how, and the penalty of every
-    layer: near 1 the layer is held, near 0 it may move.
+    For an artifact, this is the model it belongs to, what was prepared and how, and the penalty of
+    every layer: with a penalty near 1 the layer hardly moves, near 0 it moves freely.
 
     Example: `acclimate inspect resnet.acclimate`
     """

@@ -62,17 +62,26 @@ class EvalOptions(StreamOptions, MethodOptions):
     source_data: str | None = hp(
         None,
         metavar="NAME|DIR",
-        help="Or prepare it from these images; default: the training split of the set.",
+        help="Source images to prepare an artifact from, if none is given; default: the training "
+        "split of the set.",
     )
-    source_images: int | None = hp(None, help="Only so many of them, of a named set.")
-    severity: tuple[int, ...] = hp((5,), parse=parse_numbers, help="From 1 to 5, or such as 1,3,5.")
+    source_images: int | None = hp(None, help="Number of these source images, of a named set.")
+    severity: tuple[int, ...] = hp(
+        (5,),
+        parse=parse_numbers,
+        help="Severity of the corruptions, from 1 to 5; or several, such as 1,3,5.",
+    )
     corruptions: tuple[str, ...] | None = hp(
-        None, parse=split_names, help="Separated by commas; default: the benchmark's 15."
+        None,
+        parse=split_names,
+        help="Corruptions, separated by commas; default: the 15 of the benchmark.",
     )
-    images: int | None = hp(None, help="Only so many of each domain.")
+    images: int | None = hp(None, help="Number of images of each domain; default: all.")
     terms: tuple[str, ...] | None = terms()
-    seeds: int = hp(1, help="How many, from --seed on: mean ± spread.")
-    out: Path | None = hp(None, metavar="DIR", help="Records and result; default: `eval-DATA`.")
+    seeds: int = hp(1, help="Number of seeds, from --seed on; tables show mean ± spread.")
+    out: Path | None = hp(
+        None, metavar="DIR", help="Folder of records and result; default: `eval-DATA`."
+    )
     resume: bool = resume_flag()
     force: bool = force_flag()
 
@@ -88,9 +97,13 @@ class EvalOptions(StreamOptions, MethodOptions):
         help="Class names in the order of the logits, one per line.",
     )
     ignore_label: int = ignore_label()
-    one_by_one: bool = hp(False, panel=RUN, help="One method after the other; takes less memory.")
+    one_by_one: bool = hp(
+        False, panel=RUN, help="Run one method after the other, which takes less memory."
+    )
     checkpoint_every: int | None = hp(
-        None, panel=RUN, help="Batches between checkpoints; default: about 20 seconds."
+        None,
+        panel=RUN,
+        help="Batches between checkpoints; default: one checkpoint about every 20 seconds.",
     )
     data_dir: Path | None = data_dir()
     metrics: Path | None = metrics()

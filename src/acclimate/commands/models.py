@@ -57,17 +57,19 @@ def _parse_shape(value: Any, option: str) -> tuple[int, ...]:
 class DoctorOptions(InputOptions):
     """Options of `doctor`."""
 
-    images: Path | None = hp(None, metavar="DIR", help="Images as they will come, any nesting.")
+    images: Path | None = hp(
+        None,
+        metavar="DIR",
+        help="Folder of images such as the model will receive, with or without subfolders.",
+    )
     input_shape: tuple[int, ...] | None = hp(
         None,
         metavar="C,H,W",
         parse=_parse_shape,
-        help="Or the shape of one input: a random batch is made.",
+        help="Shape of one input, instead of --images: a random batch is used.",
     )
-    artifact: Path | None = hp(
-        None, metavar="FILE", help="What `acclimate prepare` wrote, to check it."
-    )
-    batch_size: int = hp(200, help="Batch size in use.")
+    artifact: Path | None = hp(None, metavar="FILE", help="Artifact to check.")
+    batch_size: int = hp(200, help="Batch size to be used.")
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,10 @@ class Examined:
 
 @command(DoctorOptions)
 def doctor(o: DoctorOptions) -> Examined:
-    """Look at a model and a batch, and report what would happen; nothing is changed.
+    """Check a model and a batch, and report what would happen; nothing is changed.
 
-    Finds the head, looks at normalisation layers, dropout, frozen parameters, the range of the
-    inputs and the batch size, reports what each method would move, whether an artifact fits, and
+    Finds the head; checks normalisation layers, dropout, frozen parameters, the range of the
+    inputs and the batch size; reports what each method would move, whether an artifact fits, and
     whether it allows a guard. Batches that are too small for BatchNorm statistics are a problem.
     The exit code is 1 if there is a problem.
 
@@ -157,7 +159,7 @@ class PrepareOptions(InputOptions):
     contrast_head: Path | None = hp(
         None,
         metavar="FILE",
-        help="The head that `acclimate train --objective simclr` wrote; for ttt_pp.",
+        help="Projection head that `acclimate train --objective simclr` wrote; ttt_pp needs it.",
     )
     accuracy: bool = hp(
         True,
@@ -165,17 +167,19 @@ class PrepareOptions(InputOptions):
         help="Prepare the part accuracy, which the guard needs and which takes the longest. By "
         "default it is prepared where the extra corruptions is installed.",
     )
-    samples: int = hp(1024, help="Source images the penalty is measured on.")
+    samples: int = hp(1024, help="Number of source images that the penalty is measured on.")
     granularity: str = hp(
-        "tensor", help="What one penalty is for: tensor, module, channel or parameter."
+        "tensor", help="What each penalty applies to: tensor, module, channel or parameter."
     )
     projector: str | int = hp(
         "auto", help="Layers of the projector: 0 to 3, or auto (0 for few classes)."
     )
-    epochs: int = hp(20, help="Passes over the source to train a projector.")
-    batch_size: int | None = hp(None, help="Batch size; default: 128, of images with masks 4.")
+    epochs: int = hp(20, help="Epochs of training a projector.")
+    batch_size: int | None = hp(None, help="Batch size; default: 128, or 4 for images with masks.")
     speed: Literal["exact", "fast"] = hp(
-        "exact", help="exact, or fast: in bfloat16 if the processor has it, else as exact."
+        "exact",
+        help="exact; or fast: bfloat16 where the processor supports it, otherwise the same as "
+        "exact.",
     )
     ignore_label: int = ignore_label()
     classes: Path | None = hp(None, metavar="FILE", panel=MODEL, help=f"{_CLASSES}folders by name.")
@@ -293,7 +297,7 @@ def terms() -> Any:
         None,
         metavar="swr,nsp",
         parse=split_names,
-        help="Terms to add to gradient methods: swr, nsp, fisher; from the artifact.",
+        help="Terms to add to gradient methods: swr, nsp, fisher. They need an artifact.",
     )
 
 
@@ -302,7 +306,8 @@ def speed(panel: str | None = None) -> Any:
         "exact",
         metavar="LEVEL",
         panel=panel,
-        help="exact: the paper's arithmetic; fast: the same within noise; fastest: trade-offs.",
+        help="exact: the paper's arithmetic; fast and fastest: less time for slightly higher "
+        "errors.",
     )
 
 
@@ -311,7 +316,7 @@ def metrics() -> Any:
 
 
 def tensorboard() -> Any:
-    return hp(None, metavar="DIR", panel=RUN, help="Write them for TensorBoard, too.")
+    return hp(None, metavar="DIR", panel=RUN, help="Write these metrics for TensorBoard, too.")
 
 
 @options
@@ -321,18 +326,20 @@ class AdaptOptions(MethodOptions):
     images: Path = hp(
         argument=True,
         metavar="IMAGES_DIR",
-        help="Images without labels, any nesting; of a folder with `images` and `masks`, the "
-        "images.",
+        help="Folder of images without labels, with or without subfolders. Of a folder with "
+        "`images` and `masks`, only the images are used.",
     )
     out: Path = hp(
         metavar="FILE|DIR",
-        help="Predictions to write: .csv or .parquet; a folder, for the masks of a model that "
-        "predicts every pixel.",
+        help="File of predictions to write, .csv or .parquet; for a model that predicts every "
+        "pixel, a folder of masks.",
     )
     terms: tuple[str, ...] | None = terms()
-    batch_size: int | None = hp(None, help="Batch size; default: 200, for masks 2.")
+    batch_size: int | None = hp(
+        None, help="Batch size; default: 200, or 2 for a model that predicts every pixel."
+    )
     speed: str = speed()
-    state: Path | None = hp(None, metavar="FILE", help="Keep what was learned in this file.")
+    state: Path | None = hp(None, metavar="FILE", help="File to keep the adapted state in.")
     classes: Path | None = hp(
         None, metavar="FILE", panel=MODEL, help=f"{_CLASSES}those of the artifact."
     )
@@ -365,9 +372,9 @@ def adapt(o: AdaptOptions, *, progress: Progress | None = None, notify: Any = No
     """Predict a folder of images with a model that adapts to them as it goes.
 
     Images are taken in the order of their paths, and each batch is predicted before the model
-    learns from it. Size and normalisation of the inputs come from the artifact. Of a model that
+    learns from it. Size and normalisation of the inputs come from the artifact. For a model that
     predicts every pixel, a mask of class numbers is written for each image, as large as the image
-    file; **--size** then brings images to the model whole, and crops nothing.
+    file; **--size** then resizes whole images, and crops nothing.
 
     A crash loses at most the batch in flight: run the same command again with **--resume**, and the
     result is that of an uninterrupted call.

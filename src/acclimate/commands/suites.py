@@ -41,25 +41,25 @@ class EngineOptions(Values):
     """Where jobs are run."""
 
     engine: str = hp(
-        "local", help="What runs the jobs: local, processes on this machine, or ray, a cluster."
+        "local", help="Where jobs run: local (processes on this machine) or ray (a Ray cluster)."
     )
     workers: int | None = hp(
         None,
-        help="Processes, which share the cores; 0: this one. Default: one for two cores, or as "
-        "many as a cluster has room for.",
+        help="Number of processes, which share the cores; 0: run in the process of the command. "
+        "Default: one for two cores, or as many as the cluster has room for.",
     )
     device: str = device()
     address: str | None = hp(
         None,
         metavar="HOST:PORT",
         panel=CLUSTER,
-        help="Of the cluster, or auto for the one of this machine; default: RAY_ADDRESS, else Ray "
-        "is started here.",
+        help="Address of the cluster, or auto for that of this machine; default: RAY_ADDRESS if "
+        "it is set, otherwise Ray is started on this machine.",
     )
     cpus: int | None = hp(
         None,
         panel=CLUSTER,
-        help="Cores and threads of each job; default: 1, on this machine a share of all.",
+        help="Cores and threads of each job; default: 1, or an equal share of this machine.",
     )
     gpus: float | None = hp(
         None, panel=CLUSTER, help="GPUs of each job, such as 1 or 0.5; default: none."
@@ -68,7 +68,7 @@ class EngineOptions(Values):
         None,
         metavar="URL",
         panel=CLUSTER,
-        help="If not all nodes see the folder of the suite: where run folders are copied, such as "
+        help="Where to copy run folders if not all nodes see the folder of the suite, such as "
         "s3://bucket/suite.",
     )
 
@@ -92,7 +92,7 @@ class EngineOptions(Values):
 class BenchRunOptions(EngineOptions):
     """Options of `bench_run`."""
 
-    suite: Path = hp(argument=True, metavar="SUITE.toml", help="The jobs.")
+    suite: Path = hp(argument=True, metavar="SUITE.toml", help="The suite, a TOML file.")
     out: Path | None = hp(
         None, metavar="DIR", help="Folder of the suite; default: `bench-` and its name."
     )
@@ -101,7 +101,7 @@ class BenchRunOptions(EngineOptions):
         None, metavar="DIR", help="Folder of prepared artifacts, to share; default: in --out."
     )
     checkpoint_every: int | None = hp(
-        None, help="Batches between checkpoints; default: about 20 seconds."
+        None, help="Batches between checkpoints; default: one checkpoint about every 20 seconds."
     )
 
 
@@ -150,7 +150,7 @@ def bench_run(o: BenchRunOptions, *, events: Events | None = None) -> Store:
 
 
 def _folder() -> Any:
-    return hp(argument=True, metavar="DIR", help="What `acclimate bench run --out DIR` wrote.")
+    return hp(argument=True, metavar="DIR", help="The folder of a suite.")
 
 
 @options
@@ -159,7 +159,9 @@ class BenchStatusOptions(Values):
 
     folder: Path = _folder()
     suite: str | None = hp(
-        None, metavar="TITLE", help="Of several in the folder; default: the last."
+        None,
+        metavar="TITLE",
+        help="Title of one of several suites in the folder; default: the last.",
     )
 
 
@@ -179,9 +181,9 @@ class BenchReportOptions(Values):
     """Options of `bench_report`."""
 
     folder: Path = _folder()
-    format: str = hp("terminal", help="terminal, md, csv, latex or html.")
+    format: str = hp("terminal", help="Format: terminal, md, csv, latex or html.")
     out: Path | None = hp(
-        None, metavar="FILE", help="Where to write it; html: DIR/report.html if not given."
+        None, metavar="FILE", help="File to write; default for html: DIR/report.html."
     )
 
 
@@ -204,9 +206,9 @@ class Reported:
 
 @command(BenchReportOptions)
 def bench_report(o: BenchReportOptions) -> Reported:
-    """Show what came out of a suite: errors, cost, a ranking with intervals, and the protocol.
+    """Report the results of a suite: errors, cost, a ranking with intervals, and the protocol.
 
-    Only jobs that are done are in it, so it can be asked for at any time. Rows that lack seeds, or
+    The report covers the jobs that are done, and can be made at any time. Rows that lack seeds, or
     were measured under another protocol, are marked, and not compared with the others.
 
     **--format html** writes one page with charts that needs nothing else; **csv** has one line for
@@ -273,7 +275,7 @@ class BenchCompareOptions(Values):
     """Options of `bench_compare`."""
 
     first: Path = hp(argument=True, metavar="DIR_A", help="The folder of a suite.")
-    second: Path = hp(argument=True, metavar="DIR_B", help="The folder of another.")
+    second: Path = hp(argument=True, metavar="DIR_B", help="The folder of another suite.")
 
 
 @dataclass(frozen=True)
@@ -291,7 +293,7 @@ class Compared:
 
 @command(BenchCompareOptions)
 def bench_compare(o: BenchCompareOptions) -> Compared:
-    """Compare what came out of two suites, or of one suite before and after a change.
+    """Compare the results of two suites, or of one suite before and after a change.
 
     For each label that both have: the errors, their difference with a 95 % interval, and whether
     they were measured under the same protocol; then the jobs that only one of them has.
@@ -314,7 +316,7 @@ class DemoOptions(DemoChoices):
 
     all: bool = hp(False, help="All methods that suit a model of the task; takes long.")
     out: Path = hp(Path("report.html"), help="The page to write.")
-    json: Path | None = hp(None, help="Where to write all numbers, if at all.")
+    json: Path | None = hp(None, help="JSON file to write all numbers to.")
 
 
 @dataclass(frozen=True)
@@ -424,25 +426,31 @@ class ReproduceOptions(EngineOptions):
     out: Path | None = hp(
         None,
         metavar="DIR",
-        help="Table, figure and records; default: `reproduce-ID-SCALE`.",
+        help="Folder of table, figure and records; default: `reproduce-ID-SCALE`.",
     )
     workers: int | None = changed(
         EngineOptions,
         "workers",
         None,
-        help="Processes, which share the cores; 0: this one. Default: 0 for smoke, else one for "
-        "two cores, or as many as a cluster has room for.",
+        help="Number of processes, which share the cores; 0: run in the process of the command. "
+        "Default: 0 for smoke; otherwise one for two cores, or as many as the cluster has "
+        "room for.",
     )
     seeds: int | None = hp(
         None,
-        help="How many; default: 3 on the subset of small and for table-6 in full, else 1.",
+        help="Number of seeds; default: 3 on the subset of small and for table-6 in full, "
+        "otherwise 1.",
     )
     weights: Mapping[str, str] | None = _files("MODEL=FILE", "Weights of a model; may be repeated.")
-    images: int | None = hp(None, help="Of each corruption, instead of those of the scale.")
-    corruptions: tuple[str, ...] | None = hp(
-        None, parse=split_names, help="Separated by commas, instead of those of the scale."
+    images: int | None = hp(
+        None, help="Number of images of each corruption, instead of that of the scale."
     )
-    only: str = hp("", metavar="TEXT", help="Only settings with this in their name.")
+    corruptions: tuple[str, ...] | None = hp(
+        None,
+        parse=split_names,
+        help="Corruptions, separated by commas, instead of those of the scale.",
+    )
+    only: str = hp("", metavar="TEXT", help="Run only the settings with this text in their name.")
     row: tuple[str, ...] = hp(
         (),
         metavar="LABEL",
@@ -453,8 +461,8 @@ class ReproduceOptions(EngineOptions):
     store: Path | None = hp(
         None,
         metavar="DIR",
-        help="Folder of the jobs; default: --out. Give several experiments the same one, and what "
-        "they have in common is run once.",
+        help="Folder of the jobs; default: --out. Experiments with the same folder share the jobs "
+        "that they have in common.",
     )
     model: Mapping[str, str] | None = _pairs(
         "SETTING=MODEL", "Another model for a setting; may be repeated."
@@ -470,8 +478,8 @@ class ReproduceOptions(EngineOptions):
     )
     trials: int | None = hp(
         None,
-        help="Draws of training's hyper-parameters, of several domains (table-6); default: 5 for "
-        "full, else 1.",
+        help="Number of draws of the training hyper-parameters (table-6 only); default: 5 for "
+        "full, otherwise 1.",
     )
     selection: str = hp(
         "",
@@ -507,11 +515,11 @@ def reproduce(
     notify: Callable[[str], None] | None = None,
     finished: Callable[[Reproduced], None] = lambda one: None,
 ) -> list[Reproduced]:
-    """Run a table or figure of the paper again, and print ours beside the published numbers.
+    """Run a table or figure of the paper, and print our numbers beside the published ones.
 
     Every row is one or more jobs with a record of every batch. Run the same command again to resume
-    after an interruption: what is done is not run again. In the end there are published numbers,
-    ours and the difference, and for each claim that the paper draws from them whether it holds in
+    after an interruption: jobs that are done are not run again. The result has the published
+    numbers, ours and the difference, and states for each claim of the paper whether it holds in
     this run, with its confidence. The folder has table.md, table.tex, table.html, result.json with
     the provenance of every job, and the figure.
 

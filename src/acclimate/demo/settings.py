@@ -22,10 +22,12 @@ class DemoChoices(Values):
     )
     images: int = hp(1400, help="Test images of each shift.")
     costly_images: int = hp(
-        100, help="Of these, the first so many for methods that take an image at a time; 0: all."
+        100, help="Number of these images for methods that take one image at a time; 0: all."
     )
     batch_size: int = hp(200, help="Batch size.")
-    severity: int = hp(5, help="Of the shifts, from 1 to 5.")
-    order: str = hp("shuffled", help="Of the images of a shift: shuffled, or sorted by class.")
-    seeds: int = hp(1, help="How many seeds; with several, mean ± spread.")
+    severity: int = hp(5, help="Severity of the shifts, from 1 to 5.")
+    order: str = hp(
+        "shuffled", help="Order of the images of a shift: shuffled, or sorted (by class)."
+    )
+    seeds: int = hp(1, help="Number of seeds; with several, tables show mean ± spread.")
     reveal_labels: bool = hp(False, help="Let the oracle learn from the labels.")

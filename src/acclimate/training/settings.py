@@ -164,10 +164,19 @@ class TrainSettings(Settings[TrainResult]):
     epochs: int = hp(100, low=1, help="passes over the training images")
     batch_size: int = hp(128, low=1, help=_BATCH)
     lr: float = hp(0.1, above=0, help="largest learning rate; it follows half a cosine to zero")
-    momentum: float = hp(0.9, low=0, below=1, help="of SGD, in Nesterov's form; 0 is plain SGD")
-    weight_decay: float = hp(5e-4, low=0, help="factor of the weights added to their gradient")
-    warmup_epochs: float = hp(0.0, low=0, help="passes in which the rate grows from zero")
-    label_smoothing: float = hp(0.0, low=0, below=1, help="part of the target spread over classes")
+    momentum: float = hp(
+        0.9, low=0, below=1, help="momentum of SGD, in Nesterov's form; 0 is plain SGD"
+    )
+    weight_decay: float = hp(
+        5e-4, low=0, help="weight decay: factor of the weights in their gradient"
+    )
+    warmup_epochs: float = hp(0.0, low=0, help="epochs in which the learning rate grows from zero")
+    label_smoothing: float = hp(
+        0.0,
+        low=0,
+        below=1,
+        help="label smoothing: the part of the target that is spread over all classes",
+    )
     objective: str = hp(
         "cross_entropy",
         choices=("cross_entropy", "augmix", "simclr", "augmix+simclr"),
@@ -175,7 +184,7 @@ class TrainSettings(Settings[TrainResult]):
         "head of its own, which TTT++ continues at test time",
     )
     augmentation: str = hp(
-        "standard", choices=("standard", "none"), help="shifts and flips, or none"
+        "standard", choices=("standard", "none"), help="standard (shifts and flips) or none"
     )
     contrast_weight: float = hp(1.0, above=0, help="weight of the contrastive task")
     size: int | None = hp(None, low=1, help="height and width that image files are resized to")
@@ -267,17 +276,19 @@ class DomainSettings(Settings[DomainResult]):
 
     objective: str = hp(choices=ALGORITHMS, help="cross entropy; or with CORAL's penalty")
     test_domain: str | tuple[str, ...] = hp(help="domain to hold out; may be repeated")
-    pretrained: bool = hp(False, help="begin with the published weights and a fresh head")
-    weights: str | None = hp(None, help="begin with these weights instead, of any classes")
+    pretrained: bool = hp(False, help="start from the published weights, with a new head")
+    weights: str | None = hp(
+        None, help="start from these weights instead; their classes may differ"
+    )
     steps: int = hp(5000, low=1, help="number of steps")
     check_every: int = hp(300, low=1, help="steps between two measurements on held-out images")
     lr: float | None = hp(None, above=0, help="of Adam; default: the trial's")
     batch_size: int | None = hp(None, low=1, help="images of each domain; default: the trial's")
     weight_decay: float | None = hp(None, low=0, help="of Adam; default: the trial's")
-    dropout: float | None = hp(None, low=0, below=1, help="share of features that is dropped")
+    dropout: float | None = hp(None, low=0, below=1, help="dropout rate of the features")
     gamma: float | None = hp(None, above=0, help="weight of CORAL's penalty")
     hparams_seed: int = hp(0, help="draw of DomainBed's random search; 0 is its defaults")
-    trial_seed: int = hp(0, help="of the splits, and of the draw")
+    trial_seed: int = hp(0, help="seed of the splits and of the draw")
     size: int | None = hp(None, low=1, help="height and width of images; default: 224")
 
     def __post_init__(self) -> None:
@@ -365,9 +376,13 @@ class SegmentationSettings(Settings[SegmentationResult]):
     weight_decay: float = hp(1e-2, low=0, help="of AdamW")
     crop_height: int | None = hp(None, low=1, help="height of crops; default: that of the images")
     crop_width: int | None = hp(None, low=1, help="width of crops; default: that of the images")
-    smallest_scale: float = hp(0.75, above=0, help="smallest enlargement before cropping")
-    largest_scale: float = hp(1.5, above=0, help="largest enlargement before cropping")
-    jitter: float = hp(0.4, low=0, help="change of brightness, contrast, saturation; hue a quarter")
+    smallest_scale: float = hp(0.75, above=0, help="smallest scale factor before cropping")
+    largest_scale: float = hp(1.5, above=0, help="largest scale factor before cropping")
+    jitter: float = hp(
+        0.4,
+        low=0,
+        help="strength of changes of brightness, contrast and saturation; of hue, a quarter of it",
+    )
     size: int | tuple[int, int] | None = hp(None, help="height and width of images, such as 48x64")
     ignore_label: int = hp(255, help="value of pixels without a label, in masks of a folder")
     check_every: int = hp(5, low=1, help="passes between two measurements on validation images")
