@@ -230,7 +230,7 @@ def test_the_full_scale_is_the_papers() -> None:
         assert (own.training, own.defaults, own.prepare, own.tried) == ({}, {}, {}, None)
         assert own.get_group("coral") == "CORAL"
         counts = [c.options["n_supports"] for c in own.candidates if c.row == "T3A"]
-        assert counts == [1, 5, 20, 50, 100, None]
+        assert counts == [1, 5, 20, 50, 100, "all"]
         ours = [c for c in own.candidates if c.row == "Ours"]
         assert {(c.options["lr"], c.parts["prototypes"]["depth"]) for c in ours} == {
             *((5e-5, 0), (5e-5, 2), (1e-6, 0), (1e-6, 2))

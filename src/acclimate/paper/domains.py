@@ -22,6 +22,7 @@ from acclimate.errors import BadInput, check_name
 from acclimate.paper.experiment import TOY, PlanContext, overlay
 from acclimate.paper.published import load_published
 from acclimate.paper.settings import (
+    DECLARED,
     SCALES,
     Settings,
     describe_projector,
@@ -46,7 +47,7 @@ from acclimate.training.settings import ALGORITHMS
 class Candidate:
     """A method with hyper-parameters to be chosen from, and its options of the artifact's parts.
 
-    `n_supports` None are all: as many as there are images.
+    The option `n_supports` may be "all": as many as there are images.
     """
 
     row: str
@@ -56,28 +57,8 @@ class Candidate:
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def _t3a(n: int | None) -> Candidate:
-    options = {"statistics": "source", "n_supports": n}
-    return Candidate("T3A", f"M = {n or 'all'}", "t3a", options)
-
-
-def _tent(statistics: str) -> Candidate:
-    return Candidate("TENT", f"{statistics} statistics", "tent", {"statistics": statistics})
-
-
-def _ours(lr: float, depth: int) -> Candidate:
-    label = f"lr {lr:g}, {'with projector' if depth else 'no projector'}"
-    options, parts = {"lr": lr, "statistics": "source"}, {"prototypes": {"depth": depth}}
-    return Candidate("Ours", label, "swr_nsp", options, parts)
-
-
-_SOURCE = Candidate("Source", "", "source")
-_CANDIDATES = (
-    _SOURCE,
-    *map(_t3a, (1, 5, 20, 50, 100, None)),
-    *map(_tent, ("source", "batch")),
-    *(_ours(lr, depth) for depth in (0, 2) for lr in (5e-5, 1e-6)),
-)
+_DECLARED = DECLARED["domains"]
+_CANDIDATES = tuple(Candidate(**own) for own in _DECLARED["candidates"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,54 +124,15 @@ class DomainSetup:
         return f"{text}. {stand_in}" if self.name else f"{text}."
 
 
-_FULL = {
-    "VLCS": "vlcs",
-    "PACS": "pacs",
-    "OfficeHome": "office_home",
-    "TerraIncognita": "terra_incognita",
-}
-_SMALL = DomainSetup(
-    name="PACS at 96 × 96, EfficientNet-Lite0",
-    column="PACS",
-    data="pacs",
-    model="acclimate.paper.efficientnet:efficientnet_lite0",
-    pretrained=False,  # the function gives them
-    size=96,
-    # A fiftieth of DomainBed's steps; at its rate that would not be enough to learn.
-    training={"steps": 100, "check_every": 50},
-    defaults={"lr": 3e-4, "batch_size": 16},
-    tried=600,
-    prepare={
-        "images": 1024,
-        "parts": {"penalty": {"n_samples": 256}, "prototypes": {"epochs": 3}},
-    },
-)
-_SMOKE = DomainSetup(
-    name="built-in domains",
-    column="PACS",
-    data="builtin-domains",
-    model="acclimate.builtin.small:make_small",
-    weights="the weights of the demo, on images of half the size",
-    pretrained=False,
-    size=None,
-    images=60,
-    training={"steps": 2, "check_every": 2},
-    defaults={"lr": 5e-4, "batch_size": 4},
-    tests=("sketch",),
-    batch_size=10,
-    tried=20,
-    tested=40,
-    prepare={"images": 64, "parts": {"penalty": {"n_samples": 8}, "prototypes": {"epochs": 1}}},
-    # One row to choose in: each candidate more is a job for every look, and this is to be quick.
-    candidates=(_SOURCE, _t3a(1), _t3a(None), _tent("source"), _ours(5e-5, 0)),
-)
-_SETUPS = {
-    "smoke": (_SMOKE,),
-    "small": (_SMALL,),
-    "full": tuple(DomainSetup(column=column, data=data) for column, data in _FULL.items()),
-}
-_N_TRIALS = {"smoke": 1, "small": 1, "full": 5}
-_SEEDS = {"smoke": (0,), "small": (0,), "full": (0, 1, 2)}
+def _make_setup(given: Mapping[str, Any]) -> DomainSetup:
+    """Return a setup of `settings.toml`."""
+    made: dict[str, Any] = dict(given)
+    if "candidates" in made:
+        kept = made["candidates"]
+        made["candidates"] = tuple(own for own in _CANDIDATES if own.label in kept)
+    if "tests" in made:
+        made["tests"] = tuple(made["tests"])
+    return DomainSetup(**{**made, "size": made.get("size", 224) or None})
 
 
 def find_domain_setups(scale: str, settings: Settings) -> tuple[DomainSetup, ...]:
@@ -200,7 +142,8 @@ def find_domain_setups(scale: str, settings: Settings) -> tuple[DomainSetup, ...
         BadInput: Nothing is left.
     """
     check_name(scale, SCALES, "scale")
-    made = [(setup, own) for setup in _SETUPS[scale] for own in setup.algorithms]
+    setups = map(_make_setup, _DECLARED[scale])
+    made = [(setup, own) for setup in setups for own in setup.algorithms]
     kept = settings.keep([f"{setup.column}, {setup.get_group(own)}" for setup, own in made])
     left: dict[str, DomainSetup] = {}
     for (setup, own), is_kept in zip(made, kept, strict=True):
@@ -243,7 +186,7 @@ class TrainedDomains:
         setup, (trial, candidate) = self.setup, option
         common: dict[str, Any] = {"trial_seed": seed, "size": setup.size, "images": setup.images}
         options = dict(candidate.options)
-        if options.get("n_supports", 0) is None:
+        if options.get("n_supports") == "all":
             n = len(self.data.domains[look.domain])
             options["n_supports"] = n if images is None else min(n, images)
         prepare = Preparing()
@@ -355,8 +298,8 @@ def plan_domains(
     """
     rule = get_domain_rule(settings.selection or next(iter(DOMAIN_RULES)))
     setups = find_domain_setups(scale, settings)
-    seeds = _SEEDS[scale] if seeds is None else tuple(seeds)
-    n_trials = settings.trials or _N_TRIALS[scale]
+    seeds = _DECLARED["seeds"][scale] if seeds is None else tuple(seeds)
+    n_trials = settings.trials or _DECLARED["trials"][scale]
     sets = [own for setup in setups for own in _train(setup, rule, n_trials, seeds, context)]
     choices = [
         choice

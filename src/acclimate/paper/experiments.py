@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib.resources import files
 from typing import Any
 
 from acclimate.errors import check_name
@@ -19,39 +17,13 @@ from acclimate.paper.figures import (
     draw_penalties,
     draw_streets,
 )
-from acclimate.paper.published import Published, load_published
-from acclimate.paper.settings import PAPER, Setup
+from acclimate.paper.published import Published, load_published, read_toml
+from acclimate.paper.settings import DECLARED, PAPER, Setup
 
 Variants = Callable[[str, Setup], list[Variant]]
 
 #: Methods by row.
-METHODS = {
-    "Source": "source",
-    "TENT": "tent",
-    "Core": "core",
-    "SHOT": "shot",
-    "TFA": "tfa",
-    "TTT++": "ttt_pp",
-    "Ours": "swr_nsp",
-    "BN-1": "norm",
-    "α-BN": "alpha_bn",
-    "BN-EMA": "bn_ema",
-    "T3A": "t3a",
-    "ETA": "eta",
-    "EATA": "eata",
-    "SAR": "sar",
-    "DeYO": "deyo",
-    "RPL": "rpl",
-    "RDumb": "rdumb",
-    "CoTTA": "cotta",
-    "RoTTA": "rotta",
-    "ROID": "roid",
-    "LAME": "lame",
-    "MEMO": "memo",
-}
-# The costliest methods see fewer images on two cores: those take 10 to 30 times as long as others.
-_FEWER = {"small": {"cotta": 2000, "memo": 200}, "smoke": {"memo": 4}}
-_SMOKE_OPTIONS = {"cotta": {"n_augmentations": 2}, "memo": {"n_copies": 2}, "tfa": {"window": 4}}
+METHODS: dict[str, str] = DECLARED["methods"]
 
 
 def _rows(about: Mapping[str, Any], column: str) -> Variants:
@@ -132,7 +104,9 @@ def _compare(about: Mapping[str, Any], column: str) -> Variants:
 
 def _method(label: str, method: str, scale: str, setup: Setup) -> Variant:
     job: dict[str, Any] = {"method": method}
-    options: dict[str, Any] = dict(_SMOKE_OPTIONS.get(method, {})) if scale == "smoke" else {}
+    options: dict[str, Any] = (
+        dict(DECLARED["smoke_options"].get(method, {})) if scale == "smoke" else {}
+    )
     mark = ""
     if method in ("tfa", "ttt_pp"):
         if setup.head is not None:
@@ -144,7 +118,7 @@ def _method(label: str, method: str, scale: str, setup: Setup) -> Variant:
             job["parts"] = {"contrast": {"batch_size": 2048}}  # as many as moments are taken over
     if options:
         job["options"] = options
-    fewer = _FEWER.get(scale, {}).get(method)
+    fewer = DECLARED["fewer_images"].get(scale, {}).get(method)
     if fewer is not None and fewer < (setup.job.get("images") or 10_000):
         job["images"] = fewer
         mark = f"first {fewer} images"
@@ -206,9 +180,7 @@ def _make(published: Published, described: Mapping[str, Any]) -> Experiment:
     )
 
 
-_described = tomllib.loads(
-    (files("acclimate.paper") / "experiments.toml").read_text(encoding="utf-8")
-)
+_described = read_toml("experiments.toml")
 #: The experiments in the order of the paper.
 EXPERIMENTS = {name: _make(own, _described) for name, own in load_published().items()}
 

@@ -5,6 +5,8 @@
   EfficientNet-Lite0 on a sample of ImageNet, DeepLabV3+ over it on CamVid, and for most experiments
   a stated subset;
 - *smoke*: the built-in task, a few small batches, seconds; its numbers mean nothing.
+
+What they are is in `settings.toml`.
 """
 
 from __future__ import annotations
@@ -16,110 +18,23 @@ from typing import Any
 from acclimate.corruptions import BENCHMARK
 from acclimate.errors import BadInput, check_name
 from acclimate.paper.imagenet_sample import check_corrupted
+from acclimate.paper.published import read_toml
 
 SCALES = ("smoke", "small", "full")
 
-#: The subset of the small scale, with corruptions of each kind: noise, blur, weather, digital. With
-#: one seed they are the pairs that a claim is judged by: four could not show more than 94 %.
+#: The subset of the small scale.
 SMALL_CORRUPTIONS = ("gaussian_noise", "defocus_blur", "snow", "fog", "contrast", "pixelate")
 
-CIFAR100 = ("CIFAR-100-C, WRN-40-2", "CIFAR-100-C, ResNet-50")
-CIFAR10 = ("CIFAR-10-C, WRN-40-2", "CIFAR-10-C, WRN-28-10", "CIFAR-10-C, ResNet-50")
-IMAGENET = ("ImageNet-C, WRN-40-2", "ImageNet-C, ResNet-50")
-SEGMENTATION = ("DeepLabV3+ (ResNet-50)", "RobustNet (ResNet-50)")
 
-Job = dict[str, Any]
-
-# The defaults of the two frameworks that the paper ran its experiments in; then its own.
-_TENT: Job = {"batch_size": 200}
-_TTT: Job = {"batch_size": 256, "order": "shuffled"}
-_IMAGENET: Job = {"batch_size": 64, "order": "shuffled"}
-# The supplement's, on Cityscapes-C; the order is not stated.
-_PIXELS: Job = {"batch_size": 2, "order": "shuffled"}
+DECLARED = read_toml("settings.toml")
+#: The settings of the paper as jobs.
+PAPER: dict[str, dict[str, Any]] = DECLARED["paper"]
+#: What stands in for them at the small scale, by data or model.
+SMALL: dict[str, dict[str, Any]] = DECLARED["small"]
 
 
-def _job(model: str | None, data: str, preset: str, protocol: Job, **more: Any) -> Job:
-    return {"model": model, "data": data, "preset": preset, "protocol": protocol, **more}
-
-
-def _streets(model: str) -> Job:
-    return _job(model, "cityscapes", "cityscapes", _PIXELS, corruptions=BENCHMARK)
-
-
-#: The settings of the paper; of one no model is public.
-PAPER: dict[str, Job] = {
-    "CIFAR-100-C, WRN-40-2": _job("wrn40-2-cifar100", "cifar100c", "cifar100", _TENT),
-    "CIFAR-100-C, ResNet-50": _job("resnet50-cifar100", "cifar100c", "cifar100", _TTT),
-    "CIFAR-10-C, WRN-40-2": _job("wrn40-2-cifar10", "cifar10c", "cifar10", _TENT),
-    "CIFAR-10-C, WRN-28-10": _job("wrn28-10-cifar10", "cifar10c", "cifar10", _TENT),
-    "CIFAR-10-C, ResNet-50": _job("resnet50-cifar10", "cifar10c", "cifar10", _TTT),
-    "ImageNet-C, WRN-40-2": _job(None, "imagenetc", "imagenet", _IMAGENET),
-    "ImageNet-C, ResNet-50": _job("torchvision:resnet50", "imagenetc", "imagenet", _IMAGENET),
-    SEGMENTATION[0]: _streets("deeplabv3plus-resnet50"),
-    SEGMENTATION[1]: _streets("deeplabv3plus-resnet50+isw"),
-}
-
-
-def _cifar(model: str, n_classes: int) -> Job:
-    prepare = {"images": 10_000, "parts": {"prototypes": {"epochs": 5}}}
-    data = f"cifar{n_classes}"
-    return _job(f"{model}-{data}", f"{data}c", data, _TENT, images=1000, prepare=prepare)
-
-
-def _camvid(model: str) -> Job:
-    # Prototypes without a projector, which eleven classes do not need either.
-    prepare = {"images": 96, "parts": {"penalty": {"n_samples": 96}, "prototypes": {"depth": 0}}}
-    return _job(model, "camvid", "cityscapes", _PIXELS, images=60, prepare=prepare)
-
-
-# One image a class: too few for prototypes, so the classifier's own rows are taken.
-_SAMPLE = {"parts": {"penalty": {"n_samples": 500}, "prototypes": {"source": "classifier"}}}
-_LITE = "acclimate.paper.efficientnet:efficientnet_lite0"
-#: By data or model of the paper: name and job of what stands in for it at the small scale.
-SMALL: dict[str, tuple[str, Job]] = {
-    "CIFAR-100-C": ("CIFAR-100-C, ResNet-32", _cifar("resnet32", 100)),
-    "CIFAR-10-C": ("CIFAR-10-C, ResNet-20", _cifar("resnet20", 10)),
-    "ImageNet-C": (
-        "ImageNet sample, EfficientNet-Lite0",
-        _job(_LITE, "imagenetc", "imagenet", _IMAGENET, prepare=_SAMPLE),
-    ),
-    SEGMENTATION[0]: ("CamVid, DeepLabV3+", _camvid("deeplabv3plus-efficientnet-lite0")),
-    SEGMENTATION[1]: ("CamVid, RobustNet", _camvid("deeplabv3plus-efficientnet-lite0+isw")),
-}
-# What is other where the small scale runs all images: without a projector, which ten classes do
-# not need, to prepare from all source images takes minutes, so it is done as in the paper.
-_SMALL_WHOLE: dict[str, Job] = {"CIFAR-10-C": {"prepare": {}}}
-# What the small scale's own backbone is compared with: the one most alike in the paper.
-_STANDS_FOR = {
-    "CIFAR-100-C": "CIFAR-100-C, ResNet-50",
-    "CIFAR-10-C": "CIFAR-10-C, WRN-28-10",
-    "ImageNet-C": "ImageNet-C, ResNet-50",
-    **{name: name for name in SEGMENTATION},
-}
-
-_SMOKE_PARTS = {
-    "penalty": {"n_samples": 6},
-    "prototypes": {"epochs": 1},
-    "fisher": {"n_samples": 8, "batch_size": 4},
-    "contrast": {"n_samples": 24, "batch_size": 12},
-}
-_SMOKE: Job = {
-    "model": "builtin",
-    "data": "builtin",
-    "corruptions": ("gaussian_noise", "contrast"),
-    "images": 8,
-    "protocol": {"batch_size": 4},
-    "prepare": {"images": 24, "parts": _SMOKE_PARTS},
-}
-#: The same for predictions of every pixel.
-_SMOKE_PIXELS: Job = {
-    **_job("builtin-scenes", "builtin-scenes", "cityscapes", _PIXELS, images=4),
-    "corruptions": ("gaussian_noise", "contrast"),
-    "prepare": {
-        "images": 8,
-        "parts": {"penalty": {"n_samples": 4}, "prototypes": {"depth": 0, "pixels": 8}},
-    },
-}
+def _has_pixels(setting: str) -> bool:
+    return bool(PAPER[setting]["preset"] == "cityscapes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,10 +75,11 @@ class Settings:
                 option="trials",
                 found=self.trials,
             )
-        jobs = [*PAPER.values(), *(job for _, job in SMALL.values()), _SMOKE, _SMOKE_PIXELS]
-        models = [*(str(j["model"]) for j in jobs if j["model"]), *self.models.values()]
-        data = [str(job["data"]) for job in jobs]
-        settings = [*PAPER, *(name for name, _ in SMALL.values())]
+        small = SMALL.values()
+        jobs = [*PAPER.values(), *(own["job"] for own in small), *DECLARED["smoke"].values()]
+        models = [*(job["model"] for job in jobs if "model" in job), *self.models.values()]
+        data = [job["data"] for job in jobs]
+        settings = [*PAPER, *(own["name"] for own in small)]
         for kind, given, known in (
             ("weights", self.weights, models),
             ("head", self.heads, models),
@@ -220,7 +136,7 @@ class Setup:
         if corruptions is None or tuple(corruptions) == BENCHMARK:
             which = "the 15 corruptions"
         many = "all images" if images is None else f"the first {images} images"
-        if images is not None and self.paper in SEGMENTATION:
+        if images is not None and _has_pixels(self.paper):
             many = f"{images} images at even distances"
         text = f"{self.name}: {self.job['model']}, {which}; {many} of each"
         source = self.job.get("prepare", {})
@@ -265,12 +181,12 @@ def find_setups(
     elif scale == "small":
         made = [_small_setup(kind, names, whole) for kind in kinds]
     else:
-        job = _SMOKE_PIXELS if names[0] in SEGMENTATION else _SMOKE
+        job = DECLARED["smoke"]["pixels" if _has_pixels(names[0]) else "images"]
         made = [Setup("built-in task", _reference(next(iter(kinds)), names), job)]
     kept = settings.keep([setup.name for setup in made])
     wanted = [setup for setup, is_kept in zip(made, kept, strict=True) if is_kept]
     changed = [_change(setup, settings) for setup in wanted]
-    left = tuple(setup for setup in changed if setup.job["model"] is not None)
+    left = tuple(setup for setup in changed if "model" in setup.job)
     if not left:
         raise BadInput(
             "missing_option",
@@ -284,21 +200,26 @@ def find_setups(
 def _reference(kind: str, names: Sequence[str]) -> str:
     """Return the setting whose numbers are shown beside those of a stand-in."""
     of_kind = [name for name in names if name.partition(",")[0] == kind]
-    return _STANDS_FOR[kind] if _STANDS_FOR[kind] in of_kind else of_kind[0]
+    most_alike = SMALL[kind]["stands_for"]
+    return most_alike if most_alike in of_kind else of_kind[0]
 
 
 def _small_setup(kind: str, names: Sequence[str], whole: bool) -> Setup:
-    name, job = SMALL[kind]
-    other = {"images": None, **_SMALL_WHOLE.get(kind, {})}
-    other = other if whole else {"corruptions": SMALL_CORRUPTIONS}
-    return Setup(name, _reference(kind, names), {**job, **other})
+    own = SMALL[kind]
+    other = (
+        {"images": None, **own.get("whole", {})} if whole else {"corruptions": SMALL_CORRUPTIONS}
+    )
+    return Setup(own["name"], _reference(kind, names), {**own["job"], **other})
 
 
 def _change(setup: Setup, settings: Settings) -> Setup:
     job = dict(setup.job)
     data = job["data"]
-    job["model"] = settings.models.get(setup.name, job["model"])
-    if job["model"] in settings.weights:
+    if job.get("corruptions") == "benchmark":
+        job["corruptions"] = BENCHMARK
+    if setup.name in settings.models:
+        job["model"] = settings.models[setup.name]
+    if job.get("model") in settings.weights:
         job["weights"] = settings.weights[job["model"]]
     job["prepare"] = dict(job.get("prepare", {}))
     if data in settings.sources:
@@ -315,4 +236,4 @@ def _change(setup: Setup, settings: Settings) -> Setup:
     job["data"] = settings.data.get(data, data)
     asked = {"corruptions": settings.corruptions, "images": settings.images}
     job |= {name: value for name, value in asked.items() if value is not None}
-    return Setup(setup.name, setup.paper, job, settings.heads.get(job["model"]))
+    return Setup(setup.name, setup.paper, job, settings.heads.get(job.get("model", "")))
