@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import statistics
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,17 +19,13 @@ from acclimate.paper.claims import (
     Claim,
     Grid,
     align,
-    below,
-    best_below,
     decide,
     judge,
-    larger_gain,
-    lowest,
-    near,
 )
 from acclimate.report.stats import resample
 
 A, B, C, D = (("a", ""), ("b", ""), ("c", ""), ("d", ""))
+A_BELOW_B = Claim("a is better", "below", ((A,), (B,)))
 DOMAINS = ("noise", "blur", "fog", "snow", "frost", "jpeg")
 
 #: Claims that are not true of the paper's own numbers, in some settings.
@@ -62,7 +59,7 @@ def make_grid(means: dict[Cell, float], apart: float = 0.5, n_seeds: int = 2) ->
 
 
 def test_holds_though_domains_differ_more_than_methods() -> None:
-    verdict = judge(below(A, B, "a is better"), make_grid({A: 30, B: 33}))
+    verdict = judge(A_BELOW_B, make_grid({A: 30, B: 33}))
     assert (verdict.verdict, verdict.n_seeds, verdict.n_domains) == ("holds", 2, 6)
     assert verdict.confidence is not None
     assert verdict.confidence > 0.99
@@ -71,7 +68,7 @@ def test_holds_though_domains_differ_more_than_methods() -> None:
 
 
 def test_does_not_hold_and_says_so() -> None:
-    verdict = judge(below(A, B, "a is better"), make_grid({A: 33, B: 30}))
+    verdict = judge(A_BELOW_B, make_grid({A: 33, B: 30}))
     assert verdict.verdict == "does not hold"
     assert verdict.margin == pytest.approx(-3, abs=0.5)
     assert verdict.confidence is not None
@@ -79,7 +76,7 @@ def test_does_not_hold_and_says_so() -> None:
 
 
 def test_cannot_be_told_where_it_depends_on_the_draw() -> None:
-    verdict = judge(below(A, B, "a is better"), make_grid({A: 30, B: 30}, apart=5))
+    verdict = judge(A_BELOW_B, make_grid({A: 30, B: 30}, apart=5))
     assert verdict.verdict == "cannot be told"
     assert "changes with what is drawn" in verdict.reason
 
@@ -87,7 +84,7 @@ def test_cannot_be_told_where_it_depends_on_the_draw() -> None:
 def test_few_pairs_show_nothing() -> None:
     grid = make_grid({A: 30, B: 90}, n_seeds=1)
     few = {cell: {0: dict(list(own[0].items())[:2])} for cell, own in grid.cells.items()}
-    verdict = judge(below(A, B, "a is better"), Grid("here", "", few))
+    verdict = judge(A_BELOW_B, Grid("here", "", few))
     assert verdict.verdict == "cannot be told"
     assert verdict.confidence == 0.75
     assert "2 pairs" in verdict.reason
@@ -95,38 +92,40 @@ def test_few_pairs_show_nothing() -> None:
 
 def test_equal_errors_show_nothing() -> None:
     grid = make_grid({A: 30, B: 30}, apart=0)
-    verdict = judge(below(A, B, "a is better"), grid)
+    verdict = judge(A_BELOW_B, grid)
     assert (verdict.verdict, verdict.confidence, verdict.margin) == ("cannot be told", 0.0, 0.0)
     assert "no difference" in verdict.reason
 
 
 def test_missing_cells_are_named() -> None:
-    verdict = judge(below(A, ("TTT++", "mean"), "a is better"), make_grid({A: 30}))
+    verdict = judge(Claim("", "below", ((A,), (("TTT++", "mean"),))), make_grid({A: 30}))
     assert verdict.verdict == "cannot be told"
     assert verdict.reason == "not there: TTT++ mean"
     assert (verdict.margin, verdict.confidence) == (None, None)
     grid = Grid("here", "", {A: {0: {"fog": 1.0}}, B: {1: {"fog": 1.0}}})
-    assert "in common" in judge(below(A, B, "a is better"), grid).reason
+    assert "in common" in judge(A_BELOW_B, grid).reason
 
 
 def test_every_kind_of_claim() -> None:
     grid = make_grid({A: 30, B: 33, C: 36, D: 30.2}, apart=0.05)
 
-    def found(claim: Claim) -> str:
-        return judge(claim, grid).verdict
+    def make(kind: str, first: list[Cell], second: list[Cell], **more: Any) -> Claim:
+        return Claim("", kind, (tuple(first), tuple(second)), **more)
 
-    assert found(lowest(A, [B, C], "")) == "holds"
-    assert found(lowest(B, [A, C], "")) == "does not hold"
-    assert found(best_below([A, C], [B], "")) == "holds"
-    assert found(best_below([B, C], [A, B], "")) == "does not hold"
-    assert found(best_below([A], [D], "", margin=1)) == "does not hold"
+    def found(*about: Any, **more: Any) -> str:
+        return judge(make(*about, **more), grid).verdict
+
+    assert found("lowest", [A], [B, C]) == "holds"
+    assert found("lowest", [B], [A, C]) == "does not hold"
+    assert found("best_below", [A, C], [B]) == "holds"
+    assert found("best_below", [B, C], [A, B]) == "does not hold"
     nowhere = ("TENT", "1e-9")
-    assert found(best_below([nowhere, A], [B, nowhere], "")) == "holds"
-    assert judge(best_below([A], [nowhere], ""), grid).reason == "not there: TENT 1e-9"
-    assert found(larger_gain((C, A), (C, B), "")) == "holds"
-    assert found(larger_gain((C, B), (C, A), "")) == "does not hold"
-    assert found(near([A, D], 0.5, "")) == "holds"
-    assert found(near([A, B, D], 0.5, "")) == "does not hold"
+    assert found("best_below", [nowhere, A], [B, nowhere]) == "holds"
+    assert judge(make("best_below", [A], [nowhere]), grid).reason == "not there: TENT 1e-9"
+    assert found("larger_gain", [C, A], [C, B]) == "holds"
+    assert found("larger_gain", [C, B], [C, A]) == "does not hold"
+    assert found("near", [A, D], [], margin=0.5) == "holds"
+    assert found("near", [A, B, D], [], margin=0.5) == "does not hold"
 
 
 def test_the_bootstrap_is_that_of_a_loop() -> None:
@@ -165,7 +164,7 @@ def test_nothing_is_counted_twice() -> None:
     a, b = align([first, second])
     np.testing.assert_array_equal(a, [[1.0, 2.0], [1.5, 2.0]])
     np.testing.assert_array_equal(b, [[1.0, 2.0], [1.0, 2.0]])
-    verdict = judge(below(A, B, ""), Grid("", "", {A: {0: same, 1: same}, B: {0: same, 1: same}}))
+    verdict = judge(A_BELOW_B, Grid("", "", {A: {0: same, 1: same}, B: {0: same, 1: same}}))
     assert (verdict.n_seeds, verdict.n_domains) == (1, 2)
     levels = {0: {"fog, severity 1": 1.0, "fog, severity 5": 3.0, "snow, severity 1": 4.0}}
     (found,) = align([levels])
@@ -186,7 +185,7 @@ def test_verdicts_are_fair(values: list[float], n_pairs: int) -> None:
 
 def test_the_same_run_gives_the_same_verdict() -> None:
     grid = make_grid({A: 30, B: 30.5}, apart=1)
-    first, second = (judge(below(A, B, ""), grid) for _ in range(2))
+    first, second = (judge(A_BELOW_B, grid) for _ in range(2))
     assert first == second
     assert first.to_dict()["resamples"] == RESAMPLES == 10_000
 

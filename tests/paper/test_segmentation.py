@@ -16,7 +16,7 @@ from acclimate.data import load
 from acclimate.evaluation import Collector, Result
 from acclimate.methods.swr import SwrConfig
 from acclimate.paper import EXPERIMENTS, Settings, reproduce
-from acclimate.paper.claims import Cell, Grid, above, judge, read_grids, steadier
+from acclimate.paper.claims import Cell, Claim, Grid, judge, read_grids
 from tests.codes import raises
 from tests.paper.outcomes import make_outcome, make_record
 
@@ -89,19 +89,19 @@ def _grid(means: dict[Cell, float]) -> Grid:
 
 def test_more_is_better() -> None:
     a, b = (SWR, MIOU), (SOURCE, MIOU)
-    claim = above(a, b, "more")
+    claim = Claim("more", "above", ((a,), (b,)))
     assert judge(claim, _grid({a: 50, b: 40})).verdict == "holds"
     assert judge(claim, _grid({a: 40, b: 50})).verdict == "does not hold"
     assert judge(claim, _grid({a: 50, b: 40})).margin == pytest.approx(10)
 
 
 def test_steadier_compares_ranges() -> None:
-    first, second = [("a", "1"), ("a", "2"), ("a", "3")], [("b", "1"), ("b", "2"), ("b", "3")]
-    claim = steadier(first, second, "a is steadier")
+    first, second = (("a", "1"), ("a", "2"), ("a", "3")), (("b", "1"), ("b", "2"), ("b", "3"))
+    claim = Claim("a is steadier", "steadier", (first, second))
     means = dict(zip((*first, *second), (50.0, 53.0, 51.0, 10.0, 60.0, 40.0), strict=True))
     verdict = judge(claim, _grid(means))
     assert (verdict.verdict, verdict.margin) == ("holds", pytest.approx(50 - 3))
-    turned = judge(steadier(second, first, "b is steadier"), _grid(means))
+    turned = judge(Claim("b is steadier", "steadier", (second, first)), _grid(means))
     assert turned.verdict == "does not hold"
 
 

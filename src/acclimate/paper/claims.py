@@ -136,31 +136,56 @@ def _percent(result: Result, measured: Measured) -> dict[str, float]:
     return {name: 100 * share for name, share in shares.items()}
 
 
+# What is above zero where a claim of a kind holds, from the numbers of its sides, cells first.
+_STATISTICS: dict[str, Callable[[Floats, Floats], Floats]] = {
+    # One error is lower than another; than several; the lowest of some, of those that were run.
+    **dict.fromkeys(("below", "lowest", "best_below"), lambda a, b: b.min(axis=0) - a.min(axis=0)),
+    # One number is higher than another, where more is better.
+    "above": lambda a, b: a[0] - b[0],
+    # The error falls more from the first to the second cell of one side than of the other.
+    "larger_gain": lambda a, b: (a[0] - a[1]) - (b[0] - b[1]),
+    # Several errors lie within so many points of each other: the margin.
+    "near": lambda a, b: -np.ptp(a, axis=0),
+    # Some numbers lie closer together than others do.
+    "steadier": lambda a, b: np.ptp(b, axis=0) - np.ptp(a, axis=0),
+}
+
+
 @dataclass(frozen=True)
 class Claim:
     """Something the paper draws from a table.
 
     Attributes:
         text: The claim, as a sentence.
-        cells: What it is about.
-        statistic: Above zero where the claim holds; in points.
+        kind: One of those of `experiments.toml`.
+        sides: The cells that are compared.
         where: Beginning of the names of the settings it is made for; empty for all.
         units: What is paired within a seed.
-        sides: Cells that stand for each other, such as the rates of a curve: one of each is
-            enough. Empty if all cells are needed.
+        margin: By how much it may fail to hold, in points.
     """
 
     text: str
-    cells: tuple[Cell, ...]
-    statistic: Callable[[Numbers], Floats]
+    kind: str
+    sides: tuple[tuple[Cell, ...], tuple[Cell, ...]]
     where: str = ""
     units: str = "corruptions"
-    sides: tuple[tuple[Cell, ...], ...] = ()
+    margin: float = 0.0
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """What it is about."""
+        return tuple(dict.fromkeys(cell for side in self.sides for cell in side))
+
+    def statistic(self, numbers: Numbers) -> Floats:
+        """Return what is above zero where it holds, in points."""
+        own = ([numbers[cell] for cell in side if cell in numbers] for side in self.sides)
+        return _STATISTICS[self.kind](*map(np.asarray, own)) + self.margin
 
     def find_missing(self, there: Collection[Cell]) -> list[Cell]:
         """Return the cells without which there is no verdict."""
-        sides = self.sides or tuple((cell,) for cell in self.cells)
-        return [cell for side in sides if not set(side) & set(there) for cell in side]
+        if self.kind == "best_below":  # cells of a side stand for each other: one is enough
+            return [cell for side in self.sides if not set(side) & set(there) for cell in side]
+        return [cell for cell in self.cells if cell not in there]
 
 
 @dataclass(frozen=True)
@@ -194,66 +219,6 @@ class Verdict:
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
         return {**vars(self), "resamples": RESAMPLES}
-
-
-def _low(numbers: Numbers, cells: Sequence[Cell]) -> Floats:
-    """Return the lowest of the cells that are there."""
-    return np.asarray(np.min([numbers[cell] for cell in cells if cell in numbers], axis=0))
-
-
-def _spread(numbers: Numbers, cells: Sequence[Cell]) -> Floats:
-    return np.asarray(np.ptp([numbers[cell] for cell in cells], axis=0))
-
-
-def below(a: Cell, b: Cell, text: str, where: str = "") -> Claim:
-    """Return the claim that one error is lower than another."""
-    return lowest(a, [b], text, where)
-
-
-def above(a: Cell, b: Cell, text: str, where: str = "") -> Claim:
-    """Return the claim that one number is higher than another, where more is better."""
-    return Claim(text, (a, b), lambda numbers: numbers[a] - numbers[b], where)
-
-
-def lowest(a: Cell, others: Sequence[Cell], text: str, where: str = "") -> Claim:
-    """Return the claim that one error is lower than all of the others."""
-    return Claim(text, (a, *others), lambda errors: _low(errors, others) - errors[a], where)
-
-
-def best_below(
-    a: Sequence[Cell], b: Sequence[Cell], text: str, where: str = "", margin: float = 0.0
-) -> Claim:
-    """Return the claim that the lowest error of some is below the lowest of others by a margin.
-
-    Of each side, those that were run are compared.
-    """
-    made = Claim(text, (*a, *b), lambda errors: _low(errors, b) - _low(errors, a) - margin, where)
-    return replace(made, sides=(tuple(a), tuple(b)))
-
-
-def larger_gain(a: tuple[Cell, Cell], b: tuple[Cell, Cell], text: str, where: str = "") -> Claim:
-    """Return the claim that the error falls more from the first to the second cell of a than of b.
-
-    >>> claim = larger_gain((("x", ""), ("y", "")), (("x", ""), ("z", "")), "y helps more than z")
-    >>> errors = {("x", ""): np.array(9.0), ("y", ""): np.array(5.0), ("z", ""): np.array(8.0)}
-    >>> float(claim.statistic(errors))
-    3.0
-    """
-
-    def statistic(errors: Numbers) -> Floats:
-        return (errors[a[0]] - errors[a[1]]) - (errors[b[0]] - errors[b[1]])
-
-    return Claim(text, tuple(dict.fromkeys((*a, *b))), statistic, where)
-
-
-def near(cells: Sequence[Cell], margin: float, text: str, where: str = "") -> Claim:
-    """Return the claim that several errors lie within so many points of each other."""
-    return Claim(text, tuple(cells), lambda errors: margin - _spread(errors, cells), where)
-
-
-def steadier(a: Sequence[Cell], b: Sequence[Cell], text: str, where: str = "") -> Claim:
-    """Return the claim that some numbers lie closer together than others do."""
-    return Claim(text, (*a, *b), lambda own: _spread(own, b) - _spread(own, a), where)
 
 
 def judge(claim: Claim, grid: Grid, published: Mapping[Cell, float] | None = None) -> Verdict:
@@ -330,24 +295,14 @@ def decide(draws: Floats, n_pairs: int) -> tuple[Verdicts, float, str]:
 
 def read_claim(given: Mapping[str, Any], columns: Sequence[str]) -> Claim:
     """Return a claim as `experiments.toml` describes it; `columns` are those of its table."""
-    about = {key: given[key] for key in ("text", "where") if key in given}
-    (kind,) = set(given) & set(_KINDS)
+    (kind,) = given.keys() & _STATISTICS.keys()
+    about = {key: own for key, own in given.items() if key != kind}
     if kind in ("best_below", "steadier"):  # about whole rows
-        curves = [[(row, column) for column in columns] for row in given[kind]]
-        return _KINDS[kind](*curves, **about)
+        first, second = (tuple((row, column) for column in columns) for row in given[kind])
+        return Claim(kind=kind, sides=(first, second), **about)
     cells = []
     for name in given[kind]:
         row, _, column = name.partition(" @ ")
         cells.append(("Ours", row) if row in columns else (row, column or columns[0]))
-    if kind == "near":
-        return near(cells, given["margin"], **about)
-    if kind == "lowest":
-        return lowest(cells[0], cells[1:], **about)
-    pairs = [cells[:2], cells[2:]] if kind == "larger_gain" else cells
-    made: Claim = _KINDS[kind](*pairs, **about)
-    return replace(made, units=given.get("units", made.units))
-
-
-_KINDS: dict[str, Callable[..., Claim]] = {
-    make.__name__: make for make in (below, above, lowest, best_below, larger_gain, near, steadier)
-}
+    n = {"larger_gain": 2, "near": len(cells)}.get(kind, 1)
+    return Claim(kind=kind, sides=(tuple(cells[:n]), tuple(cells[n:])), **about)

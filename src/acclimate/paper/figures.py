@@ -167,8 +167,8 @@ _NOTES_6 = (
 )
 _SEPARATES = Claim(
     "classes lie closer together and further apart after adaptation",
-    ((BEFORE, SEPARATION), (AFTER, SEPARATION)),
-    lambda values: values[AFTER, SEPARATION] - values[BEFORE, SEPARATION],
+    "above",
+    (((AFTER, SEPARATION),), ((BEFORE, SEPARATION),)),
     units="classes",
 )
 
