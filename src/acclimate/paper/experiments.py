@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from acclimate.errors import check_name
@@ -20,86 +20,66 @@ from acclimate.paper.figures import (
 from acclimate.paper.published import Published, load_published, read_toml
 from acclimate.paper.settings import DECLARED, PAPER, Setup
 
-Variants = Callable[[str, Setup], list[Variant]]
-
 #: Methods by row.
 METHODS: dict[str, str] = DECLARED["methods"]
 
-
-def _rows(about: Mapping[str, Any], column: str) -> Variants:
-    def make(scale: str, setup: Setup) -> list[Variant]:
-        return [
-            Variant(row, job, column, job.get("options", {}) if about.get("plot") else {})
-            for row, job in about["rows"].items()
-        ]
-
-    return make
+About = Mapping[str, Any]
 
 
-def _columns(about: Mapping[str, Any], column: str) -> Variants:
-    return lambda scale, setup: [
+def _rows(about: About, scale: str, setup: Setup) -> list[Variant]:
+    ours = about.get("ours", ())
+    return [
+        Variant(
+            *(row, job, about["column"], job.get("options", {}) if about.get("plot") else {}),
+            mark="ours" if row in ours else "",
+        )
+        for row, job in about["rows"].items()
+        if row not in ours or not setup.is_the_papers
+    ]
+
+
+def _columns(about: About, scale: str, setup: Setup) -> list[Variant]:
+    return [
         Variant("Ours", {"method": "swr_nsp", **job}, name, {"variant": name})
         for name, job in about["columns"].items()
     ]
 
 
-def _rates(about: Mapping[str, Any], column: str) -> Variants:
-    def make(scale: str, setup: Setup) -> list[Variant]:
-        made = []
-        for row, name in about["methods"].items():
-            for rate in about["rates"].get(scale, about["rates"]["full"]):
-                axes = {"lr": float(rate)}
-                labels = {"reveal_labels": True} if name == "supervised" else {}
-                made.append(Variant(row, {"method": name, "options": axes, **labels}, rate, axes))
-        return made
-
-    return make
-
-
-def _levels(about: Mapping[str, Any], column: str) -> Variants:
-    return lambda scale, setup: [
-        Variant(row, {"method": METHODS[row], "severities": (n,)}, str(n), {"severity": n})
-        for row in ("TENT", "Ours")
-        for n in about["levels"]
-    ]
-
-
-def _sweep(about: Mapping[str, Any], column: str) -> Variants:
+def _sweep(about: About, scale: str, setup: Setup) -> list[Variant]:
     part, _, name = about["sweep"].rpartition(".")
-
-    def make(scale: str, setup: Setup) -> list[Variant]:
-        # What the method chooses itself is not stated, so that the job is the same as in other
-        # experiments and need not be run twice.
-        usual = 2 if scale != "smoke" and setup.paper.startswith("CIFAR-100-C") else 0
-        values = about["smoke"] if "smoke" in about and scale == "smoke" else None
-        made = []
-        for column, value in zip(about["values"], values or about["values"].values(), strict=True):
-            given = {name: value}
+    values = dict(about["values"])
+    if scale == "smoke" and "smoke" in about:
+        values = dict(zip(values, about["smoke"], strict=True))
+    # What the method chooses itself is not stated, so that the job is the same as in other
+    # experiments and need not be run twice.
+    usual = 2 if scale != "smoke" and setup.paper.startswith("CIFAR-100-C") else 0
+    made = []
+    for row, job in about.get("methods", {"Ours": {"method": "swr_nsp"}}).items():
+        for column in about.get("at", {}).get(scale, values):
+            given = {name: values[column]}
             parts: dict[str, Any] = {"prototypes": {"depth": 2} if "projector" in about else {}}
             if part:
                 parts[part] = {**parts.get(part, {}), **given}
             if parts["prototypes"].get("depth") == usual:
                 del parts["prototypes"]["depth"]
-            job = {"method": "swr_nsp", "parts": {key: own for key, own in parts.items() if own}}
-            job |= {} if part else {"options": given}
-            made.append(Variant("Ours", job, column, given))
-        return made + (_sweep(about["also"], "")(scale, setup) if "also" in about else [])
+            own = {**job, "parts": {key: options for key, options in parts.items() if options}}
+            if name == "severity":
+                own["severities"] = (values[column],)
+            elif not part:
+                own["options"] = given
+            made.append(Variant(row, own, column, given))
+    return made + (_sweep(about["also"], scale, setup) if "also" in about else [])
 
-    return make
 
-
-def _compare(about: Mapping[str, Any], column: str) -> Variants:
-    def make(scale: str, setup: Setup) -> list[Variant]:
-        labels = about["small"] if scale == "small" and "small" in about else about["compare"]
-        if setup.is_the_papers:
-            labels = about["published"].rows[setup.paper]
-        return [
-            _method(own, METHODS[own], scale, setup)
-            for own in labels
-            if own != "TTT++" or setup.head is not None
-        ]
-
-    return make
+def _compare(about: About, scale: str, setup: Setup) -> list[Variant]:
+    labels = about["small"] if scale == "small" and "small" in about else about["compare"]
+    if setup.is_the_papers:
+        labels = about["published"].rows[setup.paper]
+    return [
+        _method(own, METHODS[own], scale, setup)
+        for own in labels
+        if own != "TTT++" or setup.head is not None
+    ]
 
 
 def _method(label: str, method: str, scale: str, setup: Setup) -> Variant:
@@ -125,23 +105,7 @@ def _method(label: str, method: str, scale: str, setup: Setup) -> Variant:
     return Variant(label, job, mark=mark)
 
 
-def _only_ours(variants: Variants, row: str) -> Variants:
-    """Return them without a row that the paper does not have, where the setting is the paper's."""
-    return lambda scale, setup: [
-        replace(own, mark="ours") if own.row == row else own
-        for own in variants(scale, setup)
-        if own.row != row or not setup.is_the_papers
-    ]
-
-
-_KINDS = {
-    "rows": _rows,
-    "columns": _columns,
-    "rates": _rates,
-    "levels": _levels,
-    "sweep": _sweep,
-    "compare": _compare,
-}
+_KINDS = {"rows": _rows, "columns": _columns, "sweep": _sweep, "compare": _compare}
 _MORE: dict[str, dict[str, Any]] = {
     "fig-1": {"figure": lambda context: draw_against(context, "learning rate")},
     "fig-6": {"figure": draw_embedding, "check": check_tsne},
@@ -158,10 +122,8 @@ def _make(published: Published, described: Mapping[str, Any]) -> Experiment:
     base = described[own["like"]] if "like" in own else {}
     about = {**base, **own}
     column = published.columns[0] if about.get("measured") == "miou" else "error"
-    kinds = [name for name in _KINDS if name in own]
-    made = [_KINDS[name]({**own, "published": published}, column) for name in kinds]
-    if published.id == "table-s7":
-        made = [_only_ours(made[0], "Main + SWR + NSP on pixels")]
+    given = {**own, "published": published, "column": column}
+    made = [partial(make, given) for name, make in _KINDS.items() if name in own]
     settings = [
         name
         for start in about.get("settings", ())
