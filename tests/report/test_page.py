@@ -213,7 +213,7 @@ def test_costs_are_drawn_where_they_were_measured():
 def test_the_ranking_chart_has_the_intervals():
     summary = summarize([exact("a", 10, 20, 30, 9, 8), exact("b", 14, 22, 39, 9, 7)])
     (root,) = figures(render_suite(summary), "ranking")
-    far = summary.groups[0].rankings[0].ranking.places[1].to_first
+    far = summary.groups[0].rankings[0].places[1].to_first
     axis = axis_of(root, "x")
     group = next(g for g in root.iter("g") if g.get("data-label") == "b")
     bar = next(path for path in group.iter("path") if path.get("class") == "range")

@@ -53,8 +53,8 @@ def test_a_source_row_of_one_seed_serves_all_seeds():
     group = summarize(outcomes, entries=[outcome.entry for outcome in outcomes]).groups[0]
     assert [row.gain for row in group.rows] == [None, pytest.approx(-34.5), pytest.approx(-24.5)]
     (ranking,) = group.rankings
-    assert [row.label for row in ranking.rows] == ["tent", "eta", "source"]
-    assert ranking.ranking.n_units == 4
+    assert [place.row.label for place in ranking.places] == ["tent", "eta", "source"]
+    assert ranking.n_units == 4
     # Nothing to explain: the source row would be the same for the other seed.
     assert not any("fewer seeds" in note for note in group_notes(group))
 

@@ -23,7 +23,8 @@ from acclimate.report.charts import (
     draw_points,
 )
 from acclimate.report.facts import split_domain
-from acclimate.report.summary import Group, Ranked, Row, Summary
+from acclimate.report.stats import Ranking
+from acclimate.report.summary import Group, Row, Summary
 
 Looks = Mapping[str, Look]
 
@@ -118,15 +119,15 @@ def draw_costs(group: Group, looks: Looks) -> tuple[Chart, ...]:
     return tuple(found)
 
 
-def draw_ranking(ranked: Ranked, looks: Looks) -> Chart:
+def draw_ranking(ranking: Ranking, looks: Looks) -> Chart:
     """Return a chart of how far each method is behind the first, with intervals."""
     items: list[tuple[str, float, tuple[float, float] | None]] = []
     ends: list[float] = []
-    for row, place in zip(ranked.rows, ranked.ranking.places, strict=True):
+    for place in ranking.places:
         far = place.to_first
         value = 0.0 if far is None else far.value
         interval = None if far is None or not far.has_interval else (far.low, far.high)
-        items.append((row.label, value, interval))
+        items.append((place.row.label, value, interval))
         ends += [value, *(interval or ())]
     axis = axis_around("points above the first", ends)
     return draw_intervals("distance from the first", items, looks, axis)

@@ -14,12 +14,16 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from acclimate.bench.suite import Outcome
 from acclimate.report.facts import domain_errors, ignores_seed
+
+if TYPE_CHECKING:
+    from acclimate.report.summary import Row
 
 #: Number of resamples, and the seed of their draws.
 N_RESAMPLES = 10_000
@@ -166,20 +170,20 @@ class Difference:
         return self.n_units >= FEWEST_UNITS
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Place:
-    """A method in a ranking.
+    """A row in a ranking.
 
     Attributes:
-        index: Which of the methods that were ranked.
-        error: Mean over what all methods of the ranking share, in percent.
+        row: What was ranked.
+        error: Mean over what all rows of the ranking share, in percent.
         rank: From 1; equal errors share a rank.
         ranks: The middle 95 % of its ranks over the resamples.
-        to_next: How far it is from the method one place below; None for the last.
-        to_first: How far it is from the first method; None for the first itself.
+        to_next: How far it is from the row one place below; None for the last.
+        to_first: How far it is from the first row; None for the first itself.
     """
 
-    index: int
+    row: Row
     error: float
     rank: int
     ranks: tuple[int, int]
@@ -187,9 +191,9 @@ class Place:
     to_first: Difference | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ranking:
-    """Methods in the order of their mean error, the lowest first, and what it was measured on."""
+    """Rows of one protocol in the order of their mean error, and what it was measured on."""
 
     places: tuple[Place, ...]
     kind: str
@@ -197,16 +201,19 @@ class Ranking:
     n_resamples: int
 
     @property
+    def protocol(self) -> int:
+        """Index of the protocol of the rows in their group."""
+        return self.places[0].row.protocol
+
+    @property
     def has_intervals(self) -> bool:
         """Whether there are enough units for intervals."""
         return self.n_units >= FEWEST_UNITS
 
 
-def rank(
-    methods: Sequence[Sequence[Outcome]], n_resamples: int = N_RESAMPLES, seed: int = SEED
-) -> Ranking | None:
-    """Return the ranking of methods, each given by its outcomes; None if they share no units."""
-    units = pair(methods) if len(methods) > 1 else None
+def rank(rows: Sequence[Row], n_resamples: int = N_RESAMPLES, seed: int = SEED) -> Ranking | None:
+    """Return the ranking of rows, the lowest error first; None if they share no units."""
+    units = pair([row.outcomes for row in rows]) if len(rows) > 1 else None
     if units is None:
         return None
     order = np.argsort(units.means, kind="stable")
@@ -217,7 +224,7 @@ def rank(
     last = len(errors) - 1
     places = tuple(
         Place(
-            index=own,
+            row=rows[own],
             error=errors[place],
             rank=1 + errors.index(errors[place]),  # errors ascend
             ranks=(int(np.floor(ends[0, place])), int(np.ceil(ends[1, place]))),

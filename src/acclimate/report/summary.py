@@ -174,15 +174,6 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Ranked:
-    """The ranking of the rows of one protocol of a group, the lowest error first."""
-
-    protocol: int
-    rows: tuple[Row, ...]
-    ranking: Ranking
-
-
-@dataclass(frozen=True, eq=False)
 class Group:
     """Rows of one table, such as those of one backbone.
 
@@ -234,16 +225,10 @@ class Group:
         return len({row.seeds for row in rows}) <= 1
 
     @cached_property
-    def rankings(self) -> tuple[Ranked, ...]:
+    def rankings(self) -> tuple[Ranking, ...]:
         """A ranking for each protocol that has at least two rows to compare."""
-        found = []
-        for protocol in range(len(self.protocols)):
-            rows = self.competing(protocol)
-            ranking = rank([row.outcomes for row in rows])
-            if ranking is not None:
-                ordered = tuple(rows[place.index] for place in ranking.places)
-                found.append(Ranked(protocol, ordered, ranking))
-        return tuple(found)
+        found = (rank(self.competing(protocol)) for protocol in range(len(self.protocols)))
+        return tuple(ranking for ranking in found if ranking is not None)
 
 
 @dataclass(frozen=True, eq=False)

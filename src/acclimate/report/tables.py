@@ -25,7 +25,7 @@ from acclimate.report.facts import (
     split_domain,
 )
 from acclimate.report.stats import FEW_UNITS, SEED, Difference, Measure, Ranking, margin
-from acclimate.report.summary import Group, Ranked, Row, Summary, median_ms, name_mark
+from acclimate.report.summary import Group, Row, Summary, median_ms, name_mark
 from acclimate.report.table import (
     ABSENT,
     LATEX_HEADER,
@@ -113,11 +113,11 @@ def error_table(group: Group) -> Table:
     )
 
 
-def ranking_table(ranked: Ranked, name: str = "") -> Table:
+def ranking_table(ranking: Ranking, name: str = "") -> Table:
     """Return ranks with intervals, and how far each row is from the next."""
     rows = []
-    for row, place in zip(ranked.rows, ranked.ranking.places, strict=True):
-        low, high = place.ranks
+    for place in ranking.places:
+        row, (low, high) = place.row, place.ranks
         spread = Cell(str(low) if low == high else f"{low} to {high}", low)
         # The table's own number if it is the same, so that both round to the same digits.
         is_same = abs(row.mean.mean - place.error) < 1e-6
@@ -128,7 +128,7 @@ def ranking_table(ranked: Ranked, name: str = "") -> Table:
             apart = [Cell(format_difference(after), after.value), Cell(f"{chance:.3f}", chance)]
         cells = (
             plain(place.rank),
-            spread if ranked.ranking.has_intervals else Cell(ABSENT),
+            spread if ranking.has_intervals else Cell(ABSENT),
             _measured(row.mean.mean if is_same else place.error),
         )
         rows.append((name_row(row), *cells, *apart))
@@ -137,7 +137,7 @@ def ranking_table(ranked: Ranked, name: str = "") -> Table:
         columns=(Column("method", "label"), *map(Column, heads)),
         rows=tuple(rows),
         name=f"Ranking, {name or 'all methods'}",
-        caption=ranking_note(ranked.ranking),
+        caption=ranking_note(ranking),
     )
 
 
@@ -218,8 +218,8 @@ def show_report(console: Console, summary: Summary) -> None:
             console.print(f"\n{group.name}", style="bold")
         error_table(group).show(console)
         console.print(f"{protocol_line(group)}\n", style="dim")
-        for ranked in group.rankings:
-            ranking_table(ranked).show(console)
+        for ranking in group.rankings:
+            ranking_table(ranking).show(console)
             console.print()
     for text in (selection_line(summary), *summary_notes(summary)):
         console.print(text, style="dim")
@@ -238,8 +238,7 @@ def render_markdown(summary: Summary) -> str:
         parts += [f"## {escape_markdown(group.name)}"] if group.name else []
         parts.append(table.to_markdown())
         parts += map(escape_markdown, (protocol_line(group), table.describe(), *table.notes))
-        for ranked in group.rankings:
-            table = ranking_table(ranked)
+        for table in map(ranking_table, group.rankings):
             parts += [table.to_markdown(), escape_markdown(table.describe())]
     return "\n\n".join(parts) + "\n"
 
