@@ -110,7 +110,7 @@ def protocol_facts(outcome: Outcome) -> Facts:
     options = ", ".join(f"{name} {value:g}" for name, value in protocol.own_options.items())
     facts = {
         "model": spec.model_name,
-        "weights": model_hash(outcome),
+        "weights": str(outcome.provenance["model"]["weights_sha256"])[:SHORT],
         "data": Path(spec.data).name,
         "data checksum": data_hash(outcome),
         "domains": _list_domains(counts, spec),
@@ -134,7 +134,7 @@ def _form_facts(spec: JobSpec) -> Facts:
     """Return what images and labels are brought to, where a job says something of it."""
     normal, choice = spec.get_info().normalization, spec.domains
     if normal is not None and not isinstance(spec.normalization, str):
-        normal = json.dumps(normal.to_dict(), sort_keys=True)
+        normal = _to_json(normal.to_dict())
     described = {
         "size": spec.size,
         "normalization": spec.normalization if isinstance(spec.normalization, str) else normal,
@@ -204,15 +204,12 @@ def settings_facts(outcome: Outcome) -> Facts:
     if spec.guard:
         facts["guard"] = "on" if spec.guard is True else str(spec.guard)
     terms = {name: dict(given) for name, given in spec.terms.items()}
-    facts["terms"] = json.dumps(terms, sort_keys=True) if terms else "none"
+    facts["terms"] = _to_json(terms) if terms else "none"
     if spec.get_needs():
-        how = spec.to_dict().get("prepare", {})
-        facts["artifact"] = (
-            f"prepared with {json.dumps(how, sort_keys=True) if how else 'defaults'}"
-        )
-        made = outcome.provenance.get("artifact")
-        found = made.get("sha256") if isinstance(made, Mapping) else None
-        facts["artifact checksum"] = str(found)[:SHORT] if found else "unknown"
+        how = spec.to_dict().get("prepare")
+        facts["artifact"] = f"prepared with {_to_json(how) if how else 'defaults'}"
+        made = outcome.provenance.get("artifact") or {"sha256": "unknown"}
+        facts["artifact checksum"] = str(made["sha256"])[:SHORT]
     return facts
 
 
@@ -266,40 +263,21 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield name, f"{text[:SHORT]}…" if is_sum and len(text) > SHORT else text
 
 
-def model_hash(outcome: Outcome) -> str:
-    """Return the start of the checksum of the weights, or what else is known of them."""
-    model, settings = outcome.provenance.get("model"), outcome.provenance.get("settings")
-    found = model.get("weights_sha256") if isinstance(model, Mapping) else None
-    found = found or outcome.provenance.get("model_sha256")
-    if found is None and isinstance(settings, Mapping):
-        found = settings.get("model")
-    if isinstance(found, str) and found:
-        return found[:SHORT]
-    weights = outcome.entry.spec.weights
-    return "its own" if weights is None else Path(weights).name
-
-
 def data_checksums(outcome: Outcome) -> Facts:
-    """Return the checksum of each domain's images, as far as the provenance tells."""
-    data = outcome.provenance.get("data")
-    if not isinstance(data, Mapping):
-        return {}
-    inner = data.get("domains", data)
-    pairs = inner.items() if isinstance(inner, Mapping) else ()
-    return {
-        str(name): str(about["sha256"])
-        for name, about in pairs
-        if isinstance(about, Mapping) and about.get("sha256")
-    }
+    """Return the checksum of each domain's images, as far as it is known."""
+    described = outcome.provenance["data"].items()
+    return {name: str(about["sha256"]) for name, about in described if about.get("sha256")}
 
 
 def data_hash(outcome: Outcome) -> str:
     """Return one short checksum of all the domains' checksums; "unknown" if there are none."""
-    checksums = data_checksums(outcome)
-    if not checksums:
-        return "unknown"
-    text = json.dumps(checksums, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:SHORT]
+    if checksums := data_checksums(outcome):
+        return hashlib.sha256(_to_json(checksums).encode()).hexdigest()[:SHORT]
+    return "unknown"
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def _list_domains(names: Iterable[str], spec: JobSpec) -> str:

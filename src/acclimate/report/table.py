@@ -321,22 +321,19 @@ def escape_latex(text: str) -> str:
 
 
 def _to_markdown(cell: Cell) -> str:
-    number, mark = escape_markdown(cell.number), escape_markdown(cell.mark)
-    return (
-        (f"**{number}**" if cell.best else number)
-        + (f" ± {escape_markdown(cell.spread)}" if cell.spread else "")
-        + (f" {escape_markdown(cell.about)}" if cell.about else "")
-        + (f"<sup>{mark}</sup>" if mark else "")
-    )
+    return _to_text(cell, escape_markdown, "**{}**", " ± {}", "<sup>{}</sup>")
 
 
 def _to_latex(cell: Cell) -> str:
-    number, mark = escape_latex(cell.number), escape_latex(cell.mark)
-    return (
-        (rf"\textbf{{{number}}}" if cell.best else number)
-        + (rf"\,{{\scriptsize$\pm$\,{escape_latex(cell.spread)}}}" if cell.spread else "")
-        + (f" {escape_latex(cell.about)}" if cell.about else "")
-        + (rf"\textsuperscript{{{mark}}}" if mark else "")
+    marks = (r"\textbf{{{}}}", r"\,{{\scriptsize$\pm$\,{}}}", r"\textsuperscript{{{}}}")
+    return _to_text(cell, escape_latex, *marks)
+
+
+def _to_text(cell: Cell, escape: Callable[[str], str], best: str, spread: str, mark: str) -> str:
+    texts = (cell.number, cell.spread, cell.about, cell.mark)
+    forms = (best if cell.best else "{}", spread, " {}", mark)
+    return "".join(
+        form.format(escape(text)) for form, text in zip(forms, texts, strict=True) if text
     )
 
 
@@ -362,7 +359,7 @@ def mark_best(
 ) -> list[Cell]:
     """Return the cells of a column with the best marked, as far as the shown digits tell.
 
-    Nothing is marked unless at least two cells with a number compete.
+    Nothing more is marked unless at least two cells with a number compete.
     """
     shown = [
         round(cell.value, digits) if isinstance(cell.value, int | float) and own else None
@@ -371,6 +368,6 @@ def mark_best(
     rivals = [value for value in shown if value is not None]
     best = choose(rivals) if len(rivals) > 1 else None
     return [
-        replace(cell, best=value is not None and value == best)
+        replace(cell, best=cell.best or (value is not None and value == best))
         for cell, value in zip(cells, shown, strict=True)
     ]

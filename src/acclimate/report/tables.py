@@ -60,10 +60,9 @@ _UNITS = {
 def error_table(group: Group) -> Table:
     """Return errors and cost of all rows of a group."""
     rows = group.rows
-    rivals = [
-        {id(row) for row in group.competing(p)} if group.shares_seeds(p) else set()
-        for p in range(len(group.protocols))
-    ]
+    shared = (p for p in range(len(group.protocols)) if group.shares_seeds(p))
+    competing = [set(map(id, group.competing(p))) for p in shared]
+    rivals = [[id(row) in own for row in rows] for own in competing]
     columns: list[tuple[Column, list[Cell]]] = []
 
     def add(
@@ -76,12 +75,8 @@ def error_table(group: Group) -> Table:
     ) -> None:
         """Add a column; the best of each protocol are marked if it is said how to choose them."""
         cells = [_measured(value, digits, show) for value in values]
-        for protocol, own in enumerate(rivals if choose else ()):
-            marked = mark_best(cells, [id(row) in own for row in rows], choose or min, digits)
-            cells = [
-                new if row.protocol == protocol else cell
-                for new, cell, row in zip(marked, cells, rows, strict=True)
-            ]
+        for own in rivals if choose else ():
+            cells = mark_best(cells, own, choose or min, digits)
         columns.append((Column(name, kind), cells))
 
     for name in group.columns:
