@@ -10,7 +10,8 @@ import pytest
 from acclimate.bench import Entry, Outcome
 from acclimate.paper import EXPERIMENTS, PaperTable, Settings
 from acclimate.paper.claims import read_grids
-from acclimate.paper.tables import NOT_IN_PAPER, render_latex, render_markdown, render_page
+from acclimate.paper.tables import NOT_IN_PAPER, make_document
+from acclimate.report.pages import render_document
 from tests.codes import raises
 from tests.paper.outcomes import fill, make_outcome
 from tests.report.records import walk
@@ -66,7 +67,7 @@ def test_seeds_are_averaged_and_their_spread_is_shown() -> None:
     assert own is not None
     assert (own.mean, own.n_seeds) == (pytest.approx(32.0), 3)
     assert own.deviation == pytest.approx(2.0)
-    assert "± 2.00" in render_markdown(experiment.tabulate(outcomes), ())
+    assert "± 2.00" in make_document(experiment.tabulate(outcomes)).to_markdown()
 
 
 def test_severities_and_their_mean() -> None:
@@ -128,7 +129,7 @@ def test_what_the_paper_has_not_is_said() -> None:
     assert core.mark == "reconstruction"
     figure = EXPERIMENTS["fig-1"]
     drawn = figure.tabulate(fill(figure, "smoke", by_label))
-    text = render_markdown(drawn, ())
+    text = make_document(drawn).to_markdown()
     assert "TENT (not in the text)" in text
     assert "Supervised (oracle, not in the text)" in text
 
@@ -151,7 +152,8 @@ def _outcomes() -> Sequence[Outcome]:
 def test_markdown() -> None:
     experiment = EXPERIMENTS["table-2"]
     outcomes = _outcomes()
-    text = render_markdown(experiment.tabulate(outcomes), experiment.judge(outcomes), ["Scale: x."])
+    verdicts = experiment.judge(outcomes)
+    text = make_document(experiment.tabulate(outcomes), verdicts, ["Scale: x."]).to_markdown()
     lines = text.splitlines()
     assert lines[0] == "# table-2: Ablation: regulariser, prototypes, learning rate"
     (row,) = [_cells(line) for line in lines if line.startswith("| Main, lr 1e-3")]
@@ -167,7 +169,7 @@ def test_markdown() -> None:
 
 
 def test_latex() -> None:
-    text = render_latex(EXPERIMENTS["table-2"].tabulate(_outcomes()))
+    text = make_document(EXPERIMENTS["table-2"].tabulate(_outcomes())).to_latex()
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
     assert r"\toprule" in text
     body = text.split(r"\midrule")[1].split(r"\bottomrule")[0]
@@ -175,11 +177,11 @@ def test_latex() -> None:
     assert len(rows) == 6
     assert {row.count("&") for row in rows} == {3}
     assert len(re.findall(r"\\textbf", body)) >= 1
-    several = render_latex(EXPERIMENTS["table-3"].tabulate(()))
+    several = make_document(EXPERIMENTS["table-3"].tabulate(())).to_latex()
     assert r"\begin{tabular}{llrrrr}" in several
     assert "rotatebox" not in several
     # A table that is wider than the page is scaled down, and its headings are upright.
-    wide = render_latex(EXPERIMENTS["table-1b"].tabulate(()))
+    wide = make_document(EXPERIMENTS["table-1b"].tabulate(())).to_latex()
     assert wide.count(r"\resizebox{\ifdim\width>\linewidth") == wide.count(r"\end{tabular}}") == 3
     assert wide.count(r"\rotatebox{90}{fog}") == 3
     assert wide.count("{") == wide.count("}")
@@ -200,7 +202,7 @@ def test_the_page_has_tables_claims_and_pictures() -> None:
     outcomes = _outcomes()
     table, verdicts = experiment.tabulate(outcomes), experiment.judge(outcomes)
     files = {"fig.svg": "<svg xmlns='http://www.w3.org/2000/svg'/>", "fig.html": "no picture"}
-    page = render_page(table, verdicts, ["Scale: x."], files)
+    page = render_document(make_document(table, verdicts, ["Scale: x."]), "kicker", files)
     walker = walk(page)
     text = "".join(walker.text).replace("\u00a0", " ")
     for claim in experiment.claims:

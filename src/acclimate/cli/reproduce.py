@@ -12,26 +12,14 @@ if TYPE_CHECKING:
 
 def show_one(one: Reproduced) -> None:
     """Print published numbers, ours and the difference, setup by setup, and the claims."""
-    from acclimate.paper import claims_table
+    from acclimate.paper.tables import make_document
 
-    console, table, found = get_console(), one.table, one.found
-    at = "" if found is None else f", {found.scale}"
-    console.print(f"{table.id}{at}: {table.title}", style="bold")
-    console.print(f"{table.place}; {table.unit}", style="dim", soft_wrap=True)
-    for setup in table.setups:
-        console.print(f"\n{setup}", style="bold")
-        table.to_table(setup).show(console)
-    if not table.rows:
-        console.print("The text has no numbers of it.")
-    for text in table.notes:
-        console.print(f"note: {text}", style="dim", soft_wrap=not console.is_terminal)
-    console.print()
+    console, found = get_console(), one.found
+    facts = [] if found is None else [f"Scale: {found.scale}."]
+    facts += [] if one.table.rows else ["The text has no numbers of it."]
+    make_document(one.table, () if found is None else found.verdicts, facts).show(console)
     if found is None:
         return
-    if found.verdicts:
-        console.print("What the paper draws from it", style="bold")
-        claims_table(found.verdicts).show(console)
-        console.print()
     names = ", ".join(path.name for path in found.files)
     console.print(f"{one.folder}: {names}", style="dim", soft_wrap=True)
     for entry in found.failed:

@@ -33,13 +33,8 @@ from acclimate.paper.claims import (
 )
 from acclimate.paper.published import Published, load_published
 from acclimate.paper.settings import Settings, Setup, find_setups
-from acclimate.paper.tables import (
-    PaperTable,
-    render_latex,
-    render_markdown,
-    render_page,
-    tabulate,
-)
+from acclimate.paper.tables import PaperTable, make_document, tabulate
+from acclimate.report.pages import render_document
 from acclimate.storage import make_folder, versions, write_atomically
 from acclimate.zoo.named import how_to_train
 from acclimate.zoo.segmentation import is_dense_name
@@ -427,11 +422,11 @@ def reproduce(
         "verdicts": [verdict.to_dict() for verdict in verdicts],
         "jobs": [_describe_job(outcome) for outcome in outcomes],
     }
-    facts = [f"Scale: {scale}."]
+    document = make_document(table, verdicts, [f"Scale: {scale}."])
     contents: dict[str, str | bytes] = {
-        "table.md": render_markdown(table, verdicts, facts),
-        "table.tex": render_latex(table),
-        "table.html": render_page(table, verdicts, facts, drawing.files),
+        "table.md": document.to_markdown(),
+        "table.tex": document.to_latex(),
+        "table.html": render_document(document, "acclimate reproduce", drawing.files),
         "result.json": json.dumps(result, indent=1, ensure_ascii=False) + "\n",
         **drawing.files,
     }

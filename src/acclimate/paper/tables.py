@@ -20,9 +20,8 @@ from acclimate.paper.claims import (
     Verdict,
 )
 from acclimate.paper.published import Published, is_accuracy
-from acclimate.report.pages import render_tables
 from acclimate.report.stats import Measure
-from acclimate.report.table import ABSENT, LATEX_HEADER, Cell, Column, Table, escape_markdown, plain
+from acclimate.report.table import ABSENT, Cell, Column, Document, Table, plain
 
 #: What stands where a row of ours has no counterpart, and where the paper has only a picture.
 NOT_IN_PAPER, NOT_IN_TEXT = "not in the paper", "not in the text"
@@ -161,7 +160,8 @@ class PaperTable:
                 Column(name.replace("_", " "), "detail" if index else "value")
                 for index, name in enumerate(self.columns)
             ]
-        return Table(tuple(columns), tuple(rows), name=f"{self.title}: {setup} ({self.unit})")
+        caption = f"{self.place}; {self.unit}."
+        return Table(tuple(columns), tuple(rows), f"{self.title}: {setup}", caption)
 
     def _lines(
         self, row: PaperRow, best: Mapping[tuple[str, int], bool]
@@ -322,37 +322,11 @@ def describe_verdict(verdict: Verdict) -> str:
     return f"{verdict.verdict} ({', '.join(parts)})" if parts else verdict.verdict
 
 
-def render_markdown(
-    table: PaperTable, verdicts: Sequence[Verdict], facts: Sequence[str] = ()
-) -> str:
-    """Return the table, the verdicts and all notes."""
-    parts = [f"# {table.id}: {table.title}", f"{table.place}; {table.unit}.", *facts]
-    for setup in table.setups:
-        parts += [f"## {setup}", table.to_table(setup).to_markdown()]
-    if verdicts:
-        parts += ["## Claims", claims_table(verdicts).to_markdown(), _HOW]
-    if table.notes:
-        parts += ["## Notes", "\n".join(f"- {escape_markdown(note)}" for note in table.notes)]
-    return "\n\n".join(parts) + "\n"
-
-
-def render_latex(table: PaperTable) -> str:
-    """Return the table for LaTeX with booktabs; the best of ours is bold, as in the paper."""
-    parts = [f"% {table.id}: {table.title} ({table.place}; {table.unit})\n{LATEX_HEADER}"]
-    parts += [table.to_table(setup).to_latex() for setup in table.setups]
-    return "\n\n".join(parts) + "\n"
-
-
-def render_page(
-    table: PaperTable,
-    verdicts: Sequence[Verdict],
-    facts: Sequence[str] = (),
-    files: Mapping[str, str | bytes] | None = None,
-) -> str:
-    """Return a page with the table, the pictures among the files, the verdicts and all notes."""
-    parts = [(setup, table.to_table(setup)) for setup in table.setups]
-    parts += [("Claims", claims_table(verdicts))] if verdicts else []
-    pictures = [(n, own) for n, own in (files or {}).items() if n.endswith((".svg", ".png"))]
-    lead = [" ".join([f"{table.place}; {table.unit}.", *facts])]
-    title = f"{table.id}: {table.title}"
-    return render_tables(title, "acclimate reproduce", parts, lead, table.notes, pictures)
+def make_document(
+    table: PaperTable, verdicts: Sequence[Verdict] = (), facts: Sequence[str] = ()
+) -> Document:
+    """Return the table setup by setup, the verdicts and all notes."""
+    parts = [(setup, (table.to_table(setup),)) for setup in table.setups]
+    parts += [("Claims", (claims_table(verdicts),))] if verdicts else []
+    notes = (*facts, *table.notes)
+    return Document(f"{table.id}: {table.title}", tuple(parts), notes=notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -28,7 +28,7 @@ from acclimate.report.charts import (
 )
 from acclimate.report.facts import SHORT, data_checksums, origin_facts
 from acclimate.report.summary import Group, Summary
-from acclimate.report.table import Table, render
+from acclimate.report.table import Document, render
 
 
 @dataclass(frozen=True)
@@ -94,14 +94,12 @@ def render_suite(summary: Summary, records: str | None = "") -> str:
             page is in it, None for no links.
     """
     looks = figures.choose_looks(summary)
-    # What limits all numbers comes before any of them.
-    caveat, rest = tables.split_notes(summary.notes)
     return _render(
         "suite.html",
         title=summary.title or "Test-time adaptation by method",
         kicker="acclimate bench",
-        lead=[*([caveat] if caveat else []), *tables.headlines(summary)],
-        notes=(tables.selection_line(summary), *tables.summary_notes(replace(summary, notes=rest))),
+        lead=tables.lead_of(summary),
+        notes=tables.notes_of(summary),
         groups=[_describe_group(group, looks) for group in summary.groups],
         methods=_describe_methods(summary),
         settings=tables.settings_table(summary),
@@ -140,21 +138,16 @@ def render_demo(page: DemoPage) -> str:
     )
 
 
-def render_tables(
-    title: str,
-    kicker: str,
-    parts: Sequence[tuple[str, Table]],
-    lead: Sequence[str] = (),
-    notes: Sequence[str] = (),
-    pictures: Sequence[tuple[str, str | bytes]] = (),
+def render_document(
+    document: Document, kicker: str, files: Mapping[str, str | bytes] | None = None
 ) -> str:
-    """Return a page of tables, with their headings, and pictures by name: SVG as text, or PNG."""
-    shown = [
+    """Return a page of tables, with their headings, and the pictures among files: SVG or PNG."""
+    pictures = [
         (name, _uri(own, "png") if isinstance(own, bytes) else _uri(own.encode(), "svg+xml"))
-        for name, own in pictures
+        for name, own in (files or {}).items()
+        if name.endswith((".svg", ".png"))
     ]
-    values = {"title": title, "kicker": kicker, "lead": lead}
-    return _render("tables.html", **values, parts=parts, notes=notes, pictures=shown)
+    return _render("tables.html", **vars(document), kicker=kicker, pictures=pictures)
 
 
 def render_clouds(title: str, clouds: Sequence[Cloud], notes: Sequence[str]) -> str:

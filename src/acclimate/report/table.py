@@ -272,6 +272,59 @@ class Table:
         return replace(self, columns=tuple(self.columns[i] for i in columns), rows=rows)
 
 
+@dataclass(frozen=True)
+class Document:
+    """Tables under headings, with the sentences around them.
+
+    Attributes:
+        title: May be empty.
+        parts: Headings, which may be empty, each with its tables.
+        lead: Sentences that a reader must not miss.
+        notes: Sentences on all tables.
+    """
+
+    title: str
+    parts: tuple[tuple[str, tuple[Table, ...]], ...]
+    lead: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def show(self, console: Console) -> None:
+        """Print everything; the lead comes last, where it is seen."""
+        if self.title:
+            console.print(f"{self.title}\n", style="bold")
+        for heading, tables in self.parts:
+            if heading:
+                console.print(heading, style="bold")
+            for table in tables:
+                table.show(console)
+                console.print()
+        for texts, style in ((self.notes, "dim"), (("", *self.lead), "bold")):
+            for text in texts:
+                console.print(text, style=style)
+
+    def to_markdown(self) -> str:
+        """Return everything in Markdown."""
+        blocks = [f"# {escape_markdown(self.title)}"] if self.title else []
+        blocks += map(escape_markdown, self.lead)
+        for heading, tables in self.parts:
+            blocks += [f"## {escape_markdown(heading)}"] if heading else []
+            for table in tables:
+                texts = (table.describe(), *table.notes)
+                blocks += [table.to_markdown(), *(escape_markdown(text) for text in texts if text)]
+        if self.notes:
+            lines = "\n".join(f"- {escape_markdown(text)}" for text in self.notes)
+            blocks += ["## Notes", lines]
+        return "\n\n".join(blocks) + "\n"
+
+    def to_latex(self) -> str:
+        """Return the tables in LaTeX; the notes are those of the first table of each part."""
+        blocks = [f"% {' '.join(self.title.split())}\n{_LATEX_HEADER}"]
+        for _, tables in self.parts:
+            first = replace(tables[0], notes=(*tables[0].notes, *self.notes))
+            blocks += [table.to_latex() for table in (first, *tables[1:])]
+        return "\n\n".join(blocks) + "\n"
+
+
 @cache
 def _environment() -> Environment:
     return Environment(
@@ -289,8 +342,7 @@ def render(template: str, /, **values: Any) -> Markup:
     return Markup(_environment().get_template(template).render(**values))
 
 
-#: Line that LaTeX tables need in the preamble of a document.
-LATEX_HEADER = r"% needs \usepackage{booktabs} and \usepackage{graphicx} in the preamble"
+_LATEX_HEADER = r"% needs \usepackage{booktabs} and \usepackage{graphicx} in the preamble"
 
 
 def plain(value: Any) -> Cell:

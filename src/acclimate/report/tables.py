@@ -28,12 +28,11 @@ from acclimate.report.stats import FEW_UNITS, SEED, Difference, Measure, Ranking
 from acclimate.report.summary import Group, Row, Summary, median_ms, name_mark
 from acclimate.report.table import (
     ABSENT,
-    LATEX_HEADER,
     Cell,
     Column,
     ColumnKind,
+    Document,
     Table,
-    escape_markdown,
     mark_best,
     plain,
 )
@@ -204,52 +203,31 @@ def name_row(row: Row) -> Cell:
 # Text
 
 
+def make_document(summary: Summary) -> Document:
+    """Return all tables of a report with their protocols, notes and rankings."""
+    parts = []
+    for group in summary.groups:
+        errors = error_table(group)
+        title = ", ".join(text for text in (summary.title, group.name) if text)
+        shown = replace(errors, name=title, notes=(protocol_line(group), *errors.notes))
+        rankings = (ranking_table(ranking, title) for ranking in group.rankings)
+        parts.append((group.name, (shown, *rankings)))
+    return Document(summary.title, tuple(parts), lead_of(summary), notes_of(summary))
+
+
 def show_report(console: Console, summary: Summary) -> None:
     """Print all tables of a report."""
-    if summary.title:
-        console.print(summary.title, style="bold")
-    for group in summary.groups:
-        if group.name:
-            console.print(f"\n{group.name}", style="bold")
-        error_table(group).show(console)
-        console.print(f"{protocol_line(group)}\n", style="dim")
-        for ranking in group.rankings:
-            ranking_table(ranking).show(console)
-            console.print()
-    for text in (selection_line(summary), *summary_notes(summary)):
-        console.print(text, style="dim")
-    console.print()
-    for text in headlines(summary):
-        console.print(text, style="bold")
+    make_document(summary).show(console)
 
 
 def render_markdown(summary: Summary) -> str:
-    """Return all tables of a report with their protocols, notes and rankings."""
-    texts = [*headlines(summary), selection_line(summary), *summary_notes(summary)]
-    parts = [f"# {escape_markdown(summary.title)}"] if summary.title else []
-    parts += map(escape_markdown, texts)
-    for group in summary.groups:
-        table = error_table(group)
-        parts += [f"## {escape_markdown(group.name)}"] if group.name else []
-        parts.append(table.to_markdown())
-        parts += map(escape_markdown, (protocol_line(group), table.describe(), *table.notes))
-        for table in map(ranking_table, group.rankings):
-            parts += [table.to_markdown(), escape_markdown(table.describe())]
-    return "\n\n".join(parts) + "\n"
+    """Return all tables of a report in Markdown."""
+    return make_document(summary).to_markdown()
 
 
 def render_latex(summary: Summary) -> str:
-    """Return the tables of all groups, each with its ranking, its protocol and its notes."""
-    parts = [LATEX_HEADER]
-    for group in summary.groups:
-        name = ", ".join(text for text in (summary.title, group.name) if text)
-        common = (protocol_line(group), selection_line(summary))
-        tables = [error_table(group), *map(ranking_table, group.rankings)]
-        for number, table in enumerate(tables):
-            notes = (*common, *table.notes, *(() if number else summary_notes(summary)))
-            title = f"{name}. Ranking by mean error" if number and name else name
-            parts.append(replace(table, name=title, notes=notes).to_latex())
-    return "\n\n".join(parts) + "\n"
+    """Return all tables of a report in LaTeX."""
+    return make_document(summary).to_latex()
 
 
 def render_csv(summary: Summary) -> str:
@@ -258,6 +236,18 @@ def render_csv(summary: Summary) -> str:
 
 
 # Sentences
+
+
+def lead_of(summary: Summary) -> tuple[str, ...]:
+    """Return the first note, which limits all numbers, and what the lowest errors are."""
+    caveat = split_notes(summary.notes)[0]
+    return (*([caveat] if caveat else []), *headlines(summary))
+
+
+def notes_of(summary: Summary) -> tuple[str, ...]:
+    """Return how hyper-parameters were chosen, and the notes that are not in the lead."""
+    rest = replace(summary, notes=split_notes(summary.notes)[1])
+    return (selection_line(summary), *summary_notes(rest))
 
 
 def headlines(summary: Summary) -> tuple[str, ...]:
