@@ -21,8 +21,9 @@ from acclimate.report.charts import (
     draw_scatter,
     find_ticks,
 )
-from acclimate.report.pages import _legend
-from tests.report.records import HOSTILE, METHODS, make_demo, series_in, walk
+from acclimate.report.pages import render_suite
+from tests.report.records import HOSTILE, make_demo, series_in, walk
+from tests.report.samples import make_suite
 
 
 def make_curves(values: dict[str, tuple[float, ...]], high: float) -> str:
@@ -125,5 +126,9 @@ def test_ticks_are_round_and_reach_the_highest_value(high):
 
 
 def test_legend_names_every_label():
-    walker = walk(_legend(assign_looks(list(METHODS))))
-    assert "".join(walker.text).strip() == "".join(METHODS)
+    summary = make_suite()
+    page = render_suite(summary)
+    legend = walk(page[page.index('<ul class="legend">') : page.index("</ul>") + 5])
+    names = [row.label for row in summary.groups[0].drawn]
+    assert sorted(a["data-label"] for tag, a in legend.tags if tag == "li") == sorted(names)
+    assert len("".join(legend.text).strip()) == len("".join(names))

@@ -31,7 +31,6 @@ from acclimate.report.charts import (
     Curve,
     assign_looks,
     axis_around,
-    class_looks,
     compose,
     draw_curves,
     draw_scatter,
@@ -203,7 +202,7 @@ def draw_embedding(context: FigureContext) -> Drawing:
     table = tabulate(published, grids, "jobs", notes=context.table.notes)
     table = replace(table, rising=(SEPARATION,), notes=tuple(dict.fromkeys(table.notes)))
     title, classes = "Target features before and after adaptation", clouds[0].classes
-    legend = class_looks(classes) if len(classes) <= N_COLOURS else None
+    legend = panels[0].looks if len(classes) <= N_COLOURS else None
     files = {
         "fig-6.svg": compose(title, panels, 2, legend),
         "fig-6.html": render_clouds(title, clouds, _NOTES_6),

@@ -138,12 +138,12 @@ class Plot:
 
 
 class Chart(NamedTuple):
-    """A chart: the words above it, the picture, what is drawn, its size, and a line below."""
+    """A chart: the words above it, the picture, what is drawn and how, its size, a line below."""
 
     title: str
     svg: Markup
-    labels: tuple[str, ...] = ()
-    size: tuple[float, float] = (0.0, 0.0)
+    looks: Mapping[str, Look]
+    size: tuple[float, float]
     note: str = ""
 
 
@@ -260,7 +260,8 @@ def draw_curves(
     ends = [f"{curve.label} {curve.points[-1][1]:.1f} %" for curve in curves]
     order = sorted(curves, key=lambda curve: -looks[curve.label].index)
     parts = [_draw_axes(plot), *(_draw_curve(plot, own, looks[own.label]) for own in order)]
-    return _picture(plot, title, f"at the end: {_list(ends)}", parts, [c.label for c in curves])
+    shown = {curve.label: looks[curve.label] for curve in curves}
+    return _picture(plot, title, f"at the end: {_list(ends)}", parts, shown)
 
 
 def draw_points(
@@ -281,7 +282,7 @@ def draw_points(
         parts.append(_series(looks[label].colour, label, mark, tag))
         ends.append(f"{label} {about}")
     drawn = [_draw_axes(plot), *reversed(parts)]
-    return _picture(plot, title, _list(ends), drawn, [label for label, *_ in points])
+    return _picture(plot, title, _list(ends), drawn, {label: looks[label] for label, *_ in points})
 
 
 def draw_intervals(
@@ -309,7 +310,7 @@ def draw_intervals(
         mark = draw_marker(look.index, plot.x(value), y, about, 3.6)
         parts.append(_series(look.colour, label, name, bar, mark))
     ends = [f"{label} {value:+.1f}" for label, value, _ in items]
-    return _picture(plot, title, _list(ends), parts, [label for label, *_ in items])
+    return _picture(plot, title, _list(ends), parts, {label: looks[label] for label, *_ in items})
 
 
 def draw_layers(layers: Sequence[Layer]) -> Chart:
@@ -317,7 +318,9 @@ def draw_layers(layers: Sequence[Layer]) -> Chart:
 
     Layers are in the order of the model; those with the same first name are in one group.
     """
-    looks = layer_looks(layers)
+    # Other colours than those of the first methods.
+    kinds = dict.fromkeys(layer.kind for layer in layers)
+    looks = {kind: Look(f"c{(4 + i) % 8}", i) for i, kind in enumerate(kinds)}
     y_axis = axis_from_zero("penalty", [value for own in layers for value in own.penalties])
     x_axis = axis_of_counts("parameter tensor, input to output", len(layers), 0.7)
     plot = Plot(x_axis, y_axis, width=520, height=290, bottom=44)
@@ -332,13 +335,7 @@ def draw_layers(layers: Sequence[Layer]) -> Chart:
         parts.append(_series(look.colour, layer.name, stem, bar, mark, kind="layer"))
     top = max(layers, key=lambda layer: sum(layer.penalties))
     about = f"{len(layers)} parameter tensors; the highest is that of {top.name}"
-    return _picture(plot, "Penalties by layer", about, parts, list(looks))
-
-
-def layer_looks(layers: Sequence[Layer]) -> dict[str, Look]:
-    """Return the look of each kind of layer; they have other colours than the first methods."""
-    kinds = dict.fromkeys(layer.kind for layer in layers)
-    return {kind: Look(f"c{(4 + i) % 8}", i) for i, kind in enumerate(kinds)}
+    return _picture(plot, "Penalties by layer", about, parts, looks)
 
 
 def draw_scatter(
@@ -360,16 +357,12 @@ def draw_scatter(
         number = f' data-point="{index}"'
         dot = _circle(plot.x(x), plot.y(y), "1.8", _title(about), number)
         marks.setdefault(own, []).append(dot)
-    looks, parts = class_looks(classes), [_draw_axes(plot)]
+    looks = {name: Look(f"c{index % N_COLOURS}", 0) for index, name in enumerate(classes)}
+    parts = [_draw_axes(plot)]
     for own, dots in sorted(marks.items()):
         name = classes[own]
         parts.append(_series(looks[name].colour, name, _title(name), *dots))
-    return _picture(plot, title, note, parts, classes, note)
-
-
-def class_looks(classes: Sequence[str]) -> dict[str, Look]:
-    """Return the look of each class of points: a colour, and circles."""
-    return {name: Look(f"c{index % N_COLOURS}", 0) for index, name in enumerate(classes)}
+    return _picture(plot, title, note, parts, looks, note)
 
 
 def compose(
@@ -513,14 +506,14 @@ def _picture(
     title: str,
     about: str,
     parts: Sequence[Markup],
-    labels: Sequence[str] = (),
+    looks: Mapping[str, Look],
     note: str = "",
 ) -> Chart:
     start = Markup('<svg class="chart" viewBox="0 0 {:g} {:g}" role="img" aria-label="{}">').format(
         plot.width, plot.height, f"{title}: {about}" if about else title
     )
     svg = start + Markup().join(parts) + Markup("</svg>")
-    return Chart(title, svg, tuple(labels), (plot.width, plot.height), note)
+    return Chart(title, svg, looks, (plot.width, plot.height), note)
 
 
 def _series(colour: str, label: str, *parts: Markup, kind: str = "series") -> Markup:

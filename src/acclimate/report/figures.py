@@ -139,8 +139,8 @@ def list_axes(group: Group) -> tuple[str, ...]:
     return tuple(name for name in names if name != "seed" and axis_lines(group, name))
 
 
-def draw_axis(group: Group, name: str) -> tuple[Chart, dict[str, Look]]:
-    """Return a chart of the mean error along what the suite varies, and the looks of its lines."""
+def draw_axis(group: Group, name: str) -> Chart:
+    """Return a chart of the mean error along what the suite varies."""
     curves = [
         Curve(
             label,
@@ -157,7 +157,7 @@ def draw_axis(group: Group, name: str) -> tuple[Chart, dict[str, Look]]:
         curves.append(Curve(row.label, ends, marks=False))
     looks = assign_looks([curve.label for curve in curves], flat[0].label if flat else None)
     y_axis = axis_from_zero(_MEAN, [y for curve in curves for _, y in curve.points])
-    return draw_curves(f"against {name}", curves, looks, (best_axis(name, xs), y_axis)), looks
+    return draw_curves(f"against {name}", curves, looks, (best_axis(name, xs), y_axis))
 
 
 def axis_lines(group: Group, name: str) -> dict[str, list[tuple[float, Row]]]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from markupsafe import Markup
 
 from acclimate.methods import get_method
 from acclimate.report import figures, tables
@@ -19,12 +18,10 @@ from acclimate.report.charts import (
     Chart,
     Layer,
     Look,
-    class_looks,
     css_variables,
     draw_key,
     draw_layers,
     draw_scatter,
-    layer_looks,
 )
 from acclimate.report.facts import SHORT, data_checksums, origin_facts
 from acclimate.report.summary import Group, Summary
@@ -93,48 +90,35 @@ def render_suite(summary: Summary, records: str | None = "") -> str:
         records: The folder of the suite as seen from the page, for links to the records: "" if the
             page is in it, None for no links.
     """
-    looks = figures.choose_looks(summary)
-    return _render(
+    return _render_summary(
         "suite.html",
+        summary,
         title=summary.title or "Test-time adaptation by method",
         kicker="acclimate bench",
-        lead=tables.lead_of(summary),
         notes=tables.notes_of(summary),
-        groups=[_describe_group(group, looks) for group in summary.groups],
-        methods=_describe_methods(summary),
         settings=tables.settings_table(summary),
         jobs=tables.jobs_table(summary, records),
         boxes=[
             (group.name, _protocol(group, summary), origin_facts(group.outcomes))
             for group in summary.groups
         ],
-        has_grey=any(look.colour == "other" for look in looks.values()),
     )
 
 
 def render_demo(page: DemoPage) -> str:
     """Return the page of the demonstration."""
-    summary = page.summary
-    looks = figures.choose_looks(summary)
-    by_domain = groupby(page.samples, key=lambda sample: sample.domain)
-    samples = [
-        (domain, [{"sample": s, "clean": _uri(s.clean), "shifted": _uri(s.shifted)} for s in own])
-        for domain, own in by_domain
-    ]
-    return _render(
+    samples = groupby(page.samples, key=lambda sample: sample.domain)
+    return _render_summary(
         "demo.html",
+        page.summary,
         title="A model adapts itself to images it was not trained for",
         kicker="acclimate demo",
-        lead=tables.headlines(summary),
         page=page,
-        groups=[_describe_group(group, looks) for group in summary.groups],
-        methods=_describe_methods(summary),
-        domains=[name.replace("_", " ") for name in summary.groups[0].columns],
-        layers=draw_layers(page.layers) if page.layers else None,
-        layer_legend=_legend(layer_looks(page.layers), with_line=False),
+        domains=[name.replace("_", " ") for name in page.summary.groups[0].columns],
+        layers=_show([draw_layers(page.layers)], with_line=False) if page.layers else None,
         n_seeds=len(page.layers[0].penalties) if page.layers else 0,
-        samples=samples,
-        has_grey=any(look.colour == "other" for look in looks.values()),
+        samples=[(domain, list(own)) for domain, own in samples],
+        boxes=[("", page.protocol, page.provenance)],
     )
 
 
@@ -143,7 +127,7 @@ def render_document(
 ) -> str:
     """Return a page of tables, with their headings, and the pictures among files: SVG or PNG."""
     pictures = [
-        (name, _uri(own, "png") if isinstance(own, bytes) else _uri(own.encode(), "svg+xml"))
+        (name, to_uri(own) if isinstance(own, bytes) else to_uri(own.encode(), "svg+xml"))
         for name, own in (files or {}).items()
         if name.endswith((".svg", ".png"))
     ]
@@ -155,57 +139,63 @@ def render_clouds(title: str, clouds: Sequence[Cloud], notes: Sequence[str]) -> 
 
     Neighbouring clouds, first and second, third and fourth, show the same images in one order.
     """
-    charts = [cloud.draw() for cloud in clouds]
-    legend = _legend(class_looks(clouds[0].classes), with_line=False)
+    shown = _show([cloud.draw() for cloud in clouds], with_line=False)
     values = {"title": title, "kicker": "acclimate reproduce", "lead": ()}
-    return _render("clouds.html", **values, charts=charts, notes=notes, legend=legend)
+    return _render("clouds.html", **values, shown=shown, notes=notes)
+
+
+def _render_summary(name: str, summary: Summary, **values: Any) -> str:
+    looks = figures.choose_looks(summary)
+    return _render(
+        name,
+        lead=tables.lead_of(summary),
+        groups=[_describe_group(group, looks) for group in summary.groups],
+        methods=_describe_methods(summary),
+        has_grey=any(look.colour == "other" for look in looks.values()),
+        **values,
+    )
 
 
 def _render(name: str, **values: Any) -> str:
-    page = render(name, palette=css_variables(), **values)
+    page = render(name, palette=css_variables(), to_uri=to_uri, **values)
     return str(page).replace(" %", "\u00a0%")  # a number and its sign stay on one line
 
 
 def _describe_group(group: Group, looks: Mapping[str, Look]) -> dict[str, Any]:
     """Return the tables and charts of a group, as the templates need them."""
     severities = figures.draw_severities(group, looks)
-    drawn = [figures.draw_axis(group, name) for name in figures.list_axes(group)]
-    streams, costs = figures.draw_streams(group, looks), figures.draw_costs(group, looks)
     counts = [len(own) for row in group.rows for own in figures.count_batches(row).values()]
+    named = [
+        (f"{group.name}, protocol {own.protocol + 1}" if own.protocol else group.name, own)
+        for own in group.rankings
+    ]
     return {
         "group": group,
         "table": tables.error_table(group).summary_first(),
         "protocol": tables.protocol_line(group),
         "rankings": [
             (name, figures.draw_ranking(own, looks), tables.ranking_table(own, name))
-            for own in group.rankings
-            for name in [
-                f"{group.name}, protocol {own.protocol + 1}" if own.protocol else group.name
-            ]
+            for name, own in named
         ],
-        "streams": streams,
-        "severities": severities,
+        "streams": _show(figures.draw_streams(group, looks)),
+        "severities": _show(severities) if severities else None,
         "severity_table": tables.severity_table(group) if severities else None,
-        "costs": costs,
-        "axes": [
-            (chart, _legend({name: own[name] for name in chart.labels})) for chart, own in drawn
-        ],
-        "legend": _legend_of(streams, looks),
-        "severity_legend": _legend_of(severities, looks),
-        "cost_legend": _legend_of(costs, looks),
+        "costs": _show(figures.draw_costs(group, looks)),
+        "axes": [_show([figures.draw_axis(group, name)]) for name in figures.list_axes(group)],
         "window": figures.window_of(max(counts)),
         "left_out": _list_left_out(group),
     }
 
 
-def _legend_of(charts: Sequence[Chart], looks: Mapping[str, Look]) -> Markup:
-    labels = {label for chart in charts for label in chart.labels}
-    return _legend({name: looks[name] for name in sorted(labels, key=lambda own: looks[own].index)})
-
-
-def _legend(looks: Mapping[str, Look], with_line: bool = True) -> Markup:
-    items = [(label, look, draw_key(look, with_line)) for label, look in looks.items()]
-    return render("legend.html", items=items, with_line=with_line)
+def _show(charts: Sequence[Chart], with_line: bool = True) -> dict[str, Any]:
+    """Return charts with their common legend."""
+    looks = {label: look for chart in charts for label, look in chart.looks.items()}
+    items = [
+        (label, look, draw_key(look, with_line))
+        for label, look in sorted(looks.items(), key=lambda item: item[1].index)
+    ]
+    legend = render("legend.html", items=items, with_line=with_line)
+    return {"charts": charts, "legend": legend}
 
 
 def _list_left_out(group: Group) -> str:
@@ -242,5 +232,6 @@ def _protocol(group: Group, summary: Summary) -> dict[str, str]:
     return facts
 
 
-def _uri(content: bytes, kind: str = "png") -> str:
+def to_uri(content: bytes, kind: str = "png") -> str:
+    """Return a picture as an address that contains it."""
     return f"data:image/{kind};base64,{b64encode(content).decode()}"
