@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from acclimate.cli.terminal import get_console, printable
@@ -15,11 +16,12 @@ def show_one(one: Reproduced) -> None:
     from acclimate.paper.tables import make_document
 
     console, found = get_console(), one.found
-    facts = [] if found is None else [f"Scale: {found.scale}."]
-    facts += [] if one.table.rows else ["The text has no numbers of it."]
-    make_document(one.table, () if found is None else found.verdicts, facts).show(console)
     if found is None:
+        facts = [] if one.table.rows else ["The text has no numbers of it."]
+        make_document(one.table, (), facts).show(console)
         return
+    title = f"{one.table.id}, {found.scale}: {one.table.title}"
+    replace(make_document(one.table, found.verdicts), title=title).show(console)
     names = ", ".join(path.name for path in found.files)
     console.print(f"{one.folder}: {names}", style="dim", soft_wrap=True)
     for entry in found.failed:
