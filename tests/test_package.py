@@ -71,13 +71,15 @@ def find_pages():
 
 
 @pytest.fixture
-def names_of_pages(monkeypatch, tmp_path):
+def names_of_pages(name, monkeypatch, tmp_path):
     """What a page may use without making it: a model, an artifact, an adapted model, batches."""
-    import_torchvision()  # docs/integrations.md
+    if name == "docs/integrations.md":
+        import_torchvision()
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
-    ray_serve = pytest.importorskip("ray.serve")  # docs/serving.md
-    monkeypatch.setattr(ray_serve, "run", lambda application: application)
+    if name == "docs/serving.md":
+        ray_serve = pytest.importorskip("ray.serve", reason="needs the extra serve-ray")
+        monkeypatch.setattr(ray_serve, "run", lambda application: application)
     model = load_model()
     x, y = load_split("train", 96)
     source_loader = list(zip(x.split(48), y.split(48), strict=True))
