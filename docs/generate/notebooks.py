@@ -12,8 +12,8 @@ FOLDER = Path(__file__).parents[1] / "notebooks"
 
 NOTE = """\
 !!! tip "Run it"
-    [Download this notebook]({name}.ipynb) and open it in Jupyter, with
-    `pip install 'acclimate[notebooks]'`; or upload it to [Colab](https://colab.research.google.com)
+    [Install acclimate](../quickstart.md#install) and `pip install 'acclimate[notebooks]' jupyter`,
+    [download this notebook]({name}.ipynb) and open it in Jupyter; or upload it to [Colab](https://colab.research.google.com)
     and set the address of the repository in its first cell.
 
 """
