@@ -13,7 +13,7 @@ import acclimate
 from acclimate import Artifact, Guard
 from acclimate.forward import Forward
 from acclimate.functional.signals import RECORD, SIGNALS, measure_signals
-from acclimate.guard import _fresh
+from acclimate.guard import _fresh_window, _is_probed, _record
 from acclimate.methods import METHODS
 from acclimate.snapshot import flatten_tree
 from acclimate.testing.cases import METHOD_OPTIONS, Case, tiny_artifact
@@ -175,7 +175,9 @@ def watch(method, every, monkeypatch, **options):
     monkeypatch.setattr(Guard, "judge", look)
     run(adapted, BATCHES)
     # A guard that only watches records what it probes.
-    return guard.tree()["records"][:, 0], [value for each in by_batch[::every] for value in each]
+    return guard.tree()["windows"][0]["records"][:, 0], [
+        value for n, each in enumerate(by_batch) if _is_probed(n, every) for value in each
+    ]
 
 
 def norm_agreement(records):
@@ -202,12 +204,22 @@ def test_models_that_moved_agree_less_with_norm(method, options, every, monkeypa
     assert 0 < norm_agreement(records) < 1
 
 
+@pytest.mark.parametrize("every", [1, 2, 4, 7])
+@pytest.mark.parametrize("period", [1, 2, 3, 5, 8])
+def test_probes_are_spread_over_conditions_that_come_in_turns(every, period):
+    for phase in range(period):
+        probed = [_is_probed(n, every) for n in range(phase, 200 * period, period)]
+        assert sum(probed) == pytest.approx(200 / every, abs=12)
+        assert any(probed[: 8 * every])
+    assert _is_probed(0, every)
+
+
 def test_batches_without_a_probe_are_recorded_without_what_it_tells():
     adapted = build("tent", gain=0.5)
     run(adapted, BATCHES)
-    records = adapted.guard.tree()["records"]
+    records = adapted.guard.tree()["windows"][0]["records"]
     assert records.shape == (96, 1, len(RECORD))
-    is_probed = torch.arange(96) // 16 % 2 == 0
+    is_probed = torch.tensor([_is_probed(n // 16, 2) for n in range(96)])
     for column in ("source_steady", "adapted_steady", "norm_class", "norm_confidence"):
         known = ~records[:, 0, RECORD.index(column)].isnan()
         assert torch.equal(known, is_probed), column
@@ -224,16 +236,16 @@ def predictions(n, sureness, seed):
 
 def test_each_condition_of_a_stream_has_records_of_its_own():
     guard = build("source").guard
-    state = _fresh()
+    window = _fresh_window()
     sizes, changes = [], []
     # Bright, dark, bright, dark; then something new.
     for number, sureness in enumerate([4.0, 1.0, 4.0, 4.0, 1.0, 4.0, 2.2]):
         made = predictions(100, sureness, number)
-        guard._record(state, made, made, None, (None, None), None)
-        sizes.append(len(state["records"]))
-        changes.append(state["changes"])
+        guard._extend(window, _record(made, made, None, (None, None), None))
+        sizes.append(len(window["records"]))
+        changes.append(window["changes"])
     assert sizes == [100, 100, 200, 300, 200, 400, 100]
-    assert [len(each) for each in state["earlier"]] == [200, 400]
+    assert [len(each) for each in window["earlier"]] == [200, 400]
     # Only what was never seen before makes a stream unstable.
     fading = [0.5 ** (100 / 1000 * steps) for steps in range(7)]
     assert changes == pytest.approx([0, 1, *fading[1:5], fading[5] + 1])
@@ -241,13 +253,13 @@ def test_each_condition_of_a_stream_has_records_of_its_own():
 
 def test_the_oldest_conditions_are_forgotten():
     guard = build("source").guard
-    state = _fresh()
+    window = _fresh_window()
     levels = [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0]
     for number, sureness in enumerate(levels):
         for part in range(2):
             made = predictions(500, sureness, 10 * number + part)
-            guard._record(state, made, made, None, (None, None), None)
-    found = [float(each[:, 0, 1].mean()) for each in state["earlier"]]
+            guard._extend(window, _record(made, made, None, (None, None), None))
+    found = [float(each[:, 0, 1].mean()) for each in window["earlier"]]
     expected = [math.exp(level) / (math.exp(level) + N_CLASSES - 1) for level in levels[2:-1]]
     assert found == pytest.approx(expected, abs=0.02)
 
@@ -257,7 +269,7 @@ def test_without_statistics_of_batches_norm_is_the_source_model(model, batch_siz
     guard = Guard(script_gain(tiny_artifact(model), 0.5), every=1)
     adapted = acclimate.adapt(tiny_model(model), "infomax", guard=guard, lr=0.1)
     run(adapted, tiny_batches(6, batch_size, seed=6))
-    records = guard.tree()["records"][:, 0]
+    records = guard.tree()["windows"][0]["records"][:, 0]
     assert len(records) == 6 * batch_size
     assert torch.equal(records[:, 6:], records[:, :2])
     # Single images are not learned from.
@@ -351,7 +363,7 @@ def test_wrong_answers_are_replaced_states_restored_and_learning_rests(wrong):
     assert history[begin][1] > 0
     assert reports[-1].n_by_source == reports[-1].n_samples == 40 * 16
     assert reports[-1].answers == "source"
-    assert sum(reports[-1].reasons.values()) == 40
+    assert sum(reports[-1].reasons.values()) == 40 * 16
     assert adapted.counts.restored == reports[-1].n_restored
     assert adapted.counts.skipped["guard"] > 0
 
@@ -448,7 +460,7 @@ class Failure(Exception):
     pass
 
 
-@pytest.mark.parametrize("where", ["_run_source", "_record", "_decide", "_warn"])
+@pytest.mark.parametrize("where", ["_run_source", "_remember", "_decide", "_warn"])
 @pytest.mark.parametrize("method", ["tent", "infomax", "cotta", "rotta"])
 def test_a_review_that_fails_leaves_everything_as_before(method, where, monkeypatch):
     options = {"gain": -0.5, "patience": 16, "rest": 32}
@@ -542,8 +554,8 @@ def test_reports_are_readable():
     assert lines[0] == "48 images, 48 answered by the source model; now answering: source"
     assert lines[2:] == [
         "states restored: 1, rests: 0, learning rate × 0.5",
-        "batches answered by the source model because too few images were seen: 1",
-        "batches answered by the source model because adaptation is estimated to hurt: 2",
+        "images answered by the source model because too few images were seen: 16",
+        "images answered by the source model because adaptation is estimated to hurt: 32",
     ]
 
 
@@ -569,7 +581,7 @@ def test_a_method_that_combines_views_is_judged_by_each_of_them(monkeypatch):
 
     monkeypatch.setattr(adapted, "_run_views", note)
     adapted(batches[0])
-    (first, second), records = seen[0], adapted.guard.tree()["records"][:, 0]
+    (first, second), records = seen[0], adapted.guard.tree()["windows"][0]["records"][:, 0]
     assert torch.equal(records[:, 3], first.argmax(dim=1).float())
     torch.testing.assert_close(records[:, 4], first.softmax(dim=1).amax(dim=1).float())
     assert torch.equal(records[:, 5], (first.argmax(dim=1) == second.argmax(dim=1)).float())

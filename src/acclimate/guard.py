@@ -6,9 +6,13 @@ in a confidence. So the guard runs the source model beside the adapted one and e
 accuracy of both from their predictions on the same images (`acclimate.functional.signals`), by maps
 that `prepare` fitted under synthetic shifts (the part `accuracy`).
 
+A stream may mix images of several kinds, such as clean and noisy ones. So the guard tells styles of
+images apart (`acclimate.functional.styles`), estimates by the images of each, and decides for each.
+
 With each batch the guard
 
-* answers with the source model's predictions, unless the adapted model is estimated to be better;
+* answers with the source model's predictions for images of each style, unless the adapted model is
+  estimated to be better on that style;
 * remembers what the method has learned while that is so;
 * goes back to it, weights and statistics alike, if the adapted model becomes worse, and halves the
   learning rate;
@@ -16,9 +20,9 @@ With each batch the guard
 
 Nothing here depends on the method. One that combines predictions of the image and of its mirror
 image, and corrects them, is judged by the predictions before that: the maps know no others. Costs,
-in forward passes per batch besides the method's own: one of the source model, and with every second
-batch one of each model on mirrored images and one of the source model with statistics of the batch;
-with `Guard(artifact, answers=False)`, which only estimates, these four with every fourth batch.
+in forward passes per batch besides the method's own: one of the source model, and with one batch in
+two one of each model on mirrored images and one of the source model with statistics of the batch;
+with `Guard(artifact, answers=False)`, which only estimates, these four with one batch in four.
 """
 
 from __future__ import annotations
@@ -40,11 +44,20 @@ from acclimate.functional.signals import (
     RECORD,
     AccuracyMap,
     Estimate,
+    Interval,
     describe_predictions,
     is_correlated,
     measure_signals,
     mirror_back,
     pick_rows,
+)
+from acclimate.functional.styles import (
+    MOST,
+    N_NUMBERS,
+    assign_styles,
+    describe_styles,
+    has_style,
+    update_styles,
 )
 from acclimate.schema import Fields, Items, Maybe, Number, Schema, TensorOf, Where, like
 from acclimate.snapshot import Tree, copy_tree
@@ -61,11 +74,16 @@ _ENOUGH = 128
 _MARGIN, _LARGE_MARGIN, _WIDE_MARGIN = 0.25, 1.0, 2.5
 #: The newest images are compared with those before them in blocks of at least this many.
 _BLOCK = 64
+#: Images after which those before count half when the estimates of all styles are averaged.
+_RECENT = 128.0
+#: Share of the images below which a style is left out of that average, and answered by the source.
+_RARE = 0.01
 _CHANGE = 5.0  # standard errors
 #: More changes than this, of which each counts half after a window, make a stream unstable.
 _UNSTABLE = 2.0
-#: The records of so many earlier conditions are kept, such as those of clean images, fog and night.
+#: The records of so many earlier conditions are kept, of each style of images.
 _CONDITIONS = 7
+_GOLDEN = (5**0.5 - 1) / 2  # its multiples are spread evenly, without a period
 _LOWEST_RATE = 1 / 16
 _BROKEN = "its logits are not finite"
 
@@ -76,7 +94,7 @@ class GuardReport:
 
     Attributes:
         estimate: The estimate on the recent window; None if there are too few images.
-        answers: Which model answers now: `"source"` or `"adapted"`.
+        answers: Which model answered most images of the last batch: `"source"` or `"adapted"`.
         n_samples: Number of images.
         n_by_source: Number of images that the source model answered.
         n_restored: How many times an earlier state was restored.
@@ -84,7 +102,7 @@ class GuardReport:
         is_resting: Whether learning is stopped now.
         rate: Share of the learning rate in use.
         n_forwards: Number of forward passes of the guard.
-        reasons: How often each reason decided for the source model, by reason.
+        reasons: For how many images each reason decided for the source model, by reason.
     """
 
     estimate: Estimate | None
@@ -108,7 +126,7 @@ class GuardReport:
             + f", learning rate × {self.rate:g}",
         ]
         lines += [
-            f"batches answered by the source model because {why}: {n}"
+            f"images answered by the source model because {why}: {n}"
             for why, n in self.reasons.items()
         ]
         return "\n".join(lines)
@@ -123,7 +141,8 @@ class Verdict:
         chosen: The predictions to answer with.
         n: Number of images.
         estimate: The estimate on the recent window, if there is one.
-        reason: Why the source model answers; empty if the adapted one does.
+        is_broken: Whether the adapted model's logits are not finite.
+        by_source: Whether the source model answers most of the images.
         is_judged: Whether the batch was compared with the source model.
     """
 
@@ -131,7 +150,8 @@ class Verdict:
     chosen: Forward
     n: int
     estimate: Estimate | None = None
-    reason: str = ""
+    is_broken: bool = False
+    by_source: bool = False
     is_judged: bool = False
 
 
@@ -143,8 +163,8 @@ class Guard:
         answers: Whether the guard may answer with the source model, restore states and stop
             learning. If False, it only estimates and warns.
         window: Number of images that an estimate covers at most.
-        every: A mirrored view is predicted with every so many batches; None for 2, or 4 if the
-            guard only estimates.
+        every: A mirrored view is predicted with one in so many batches on average; None for 2, or 4
+            if the guard only estimates.
         patience: Number of images for which the adapted model must be estimated worse before a
             state is restored.
         rest: Number of images without learning after the second time; it doubles each time.
@@ -237,7 +257,7 @@ class Guard:
         """
         plain, own_views = method.plain_logits, method.view_logits
         state = dict(self._state)
-        is_probed = state["n_batches"] % self.every == 0
+        is_probed = _is_probed(state["n_batches"], self.every)
         state["n_batches"] += 1
         state["n_samples"] += _count(x)
         if not (is_probed or self.answers):
@@ -260,34 +280,48 @@ class Guard:
                 norm = self._run_source(method, x, "batch").logits
                 state["n_forwards"] += 1
             views = seen, own
-        if everywhere(adapted.logits.isfinite().all()):
-            judged = adapted if own_views is None else replace(adapted, logits=own_views[0])
-            self._record(state, source, judged, norm, views, plain if own_views is None else None)
-            estimate = self._estimate(state["records"])
-            reason = _judge(estimate, state["changes"] > _UNSTABLE)
-        else:
-            estimate, reason = None, _BROKEN
-        chosen = adapted
-        if self.answers and reason:
+        is_broken = not everywhere(adapted.logits.isfinite().all())
+        if is_broken:
+            reasons, estimate = {_BROKEN: _count(x)}, None
             chosen = source
-            state["n_by_source"] += _count(x)
-            state["reasons"] = {**state["reasons"], reason: state["reasons"].get(reason, 0) + 1}
-        state["by_source"] = bool(reason)
-        return Verdict(state, chosen, _count(x), estimate, reason, is_judged=True)
+        else:
+            judged = adapted if own_views is None else replace(adapted, logits=own_views[0])
+            records = _record(source, judged, norm, views, plain if own_views is None else None)
+            styles = self._remember(state, x, records)
+            estimates = self._estimate_styles(state)
+            reasons = _judge_styles(state, styles, estimates)
+            estimate = _pool(state, estimates)
+            chosen = _choose(state, _own_rows(styles, x), source, adapted)
+        n_by_source = sum(reasons.values())
+        state["by_source"] = 2 * n_by_source > _count(x)
+        if not self.answers:
+            chosen = adapted
+        elif n_by_source:
+            state["n_by_source"] += n_by_source
+            counted = state["reasons"]
+            state["reasons"] = {
+                **counted,
+                **{why: counted.get(why, 0) + n for why, n in reasons.items()},
+            }
+        by_source = state["by_source"]
+        return Verdict(state, chosen, _count(x), estimate, is_broken, by_source, is_judged=True)
 
     def settle(self, method: Method, verdict: Verdict) -> None:
         """Remember, restore or rest as a verdict requires, once the method has learned."""
         if verdict.is_judged and self.answers:
-            found = verdict.estimate, verdict.n, verdict.reason
-            self._decide(method, verdict.state, *found)
+            self._decide(method, verdict)
         self._state = verdict.state
         if verdict.is_judged:
             self._warn(verdict.estimate)
 
     def answer(self, method: Method, x: Tensor, adapted: Forward) -> Forward:
         """Return the predictions to answer with, without watching: in eval mode or paused."""
-        is_source = self.answers and self._state["by_source"]
-        return self._run_source(method, x) if is_source else adapted
+        if not self.answers:
+            return adapted
+        styles = torch.zeros(len(x), dtype=torch.long)
+        if self._state["styles"] is not None and has_style(x):
+            styles = assign_styles(self._state["styles"], describe_styles(x)).cpu()
+        return _choose(self._state, styles, self._run_source(method, x), adapted)
 
     def _run_source(self, method: Method, x: Tensor, statistics: Statistics = "source") -> Forward:
         if self._source is None:
@@ -296,38 +330,36 @@ class Guard:
         with torch.no_grad(), use_statistics(source, statistics):
             return run(source, x, None, method.logits_at, method.call)
 
-    def _record(
-        self,
-        state: Tree,
-        source: Forward,
-        adapted: Forward,
-        norm: Tensor | None,
-        views: Sequence[Tensor | None],
-        plain: Tensor | None,
-    ) -> None:
-        """Add the batch to the records of the window, (images, rows, 8).
+    def _remember(self, state: Tree, x: Tensor, records: Tensor) -> Tensor:
+        """Add the records of a batch to those of each style; return the style of each image."""
+        records = _gather(records, x.device)
+        windows = [dict(each) for each in state["windows"]]
+        styles = torch.zeros(len(records), dtype=torch.long)
+        if has_style(x):
+            described = describe_styles(x)
+            described = described.masked_fill(~described.isfinite(), torch.nan)
+            described = _gather(described, x.device)
+            state["styles"], replaced = update_styles(state["styles"], described)
+            for number in replaced:
+                windows[number] = _fresh_window()
+            styles = assign_styles(state["styles"], described)
+            windows += [_fresh_window() for _ in state["styles"]["counts"][len(windows) :]]
+        windows = windows or [_fresh_window()]
+        for number, window in enumerate(windows):
+            new = records[styles == number]
+            window["share"] = window["share"] * 0.5 ** (len(records) / _RECENT) + len(new)
+            if len(new) > 0:
+                self._extend(window, new)
+        state["windows"] = windows
+        return styles
+
+    def _extend(self, window: Tree, new: Tensor) -> None:
+        """Add records to a window, (images, rows, 8).
 
         If the newest images differ from those before, the window goes on from the records of
         earlier conditions that resemble them, or else starts anew.
         """
-        described = []
-        for number, model in enumerate((source, adapted)):
-            own = plain if number == 1 else None
-            view, own = (
-                None if each is None else pick_rows(each.detach(), source.grid)
-                for each in (views[number], own)
-            )
-            logits = pick_rows(model.logits.detach(), source.grid)
-            described.append(describe_predictions(logits, view, own))
-        described.append(
-            torch.full_like(described[0][:, :2], torch.nan)
-            if norm is None
-            else describe_predictions(pick_rows(norm.detach(), source.grid), None)[:, :2]
-        )
-        n_images = len(described[0]) if source.grid is None else source.grid.n_images
-        new = torch.cat(described, dim=1).reshape(n_images, -1, len(RECORD))
-        new = _gather(new, source.logits.device)
-        records = new if state["records"] is None else torch.cat([state["records"], new])
+        records = new if window["records"] is None else torch.cat([window["records"], new])
         n_new = max(len(new), _BLOCK)
         records = records[-max(self.window, n_new) :]
         before, newest = records[:-n_new], records[-n_new:]
@@ -335,14 +367,23 @@ class Guard:
         in_order = len(records) > 1 and is_correlated(records[:, 0, 0].long())
         is_new = not in_order and _differ(before, newest)
         if is_new:
-            earlier = list(state["earlier"])
+            earlier = list(window["earlier"])
             alike = [place for place, each in enumerate(earlier) if not _differ(each, newest)]
             known = [earlier.pop(alike[-1])] if alike else []
-            state["earlier"] = [*earlier, before][-_CONDITIONS:]
+            window["earlier"] = [*earlier, before][-_CONDITIONS:]
             records = torch.cat([*known, newest])[-max(self.window, n_new) :]
             is_new = not known
-        state["records"] = records
-        state["changes"] = state["changes"] * 0.5 ** (len(new) / self.window) + is_new
+        window["records"] = records
+        window["changes"] = window["changes"] * 0.5 ** (len(new) / self.window) + is_new
+
+    def _estimate_styles(self, state: Tree) -> list[Estimate | None]:
+        """Estimate accuracies on the images of each style; None for styles that hardly occur."""
+        windows = state["windows"]
+        least = _RARE * sum(window["share"] for window in windows)
+        return [
+            self._estimate(window["records"]) if window["share"] > least else None
+            for window in windows
+        ]
 
     def _estimate(self, records: Tensor | None) -> Estimate | None:
         """Estimate accuracies on the window with the map for its size."""
@@ -354,17 +395,16 @@ class Guard:
         usable = [each for each in self._maps if each.size <= len(records)] or self._maps[:1]
         return usable[-1].estimate(signals, len(records))
 
-    def _decide(
-        self, method: Method, state: Tree, estimate: Estimate | None, n: int, reason: str
-    ) -> None:
+    def _decide(self, method: Method, verdict: Verdict) -> None:
         """Remember, restore or stop learning."""
+        state, estimate, n = verdict.state, verdict.estimate, verdict.n
         state["until"] = max(0, state["until"] - n)
         if state["resting"] and state["until"] == 0:
-            state.update(resting=False, records=None, earlier=[], worse=0)
+            state.update(resting=False, windows=_forget(state), worse=0)
         error = _standard_error(estimate)
-        is_broken = reason == _BROKEN
+        is_broken = verdict.is_broken
         is_worse = is_broken or (estimate is not None and estimate.gain.value + _MARGIN * error < 0)
-        is_better = estimate is not None and not reason and estimate.n_samples >= _ENOUGH
+        is_better = estimate is not None and estimate.n_samples >= _ENOUGH and not verdict.by_source
         state["worse"] = state["worse"] + n if is_worse else 0
         state["better"] = state["better"] + n if is_better else 0
         if is_broken or state["worse"] >= self.patience:
@@ -395,7 +435,7 @@ class Guard:
         method.scale_rate(state["rate"])
         state.update(worse=0, better=0, saved_after=self.patience)
         if not has_failed:
-            state.update(records=None, earlier=[])
+            state["windows"] = _forget(state)
 
     def _warn(self, estimate: Estimate | None) -> None:
         if self._has_warned or estimate is None or estimate.n_samples < _ENOUGH:
@@ -425,7 +465,7 @@ class Guard:
 
     def estimate(self) -> Estimate | None:
         """Return the estimate on the recent window; None if it has too few images."""
-        return self._estimate(self._state["records"])
+        return _pool(self._state, self._estimate_styles(self._state))
 
     def report(self) -> GuardReport:
         """Return what the guard has seen and done since the last reset."""
@@ -445,24 +485,32 @@ class Guard:
 
     def schema(self, learned: Schema) -> Schema:
         """Return what a saved state must look like, given that of what a method has learned."""
-        count = Number(int, low=0)
+        count, share = Number(int, low=0), Number(float, low=0)
         fields: dict[str, Schema] = {
             name: like(value) if isinstance(value, bool) else count
             for name, value in _fresh().items()
         }
         of_images = TensorOf((None, None, len(RECORD)), torch.float32, finite=True, nan=True)
         records = Where(of_images, self._are_records, "no records of predictions")
-        return Fields(
+        window = {
+            "records": Maybe(records),
+            "earlier": Items(records, list, _CONDITIONS),
+            "changes": share,
+            "share": share,
+            "by_source": like(True),
+        }
+        styles = {"centres": TensorOf((None, N_NUMBERS)), "counts": TensorOf((None,), low=0)}
+        whole = Fields(
             {
                 **fields,
-                "records": Maybe(records),
-                "earlier": Items(records, list, _CONDITIONS),
-                "changes": Number(float, low=0),
+                "styles": Maybe(Fields(styles)),
+                "windows": Items(Fields(window), list, MOST),
                 "good": Maybe(learned),
                 "reasons": Items(count),
                 "rate": Number(float, low=0, high=1),
             }
         )
+        return Where(whole, _has_windows, "windows that do not fit the styles")
 
     def _are_records(self, records: Tensor) -> bool:
         """Return whether all classes exist."""
@@ -481,11 +529,18 @@ class Guard:
             self._source._apply(function)  # type: ignore[no-untyped-call]
 
 
+def _is_probed(number: int, every: int) -> bool:
+    """Return whether a mirrored view is predicted with a batch: with one in `every` on average.
+
+    Not with every second batch and the like: conditions may come in turns.
+    """
+    return number * _GOLDEN % 1 < 1 / every
+
+
 def _fresh() -> Tree:
     return {
-        "records": None,
-        "earlier": [],
-        "changes": 0.0,
+        "styles": None,
+        "windows": [],
         "good": None,
         "n_batches": 0,
         "n_samples": 0,
@@ -505,6 +560,24 @@ def _fresh() -> Tree:
     }
 
 
+def _fresh_window() -> Tree:
+    """Return the window of a style of which nothing was seen."""
+    return {"records": None, "earlier": [], "changes": 0.0, "share": 0.0, "by_source": True}
+
+
+def _forget(state: Tree) -> list[Tree]:
+    """Return windows of the same styles without records."""
+    return [{**_fresh_window(), "share": window["share"]} for window in state["windows"]]
+
+
+def _has_windows(state: Tree) -> bool:
+    """Return whether there is a window for each style."""
+    if state["styles"] is None:
+        return len(state["windows"]) <= 1
+    n_styles = {len(each) for each in state["styles"].values()}
+    return n_styles == {len(state["windows"])}
+
+
 def _count(x: Tensor) -> int:
     shard = active()
     return len(x) if shard is None else shard.n
@@ -519,6 +592,94 @@ def _gather(records: Tensor, device: torch.device) -> Tensor:
     whole[shard.rows(len(records))] = records.nan_to_num(-1.0)  # a sum with NaN would be NaN
     whole = shard.sum(whole.to(device)).cpu()
     return whole.masked_fill(whole == -1.0, torch.nan)
+
+
+def _own_rows(styles: Tensor, x: Tensor) -> Tensor:
+    """Return the styles of the images of this process."""
+    shard = active()
+    return styles if shard is None else styles[shard.rows(len(x))]
+
+
+def _record(
+    source: Forward,
+    adapted: Forward,
+    norm: Tensor | None,
+    views: Sequence[Tensor | None],
+    plain: Tensor | None,
+) -> Tensor:
+    """Return the records of a batch, (images, rows, 8)."""
+    described = []
+    for number, model in enumerate((source, adapted)):
+        own = plain if number == 1 else None
+        view, own = (
+            None if each is None else pick_rows(each.detach(), source.grid)
+            for each in (views[number], own)
+        )
+        logits = pick_rows(model.logits.detach(), source.grid)
+        described.append(describe_predictions(logits, view, own))
+    described.append(
+        torch.full_like(described[0][:, :2], torch.nan)
+        if norm is None
+        else describe_predictions(pick_rows(norm.detach(), source.grid), None)[:, :2]
+    )
+    n_images = len(described[0]) if source.grid is None else source.grid.n_images
+    return torch.cat(described, dim=1).reshape(n_images, -1, len(RECORD))
+
+
+def _judge_styles(
+    state: Tree, styles: Tensor, estimates: Sequence[Estimate | None]
+) -> dict[str, int]:
+    """Decide for each style; return for how many images each reason decided for the source."""
+    reasons: dict[str, int] = {}
+    for number, estimate in enumerate(estimates):
+        window, n = state["windows"][number], int((styles == number).sum())
+        reason = _judge(estimate, window["changes"] > _UNSTABLE)
+        window["by_source"] = bool(reason)
+        if reason and n:
+            reasons[reason] = reasons.get(reason, 0) + n
+    return reasons
+
+
+def _choose(state: Tree, styles: Tensor, source: Forward, adapted: Forward) -> Forward:
+    """Return the predictions of the source model for images of the styles that it answers."""
+    decided = [window["by_source"] for window in state["windows"]]
+    if len(decided) <= 1 or len(set(decided)) == 1:
+        return source if all(decided) else adapted
+    by_source = torch.tensor(decided)[styles].to(source.logits.device)
+    if source.grid is not None:
+        by_source = by_source.repeat_interleave(source.grid.height * source.grid.width)
+    logits = torch.where(by_source[:, None], source.logits, adapted.logits.to(source.logits))
+    return replace(source, logits=logits)
+
+
+def _pool(state: Tree, estimates: Sequence[Estimate | None]) -> Estimate | None:
+    """Return the estimate for the images of all styles that were seen lately."""
+    windows = state["windows"]
+    known = [(w, each) for w, each in zip(windows, estimates, strict=True) if each is not None]
+    total = sum(window["share"] for window, _ in known)
+    if total == 0:
+        return None
+    if len(known) == 1:
+        return known[0][1]
+    shares = [window["share"] / total for window, _ in known]
+    found = [each for _, each in known]
+
+    def mean(values: Sequence[float]) -> float:
+        return sum(share * value for share, value in zip(shares, values, strict=True))
+
+    def pool(intervals: Sequence[Interval]) -> Interval:
+        # What the maps do not know may err in the same direction for all styles.
+        ends = ("value", "low", "high")
+        return Interval(*(mean([getattr(each, end) for each in intervals]) for end in ends))
+
+    return Estimate(
+        source=pool([each.source for each in found]),
+        adapted=pool([each.adapted for each in found]),
+        gain=pool([each.gain for each in found]),
+        correlation=mean([each.correlation for each in found]),
+        n_samples=sum(each.n_samples for each in found),
+        is_familiar=all(each.is_familiar for each in found),
+    )
 
 
 def _standard_error(estimate: Estimate | None) -> float:

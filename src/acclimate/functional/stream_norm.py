@@ -36,7 +36,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from acclimate.functional.across import active
 from acclimate.functional.norm import batch_moments, batch_norm_layers, renormalise
 from acclimate.functional.precision import at_least_float32
-from acclimate.functional.styles import assign_styles, update_styles
+from acclimate.functional.styles import assign_styles, describe_styles, update_styles
 
 Stream = Mapping[str, Any] | None
 Mix = Callable[[str, _BatchNorm, Tensor], tuple[Tensor, Tensor]]
@@ -92,7 +92,7 @@ def with_styles(stream: Stream, x: Tensor) -> dict[str, Any]:
     """Return the state after the styles of a batch of images were found."""
     state = {**_START, **(stream or {})}
     before = state["styles"]
-    found, replaced = update_styles(before, x)
+    found, replaced = update_styles(before, describe_styles(x))
     k = len(found["centres"])
     if k == 1:
         return {**state, "styles": {**found, "n": torch.zeros(1), "moments": {}}}
@@ -202,7 +202,9 @@ def use_styles(
         layer, and their effective numbers of samples then (K).
     """
     known, before = styles["moments"], styles["n"].to(x.device)
-    members = F.one_hot(assign_styles(styles, x), len(before)).to(before.dtype)  # (N, K)
+    members = F.one_hot(assign_styles(styles, describe_styles(x)), len(before)).to(
+        before.dtype
+    )  # (N, K)
     n = members.sum(dim=0)
     own, n_effective = weigh_styles(n, before)
     share = trusted * stream_share(n_effective)

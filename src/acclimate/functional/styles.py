@@ -2,12 +2,13 @@
 
 A stream may mix images of several kinds: sharp and blurred, clean and noisy. Their BatchNorm
 statistics differ, so that the statistics of all of them suit none. A *style* is a group of images
-that look alike in five numbers, all logarithms of ratios, which hardly depend on what an image
-shows: how much detail there is at one pixel compared with two, and at two compared with four; how
-even the detail is; how colourful it is; and the contrast. Detail is measured by the Laplacian.
+that look alike in four numbers, logarithms that hardly depend on what an image shows: how much
+detail there is at one pixel compared with two, and at two compared with four; how colourful the
+detail is; and the contrast. Detail is measured by the Laplacian. Numbers that depend on what is
+shown, such as how evenly the detail is spread, would make styles of classes.
 
 Groups are found online. An image that is farther than `RADIUS` from all centres opens a new group;
-the centres are running means. The state is a dictionary: `centres` (K, 5), and `counts` (K), the
+the centres are running means. The state is a dictionary: `centres` (K, 4), and `counts` (K), the
 number of images of each, of which old ones count less.
 """
 
@@ -21,13 +22,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 #: Distance from a centre, in units of `_SPREAD`, from which an image has another style.
-RADIUS = 6.5
+RADIUS = 6.0
 #: Largest number of styles; a new one replaces that of the fewest images.
 MOST = 16
 #: Images after which those before count half.
 _MEMORY = 1000.0
 #: Usual standard deviation of each number among images of one style.
-_SPREAD = (0.15, 0.17, 0.4, 0.5, 0.33)
+_SPREAD = (0.15, 0.17, 0.5, 0.5)
 N_NUMBERS = len(_SPREAD)
 _SMALLEST_SIDE = 16
 _EPSILON = 1e-3
@@ -46,7 +47,7 @@ def has_style(x: Any) -> bool:
 
 @torch.no_grad()
 def describe_styles(x: Tensor) -> Tensor:
-    """Return the five numbers of each image (N, 5), in units of their usual spread."""
+    """Return the four numbers of each image (N, 5), in units of their usual spread."""
     x = x.float()
     fine, coarse, coarsest = (
         _laplacian(x if size == 1 else F.avg_pool2d(x, size)) for size in (1, 2, 4)
@@ -56,27 +57,27 @@ def describe_styles(x: Tensor) -> Tensor:
     numbers = [
         energies[0] - energies[1],
         energies[1] - energies[2],
-        _log(fine.abs().median(dim=1).values) - energies[0],
         colour - energies[0],
         _log(x.flatten(2).std(dim=2).mean(dim=1)),
     ]
     return torch.stack(numbers, dim=1) / x.new_tensor(_SPREAD)
 
 
-def assign_styles(styles: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """Return the number of the style of each image."""
-    described = describe_styles(x).nan_to_num(0.0, 0.0, 0.0)
-    return torch.cdist(described, styles["centres"].to(x.device)).argmin(dim=1)
+def assign_styles(styles: Mapping[str, Tensor], described: Tensor) -> Tensor:
+    """Return the number of the style of each image, by its four numbers."""
+    described = described.nan_to_num(0.0, 0.0, 0.0)
+    return torch.cdist(described, styles["centres"].to(described)).argmin(dim=1)
 
 
 def update_styles(
-    styles: Mapping[str, Tensor] | None, x: Tensor
+    styles: Mapping[str, Tensor] | None, described: Tensor
 ) -> tuple[dict[str, Tensor], list[int]]:
     """Return the styles after a batch, and which of them were replaced by new ones.
 
     Images with values that are too large to be described are left out.
     """
-    described = describe_styles(x).cpu()
+    n_images = len(described)
+    described = described.cpu()
     described = described[described.isfinite().all(dim=1)]
     if len(described) == 0:
         described = torch.zeros(1, N_NUMBERS) if styles is None else styles["centres"][:1].cpu()
@@ -86,7 +87,7 @@ def update_styles(
         centres, counts = described[central][None], torch.zeros(1)
     else:
         centres, counts = styles["centres"].cpu(), styles["counts"].cpu()
-        counts = counts * 0.5 ** (len(x) / _MEMORY)
+        counts = counts * 0.5 ** (n_images / _MEMORY)
     replaced = []
     for _ in range(MOST):
         distances = torch.cdist(described, centres).min(dim=1).values

@@ -185,21 +185,23 @@ class Accuracy(Part):
                 described = _adapt(context, x[order], each)
                 adapted = described[..., :3]
                 records = torch.cat([source[order], described], dim=-1)
-                for size, window in _windows(len(order)):
-                    signals = measure_signals(
-                        records[window].flatten(0, 1), context.info.known_classes
-                    )
-                    truth = targets[order][window]
-                    accuracies = torch.stack(
-                        [
-                            _is_correct(source[order][window], truth).nanmean(),
-                            _is_correct(adapted[window], truth).nanmean(),
-                        ]
-                    ).double()
-                    if signals.isfinite().all() and accuracies.isfinite().all():
-                        found[size].append(
-                            Window(signals, accuracies, each.order != "shuffled", name)
+                for group in _groups(order, name):
+                    for size, window in _windows(len(group)):
+                        chosen = group[window]
+                        truth = targets[order][chosen]
+                        signals = measure_signals(
+                            records[chosen].flatten(0, 1), context.info.known_classes
                         )
+                        accuracies = torch.stack(
+                            [
+                                _is_correct(source[order][chosen], truth).nanmean(),
+                                _is_correct(adapted[chosen], truth).nanmean(),
+                            ]
+                        ).double()
+                        if signals.isfinite().all() and accuracies.isfinite().all():
+                            found[size].append(
+                                Window(signals, accuracies, each.order != "shuffled", name)
+                            )
                 n_done += 1
                 if context.source.progress is not None:
                     context.source.progress("accuracy", n_done, len(shifts) * self.n_runs)
@@ -311,6 +313,16 @@ def _order(each: Run, labels: Tensor, generator: torch.Generator) -> Tensor:
         chosen = order[torch.isin(labels[order], kinds)]
         return chosen[torch.randint(len(chosen), (len(order),), generator=generator)]
     return order
+
+
+def _groups(order: Tensor, shift: str) -> list[Tensor]:
+    """Return the places of the images of each component of a mixture; of others, all places.
+
+    The guard judges the images of each style by themselves, however they are mixed.
+    """
+    n = len(shift.split("/"))
+    groups = [torch.nonzero(order % n == number)[:, 0] for number in range(n)]
+    return [group for group in groups if len(group) > 1]
 
 
 def _windows(n: int) -> Iterator[tuple[int, slice]]:
