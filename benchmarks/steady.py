@@ -2,6 +2,7 @@
 
     python benchmarks/steady.py run --out runs/steady                     # run, or resume
     python benchmarks/steady.py run --out runs/steady --tables ordinary   # one table only
+    python benchmarks/steady.py run --out runs/steady --rows steady       # one method only
     python benchmarks/steady.py report --out runs/steady                  # write the results
 
 The report writes results/steady.json and the tables in docs/steady.md. Data and weights that are
@@ -189,12 +190,13 @@ TABLES: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-def make_suite(tables: list[str]) -> Suite:
-    """Return the jobs of some tables."""
+def make_suite(tables: list[str], rows: list[str] | None = None) -> Suite:
+    """Return the jobs of some tables; of all rows, or of those whose names begin so."""
     entries = [
         Entry(JobSpec.from_dict(spec), row, table)
         for table in tables
         for row, spec in TABLES[table].items()
+        if rows is None or row.split(" | ")[0] in rows
     ]
     return Suite(title="steady on ordinary and on hard streams", entries=tuple(entries))
 
@@ -258,12 +260,13 @@ def main() -> None:
     parser.add_argument("command", choices=("run", "report"))
     parser.add_argument("--out", type=Path, required=True, help="folder of the suite")
     parser.add_argument("--tables", nargs="+", choices=list(TABLES), default=list(TABLES))
+    parser.add_argument("--rows", nargs="+", help="names of rows; without a domain or a stream")
     parser.add_argument("--workers", type=int, default=2)
     asked = parser.parse_args()
     if asked.command == "report":
         write_report(asked.out)
         return
-    run_suite(make_suite(asked.tables), asked.out, n_workers=asked.workers, on_event=_show)
+    run_suite(make_suite(asked.tables, asked.rows), asked.out, n_workers=asked.workers, on_event=_show)
 
 
 if __name__ == "__main__":

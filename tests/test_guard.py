@@ -12,9 +12,11 @@ import torch.nn.functional as F
 import acclimate
 from acclimate import Artifact, Guard
 from acclimate.forward import Forward
-from acclimate.functional.signals import RECORD, SIGNALS, measure_signals
+from acclimate.functional.signals import RECORD, SIGNALS, Estimate, Interval, measure_signals
+from acclimate.functional.styles import assign_styles, describe_styles
 from acclimate.guard import _fresh_window, _is_probed, _record
 from acclimate.methods import METHODS
+from acclimate.schema import like
 from acclimate.snapshot import flatten_tree
 from acclimate.testing.cases import METHOD_OPTIONS, Case, tiny_artifact
 from acclimate.testing.models import N_CLASSES, tiny_batches, tiny_model
@@ -32,10 +34,13 @@ def model_of(method):
     return next(m for m in ("batch_norm", "instance_aware") if Case(method, m).suits)
 
 
-def build(method="tent", gain=0.5, by=None, model=None, guard=None, **options):
+def build(method="tent", gain=0.5, by=None, model=None, guard=None, size=None, **options):
     """Adapt a tiny model under a guard that estimates this gain."""
     name = model or model_of(method)
     artifact = script_gain(tiny_artifact(name), gain, by)
+    if size is not None:
+        card = {**artifact.card, "input_shape": [3, size, size]}
+        artifact = Artifact(artifact.tensors, card)
     made = Guard(artifact, **options) if guard is None else guard
     own = METHOD_OPTIONS.get(method, {})
     return acclimate.adapt(tiny_model(name), method, artifact, guard=made, **own)
@@ -586,3 +591,113 @@ def test_a_method_that_combines_views_is_judged_by_each_of_them(monkeypatch):
     torch.testing.assert_close(records[:, 4], first.softmax(dim=1).amax(dim=1).float())
     assert torch.equal(records[:, 5], (first.argmax(dim=1) == second.argmax(dim=1)).float())
     assert adapted.view_logits is None  # of the batch only
+
+
+# Styles of images ---------------------------------------------------------------------------------
+
+
+def of_two_styles(n, seed=0):
+    """Return n noisy and n smooth images, shuffled, and which are smooth."""
+    random = torch.Generator().manual_seed(seed)
+    noisy, smooth = (torch.rand(n, 3, 16, 16, generator=random) for _ in range(2))
+    smooth = F.avg_pool2d(smooth, 7, stride=1, padding=3)
+    order = torch.randperm(2 * n, generator=random)
+    return torch.cat([noisy, smooth])[order], (order >= n)
+
+
+def estimate_gain(value):
+    around = Interval(value, value - 0.01, value + 0.01)
+    return Estimate(
+        Interval(0.5, 0.4, 0.6), Interval(0.5 + value, 0.4, 0.6), around, 0.0, 200, True
+    )
+
+
+def script_styles(guard, gains, monkeypatch):
+    """Let the guard estimate these gains for the styles."""
+    found = [estimate_gain(gain) for gain in gains]
+    monkeypatch.setattr(guard, "_estimate_styles", lambda state: found[: len(state["windows"])])
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_each_style_is_answered_by_the_better_model(answers, monkeypatch):
+    adapted = build("norm", size=16, answers=answers, every=1)
+    script_styles(adapted.guard, [0.3, -0.3], monkeypatch)
+    n_by_source = 0
+    for seed in range(3):
+        x, is_smooth = of_two_styles(16, seed)
+        found = adapted(x)
+        styles = assign_styles(adapted.guard.tree()["styles"], describe_styles(x))
+        second = styles == 1
+        assert torch.equal(second, is_smooth) or torch.equal(second, ~is_smooth)
+        n_by_source += answers * int(second.sum())
+        by_source = second if answers else torch.zeros(32, dtype=torch.bool)
+        expected = torch.where(by_source[:, None], predict(x), predict_by_batch(x))
+        assert torch.allclose(found, expected, rtol=0, atol=1e-5)
+        if answers:
+            with adapted.paused():
+                assert torch.equal(adapted(x)[second], found[second])
+    report = adapted.report()
+    assert (report.n_by_source, report.n_samples) == (n_by_source, 96)
+    assert sum(report.reasons.values()) == n_by_source
+    assert report.estimate.gain.value == pytest.approx(0.0, abs=1e-6)
+    assert report.estimate.n_samples == 400
+
+
+def test_records_are_kept_by_style():
+    adapted = build("norm", size=16, every=1)
+    batches = [of_two_styles(16, seed) for seed in range(3)]
+    for x, _ in batches:
+        adapted(x)
+    state = adapted.guard.tree()
+    expected = [[], []]
+    for x, _ in batches:
+        for own, style in zip(
+            predict(x), assign_styles(state["styles"], describe_styles(x)), strict=True
+        ):
+            expected[style].append(float(own.argmax()))
+    found = [window["records"][:, 0, 0].tolist() for window in state["windows"]]
+    assert found == expected
+
+
+def test_the_estimate_is_the_mean_over_the_images_of_late(monkeypatch):
+    adapted = build("norm", size=16, every=1)
+    x, is_smooth = of_two_styles(16)
+    script_styles(adapted.guard, [0.2, -0.1], monkeypatch)
+    adapted(x)
+    first = int(assign_styles(adapted.guard.tree()["styles"], describe_styles(x))[0])
+    alone = x[is_smooth == is_smooth[0]]
+    # Only the style of the first image from here on: 16 images, of which old ones count less.
+    adapted(alone)
+    of_first, of_other = 16 * 0.5 ** (1 / 8) + 16, 16 * 0.5 ** (1 / 8)
+    gains = [0.2, -0.1] if first == 0 else [-0.1, 0.2]
+    expected = (of_first * gains[0] + of_other * gains[1]) / (of_first + of_other)
+    assert adapted.estimate().gain.value == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("method", ["tent", "steady", "rotta"])
+def test_a_state_with_several_styles_is_resumed(method, tmp_path):
+    batches = [of_two_styles(16, seed)[0] for seed in range(6)]
+    options = {"size": 16, "patience": 16, "rest": 32, **BY_AGREEMENT}
+    uncut, first = build(method, **options), build(method, **options)
+    expected = [uncut(x) for x in batches]
+    for x in batches[:3]:
+        first(x)
+    assert len(first.guard.tree()["windows"]) > 1
+    first.save(tmp_path / "state")
+    second = build(method, **options).load(tmp_path / "state")
+    for x, logits in zip(batches[3:], expected[3:], strict=True):
+        assert torch.equal(second(x), logits)
+    assert second.report() == uncut.report()
+    assert_same(flat(second), flat(uncut))
+
+
+def test_windows_must_fit_the_styles():
+    adapted = build("norm", size=16)
+    adapted(of_two_styles(16)[0])
+    state = adapted.state_dict()
+    adapted.load_state_dict(state)
+    broken = copy.deepcopy(adapted.guard.tree())
+    broken["windows"] = broken["windows"][:1]
+    schema = adapted.guard.schema(like(adapted.learned()))
+    assert not schema.find_problems(adapted.guard.tree())
+    assert any("styles" in problem for problem in schema.find_problems(broken))
