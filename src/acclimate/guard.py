@@ -28,6 +28,7 @@ with `Guard(artifact, answers=False)`, which only estimates, these four with one
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -665,7 +666,7 @@ def _pool(state: Tree, estimates: Sequence[Estimate | None]) -> Estimate | None:
     found = [each for _, each in known]
 
     def mean(values: Sequence[float]) -> float:
-        return sum(share * value for share, value in zip(shares, values, strict=True))
+        return math.fsum(share * value for share, value in zip(shares, values, strict=True))
 
     def pool(intervals: Sequence[Interval]) -> Interval:
         # What the maps do not know may err in the same direction for all styles.

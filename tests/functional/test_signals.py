@@ -274,9 +274,12 @@ class Plain:
             self.weights[name] = ridge(rows[chosen], targets[chosen])
         self.gate = logistic(with_products(rows), correlated.astype(float))
 
-    def predict(self, rows):
+    def share(self, rows):
         share = 1 / (1 + np.exp(-with_products(rows) @ self.gate))[:, None]
-        share = np.interp(share, [UNLIKELY, 1 - UNLIKELY], [0.0, 1.0])
+        return np.interp(share, [UNLIKELY, 1 - UNLIKELY], [0.0, 1.0])
+
+    def predict(self, rows):
+        share = self.share(rows)
         found = {name: (rows @ weights.T).clip(-1, 1) for name, weights in self.weights.items()}
         return (1 - share) * found["mixed"] + share * found["correlated"]
 
@@ -338,12 +341,21 @@ def test_a_map_is_that_of_a_second_implementation():
     assert np.allclose(made.inverse.numpy(), plain.inverse, rtol=0, atol=1e-10)
     assert float(made.reach) == pytest.approx(plain.leverages.max(), abs=1e-10)
     new = windows(seed=1)[0][:10]
-    for row, values in zip(new, plain.predict(plain.standardise(new)), strict=True):
-        most = np.clip(1 - row[SIGNALS.index("agreement")], 0, 1)
-        values = values.clip([0, 0, -most], [1, 1, most])
+    rows = plain.standardise(new)
+    mixed, correlated = made.variance.numpy()
+    for row, (source, adapted, gain), share in zip(
+        new, plain.predict(rows), plain.share(rows), strict=True
+    ):
+        disagreement = 1 - row[SIGNALS.index("agreement")]
+        most = np.clip(disagreement, 0, 1)
+        gain = np.clip(gain, -most, most)
+        # Two estimates of the source's accuracy, weighted by their precision.
+        terms = (1 - share) * mixed + share * correlated
+        variances = [constant + factor * disagreement**2 for constant, factor in terms[:2]]
+        of_source = np.average([source, adapted - gain], weights=1 / np.array(variances))
         found = made.estimate(torch.from_numpy(row), 128)
         assert [found.source.value, found.adapted.value, found.gain.value] == pytest.approx(
-            list(values), abs=1e-8
+            [np.clip(of_source, 0, 1), np.clip(of_source + gain, 0, 1), gain], abs=1e-8
         )
 
 

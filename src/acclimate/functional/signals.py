@@ -167,8 +167,7 @@ class Estimate:
     Attributes:
         source: Accuracy of the source model.
         adapted: Accuracy of the adapted model.
-        gain: How much higher the second is; estimated by itself, it is more certain than the
-            difference of the two.
+        gain: How much higher the second is; estimated by itself.
         correlation: How much the stream seems to show few classes at a time, from 0 to 1.
         n_samples: Number of images in the window.
         is_familiar: Whether the signals lie within what was calibrated. If not, intervals are wider
@@ -273,28 +272,31 @@ class AccuracyMap:
     def estimate(self, signals: Tensor, n_samples: int) -> Estimate:
         """Estimate accuracies from the signals of a window of `n_samples` images."""
         row = _with_one(((signals - self.centre) / self.scale)[None])
-        values, share = _blend(row, self.gate, self.weights)
+        found_values, correlation = _blend(row, self.gate, self.weights)
         leverage = float((row @ self.inverse @ row.T)[0, 0])
         # A window of fewer images than calibrated has more noise of sampling.
         noise = max(0.0, 1 / max(n_samples, 1) - 1 / self.size) / 4
         disagreement = 1 - float(signals[SIGNALS.index("agreement")])
         mixed, correlated = self.variance
-        constant, factor = torch.lerp(mixed, correlated, share[0]).T
+        constant, factor = torch.lerp(mixed, correlated, correlation[0]).T
         variances = constant + factor * disagreement**2
-        found = []
         # Where the models agree, none is better.
         most = min(max(disagreement, 0.0), 1.0)
-        limits = {"source": (0.0, 1.0), "adapted": (0.0, 1.0), "gain": (-most, most)}
-        for target, value, variance in zip(
-            TARGETS, values[0].tolist(), variances.tolist(), strict=True
-        ):
-            lowest, highest = limits[target]
+        of_source, of_adapted, difference = found_values[0].tolist()
+        difference = min(max(difference, -most), most)
+        # Decisions rest on the gain: the accuracies are shifted so that they differ by it.
+        excess = of_adapted - of_source - difference
+        part = float(variances[0] / (variances[0] + variances[1]).clamp_min(1e-12))
+        values = of_source + part * excess, of_adapted - (1 - part) * excess, difference
+        limits = (0.0, 1.0), (0.0, 1.0), (-most, most)
+        found = []
+        for value, variance, (low, high) in zip(values, variances.tolist(), limits, strict=True):
             half = _NORMAL_95 * (variance * (1 + leverage) + noise) ** 0.5
-            ends = (min(max(end, lowest), highest) for end in (value, value - half, value + half))
+            ends = (min(max(end, low), high) for end in (value, value - half, value + half))
             found.append(Interval(*ends))
         source, adapted, gain = found
         is_familiar = leverage <= float(self.reach)
-        return Estimate(source, adapted, gain, float(share[0]), n_samples, is_familiar)
+        return Estimate(source, adapted, gain, float(correlation[0]), n_samples, is_familiar)
 
     def to_tensors(self) -> dict[str, Tensor]:
         """Return the map as tensors, for an artifact."""
