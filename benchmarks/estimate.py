@@ -12,7 +12,7 @@ Of every window of a stream, a cell has the accuracies of the source and of the 
 what each estimator says of both:
 
 * ours: `adapt(..., guard="watch")`, the estimate at the end of the window. It is made of the images
-  of every fourth batch, so that some may be from before the window;
+  of one batch in four, so that some may be from before the window;
 * AC, DoC and ATC, from the predictions of all images of the window. DoC and ATC are calibrated on
   the images that the artifact was prepared from, which are training images, and again on clean test
   images that are not in the stream, as their authors do;
@@ -49,6 +49,7 @@ import estimate_report
 import estimators
 from acclimate.errors import AcclimateWarning
 from acclimate.functional import precision
+from acclimate.guard import is_probed_batch
 from acclimate.methods.method import Method
 from acclimate.parts.accuracy import Accuracy
 from acclimate.snapshot import fingerprint
@@ -300,7 +301,7 @@ class Bench:
         windows = []
         for number, x in enumerate(source["batches"]):
             every = adapted.guard.every if adapted.guard else 1
-            if number % every == 0:
+            if is_probed_batch(number, every):
                 probed += range(len(aetta), len(aetta) + len(x))
             logits.append(adapted(x))
             predict = predictor(adapted, x)

@@ -266,7 +266,9 @@ def main() -> None:
     if asked.command == "report":
         write_report(asked.out)
         return
-    run_suite(make_suite(asked.tables, asked.rows), asked.out, n_workers=asked.workers, on_event=_show)
+    run_suite(
+        make_suite(asked.tables, asked.rows), asked.out, n_workers=asked.workers, on_event=_show
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from acclimate import Artifact, Guard
 from acclimate.forward import Forward
 from acclimate.functional.signals import RECORD, SIGNALS, Estimate, Interval, measure_signals
 from acclimate.functional.styles import assign_styles, describe_styles
-from acclimate.guard import _fresh_window, _is_probed, _record
+from acclimate.guard import _fresh_window, _record, is_probed_batch
 from acclimate.methods import METHODS
 from acclimate.schema import like
 from acclimate.snapshot import flatten_tree
@@ -181,7 +181,7 @@ def watch(method, every, monkeypatch, **options):
     run(adapted, BATCHES)
     # A guard that only watches records what it probes.
     return guard.tree()["windows"][0]["records"][:, 0], [
-        value for n, each in enumerate(by_batch) if _is_probed(n, every) for value in each
+        value for n, each in enumerate(by_batch) if is_probed_batch(n, every) for value in each
     ]
 
 
@@ -213,10 +213,10 @@ def test_models_that_moved_agree_less_with_norm(method, options, every, monkeypa
 @pytest.mark.parametrize("period", [1, 2, 3, 5, 8])
 def test_probes_are_spread_over_conditions_that_come_in_turns(every, period):
     for phase in range(period):
-        probed = [_is_probed(n, every) for n in range(phase, 200 * period, period)]
+        probed = [is_probed_batch(n, every) for n in range(phase, 200 * period, period)]
         assert sum(probed) == pytest.approx(200 / every, abs=12)
         assert any(probed[: 8 * every])
-    assert _is_probed(0, every)
+    assert is_probed_batch(0, every)
 
 
 def test_batches_without_a_probe_are_recorded_without_what_it_tells():
@@ -224,10 +224,10 @@ def test_batches_without_a_probe_are_recorded_without_what_it_tells():
     run(adapted, BATCHES)
     records = adapted.guard.tree()["windows"][0]["records"]
     assert records.shape == (96, 1, len(RECORD))
-    is_probed = torch.tensor([_is_probed(n // 16, 2) for n in range(96)])
+    probed = torch.tensor([is_probed_batch(n // 16, 2) for n in range(96)])
     for column in ("source_steady", "adapted_steady", "norm_class", "norm_confidence"):
         known = ~records[:, 0, RECORD.index(column)].isnan()
-        assert torch.equal(known, is_probed), column
+        assert torch.equal(known, probed), column
 
 
 def predictions(n, sureness, seed):

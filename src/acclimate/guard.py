@@ -258,7 +258,7 @@ class Guard:
         """
         plain, own_views = method.plain_logits, method.view_logits
         state = dict(self._state)
-        is_probed = _is_probed(state["n_batches"], self.every)
+        is_probed = is_probed_batch(state["n_batches"], self.every)
         state["n_batches"] += 1
         state["n_samples"] += _count(x)
         if not (is_probed or self.answers):
@@ -530,7 +530,7 @@ class Guard:
             self._source._apply(function)  # type: ignore[no-untyped-call]
 
 
-def _is_probed(number: int, every: int) -> bool:
+def is_probed_batch(number: int, every: int) -> bool:
     """Return whether a mirrored view is predicted with a batch: with one in `every` on average.
 
     Not with every second batch and the like: conditions may come in turns.

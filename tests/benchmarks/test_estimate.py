@@ -63,7 +63,7 @@ def test_cells(out: Path) -> None:
     assert set(window["estimates"]) == names
     values = [v for each in window["estimates"].values() for v in each.values()]
     assert all(0 <= value <= 1 for value in (*values, *window["truth"].values()))
-    assert window["ours"]["n"] == 32  # two of eight batches
+    assert window["ours"]["n"] == 48  # three of eight batches
     facts = {"data", "model_sha256", "seed", "order", "reset", "versions", "processor", "options"}
     assert facts <= set(iid["facts"])
 

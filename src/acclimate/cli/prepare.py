@@ -32,7 +32,9 @@ def show_prepared(result: Prepared) -> None:
         facts["penalty"] = f"{own['n_units']:,} units, measured on {own['n_samples']:,} images"
     if "prototypes" in parts:
         layers = parts["prototypes"]["projector_depth"]
-        facts["prototypes"] = "one per class" + (f"; projector of {layers} layers" if layers else "")
+        facts["prototypes"] = "one per class" + (
+            f"; projector of {layers} layers" if layers else ""
+        )
     for name in ("fisher", "accuracy"):
         if name in parts:
             facts[name] = f"measured on {parts[name]['n_samples']:,} images"

@@ -254,7 +254,7 @@ def split_domains(
                 "unreadable_images",
                 f'{len(domain.unreadable)} images of the domain "{name}" cannot be read, and no '
                 f"image is left {part}. Replace the files; acclimate data check lists them.",
-                paths=tuple(domain.unreadable),
+                paths=tuple(sorted(domain.unreadable)),  # they are found in any order
             )
     return train, held
 
