@@ -80,6 +80,20 @@ def test_own_model_on_own_images(photos: Path, artifact: Path, tmp_path: Path) -
     assert len(read_suite(out)) == 5 * 2 * 4
 
 
+def test_the_default_leaves_out_what_cannot_adapt_the_model(photos: Path, tmp_path: Path) -> None:
+    own = tmp_path / "few.acclimate"
+    words = ["prepare", photos / "dawn", *MODEL, "--out", own, "--method", "tent"]
+    run(*words, "--no-accuracy")
+    common = ["eval", *MODEL, "--data", photos / "dusk", "--artifact", own]
+    result = run(*common, "--out", tmp_path / "out")
+    for method in ("swr_nsp", "steady"):
+        assert f"left out: {method}. " in result.stderr
+    rows = json.loads((tmp_path / "out" / "result.json").read_text())["runs"]
+    assert [row["method"] for row in rows] == ["source", "norm", "tent"]
+    with raises("method_refused", methods=("steady",)):  # asked for by name, it is an error
+        run(*common, "--out", tmp_path / "named", "--method", "steady")
+
+
 def test_a_folder_may_be_moved_before_it_goes_on(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
