@@ -10,16 +10,18 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from acclimate.errors import BadInput, CorruptFile
+from acclimate.storage import file_digest, guard_writing
 
 #: Largest number of files in an archive.
 MAX_FILES = 1_000_000
@@ -77,6 +79,48 @@ def read_member(file: IO[bytes], largest: int, source: Path) -> bytes:
     if len(content) > largest:
         raise _exceeded(source, f"a file of more than {largest:,} bytes")
     return content
+
+
+def copy_checked(
+    source: Path,
+    folder: Path,
+    sums: Mapping[str, str],
+    remedy: str,
+    report: Callable[[int], None] = lambda n: None,
+) -> set[str]:
+    """Write the files of these checksums, such as `md5:…`, into a folder; return their names.
+
+    `report` is called with the number of files that were written. Raises `CorruptFile` if a file is
+    not the published one; the remedy says what to do.
+    """
+    found: set[str] = set()
+    for name, file in iter_files(source, sums):
+        report(len(found))
+        with guard_writing(folder / name), (folder / name).open("wb") as copy:
+            while True:
+                with guard_reading(source):
+                    chunk = file.read(1 << 20)
+                if not chunk:
+                    break
+                copy.write(chunk)
+            copy.flush()
+            os.fsync(copy.fileno())
+        if find_fault(folder / name, sums[name], remedy):
+            text = f"{name} in {source} is not the published file: its checksum differs. {remedy}"
+            raise CorruptFile("wrong_checksum", text, path=source / name)
+        found.add(name)
+    return found
+
+
+def find_fault(path: Path, checksum: str, remedy: str) -> str:
+    """Return what is wrong with a file that was published with this checksum; empty if nothing."""
+    if not path.is_file():
+        return f"{path} is missing. {remedy}"
+    kind, expected = checksum.split(":")
+    if file_digest(path, kind) == expected:
+        return ""
+    what = {"md5": "MD5", "sha256": "SHA-256"}[kind]
+    return f"{path} is not the published file: its {what} differs. {remedy}"
 
 
 def is_plain(name: str) -> bool:

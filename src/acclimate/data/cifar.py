@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.data.archives import iter_files, list_names, read_member
+from acclimate.data.archives import find_fault, iter_files, list_names, read_member
 from acclimate.data.arrays import (
     CARD,
     Labels,
@@ -36,7 +36,6 @@ from acclimate.data.places import Feedback, Progress, silent
 from acclimate.data.stores import ArrayStore
 from acclimate.decode import decode_image
 from acclimate.errors import BadInput, CorruptFile, check_name
-from acclimate.storage import file_digest
 from acclimate.streams.images import Pixels
 
 _SIDE = 32
@@ -146,10 +145,8 @@ class NpySet(ArraySet):
         remedy = f"Pass a folder with {data} and {labels} as published at {self.page}."
         images, numbers = open_pair(place / data, place / labels, remedy)
         for file in self.files:
-            kind, expected = str(file.checksum).split(":")
-            if file_digest(place / file.name, kind) != expected:
-                text = f"{place / file.name} is not the published file. {remedy}"
-                raise CorruptFile("wrong_checksum", text, path=place / file.name)
+            if fault := find_fault(place / file.name, str(file.checksum), remedy):
+                raise CorruptFile("wrong_checksum", fault, path=place / file.name)
         return {"test": (np.array(images), numbers)}
 
 

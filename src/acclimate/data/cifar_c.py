@@ -6,18 +6,16 @@ copies in `ROOT/cifar10c-generated`: the two are never mixed.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from acclimate._version import __version__
 from acclimate.corruptions.frost import PROCEDURAL, frost_from
-from acclimate.data.archives import guard_reading, iter_files, list_names
+from acclimate.data.archives import copy_checked, find_fault, list_names
 from acclimate.data.arrays import CARD, Labels, array_sha256, open_pair, write_card
 from acclimate.data.corruptor import SEVERITIES, CopyRequest
 from acclimate.data.datasets import DataSet, Report, get_set
@@ -38,7 +36,6 @@ from acclimate.errors import (
     DownloadFailed,
     check_name,
 )
-from acclimate.storage import file_digest, guard_writing
 from acclimate.streams.images import Pixels
 
 
@@ -147,9 +144,8 @@ class CorruptedArraySet(DataSet):
         return super().offline(failure, f"Or generate it on this machine: {make}", *more)
 
     def install(self, folder: Path, place: Path, feedback: Feedback) -> dict[str, Any]:
-        wanted = {f"{name}.npy": md5 for name, md5 in self.md5.items()}
-        there = list_names(place) & set(wanted)
-        missing = sorted(set(wanted) - there)
+        there = list_names(place) & self._sums.keys()
+        missing = sorted(self._sums.keys() - there)
         if "labels.npy" in missing or len(there) < 2:
             text = (
                 f"{place} does not contain {self.published}: expected labels.npy and files such as "
@@ -157,21 +153,19 @@ class CorruptedArraySet(DataSet):
             )
             raise BadInput("wrong_archive", text, path=place)
         if missing:
-            names = ", ".join(missing)
-            feedback.note(f"{len(missing)} of {len(wanted)} files are missing: {names}.")
-        for number, (name, file) in enumerate(iter_files(place, there)):
-            feedback.progress(f"unpacking {self.published} (files)", number, len(there))
-            if _copy(file, folder / name, place) != wanted[name]:
-                text = (
-                    f"{name} in {place} is not the published file (its MD5 differs). Download it "
-                    f"again, or generate the data set with: acclimate data corrupt {self.clean}"
-                )
-                raise CorruptFile("wrong_checksum", text, path=place / name)
-        return self._card(there)
-
-    def _card(self, names: Iterable[str]) -> dict[str, Any]:
-        sums = {name: f"md5:{self.md5[Path(name).stem]}" for name in sorted(names)}
+            names, n = ", ".join(missing), len(self._sums)
+            feedback.note(f"{len(missing)} of {n} files are missing: {names}.")
+        sums = {name: self._sums[name] for name in sorted(there)}
+        stage = f"unpacking {self.published} (files)"
+        remedy = (
+            f"Download it again, or generate the data set with: acclimate data corrupt {self.clean}"
+        )
+        copy_checked(place, folder, sums, remedy, lambda n: feedback.progress(stage, n, len(sums)))
         return {"source": "official", "files": sums}
+
+    @property
+    def _sums(self) -> dict[str, str]:
+        return {f"{name}.npy": f"md5:{md5}" for name, md5 in self.md5.items()}
 
     def find_published(self, root: Path) -> Path | None:
         """Return where the published files are, or None."""
@@ -192,23 +186,21 @@ class CorruptedArraySet(DataSet):
         if folder is None:
             with frost_from(root):
                 return self._check_generated(self.generated(root), progress)
-        remedy = self.remedy(root)
-        present = [name for name in self.md5 if (folder / f"{name}.npy").is_file()]
-        problems = [f"{name}.npy is missing. {remedy}" for name in self.md5 if name not in present]
-        for number, name in enumerate(present):
-            progress(f"reading {self.name} (files)", number, len(present))
-            file = folder / f"{name}.npy"
+        remedy, problems = self.remedy(root), []
+        present = {name: own for name, own in self._sums.items() if (folder / name).is_file()}
+        for number, (name, checksum) in enumerate(self._sums.items()):
+            progress(f"reading {self.name} (files)", number, len(self._sums))
             try:
-                if name != "labels":
-                    open_block(folder, name, 1, remedy)
+                if name in present and name != "labels.npy":
+                    open_block(folder, name.removesuffix(".npy"), 1, remedy)
             except CorruptFile as error:
                 problems.append(str(error))
-                continue
-            if file_digest(file, "md5") != self.md5[name]:
-                problems.append(f"{file} is not the published file: its MD5 differs. {remedy}")
+            else:
+                fault = find_fault(folder / name, checksum, remedy)
+                problems += [fault] if fault else []
         facts = {"source": "published", "corruptions": f"{len(present) - 1} of {len(self.md5) - 1}"}
         if not problems and not (folder / CARD).is_file():
-            card = self._card(f"{name}.npy" for name in present)
+            card = {"source": "official", "files": dict(sorted(present.items()))}
             write_card(folder, {"name": self.name, "version": __version__, **card})
         return Report(facts, problems)
 
@@ -258,19 +250,3 @@ def open_block(folder: Path, corruption: str, severity: int, remedy: str) -> tup
         raise CorruptFile("wrong_content", text + remedy, path=folder / "labels.npy")
     block = slice((severity - 1) * n, severity * n)
     return images[block], labels[block]
-
-
-def _copy(file: IO[bytes], path: Path, source: Path) -> str:
-    """Write a copy and return its MD5."""
-    state = hashlib.md5(usedforsecurity=False)
-    with guard_writing(path), path.open("wb") as copy:
-        while True:
-            with guard_reading(source):
-                chunk = file.read(1 << 20)
-            if not chunk:
-                break
-            state.update(chunk)
-            copy.write(chunk)
-        copy.flush()
-        os.fsync(copy.fileno())
-    return state.hexdigest()
