@@ -28,7 +28,15 @@ from acclimate.data.layouts import (
     normalize_name,
 )
 from acclimate.data.places import Feedback, Progress, data_root, silent
-from acclimate.data.request import Data, Request, SourceRequest, check_number, count, gather
+from acclimate.data.request import (
+    Data,
+    Request,
+    Selection,
+    SourceRequest,
+    check_number,
+    count,
+    gather,
+)
 from acclimate.data.stores import (
     Batches,
     FolderStore,
@@ -136,19 +144,13 @@ class DomainFolders(DataSet):
         """Number of images of all domains, as published."""
         return sum(self.domains.values())
 
-    def open_all(
-        self,
-        root: Path,
-        path: str | Path | None = None,
-        size: int | Size | None = None,
-        n: int | None = None,
-    ) -> DomainSet:
+    def open_all(self, root: Path, path: str | Path | None, asked: Selection) -> DomainSet:
         """Return all domains; see `load_domains`."""
-        check_number(n)
+        check_number(asked.n)
         base = self.base(root, path)
         tree = self._list(base)
-        size = self.size if size is None else size
-        listed = {name: _open_domain(tree, name, n) for name in tree.domains}
+        size = self.size if asked.size is None else asked.size
+        listed = {name: _open_domain(tree, name, asked.n) for name in tree.domains}
         every = [path for store in listed.values() for path in store.paths]
         shape = common_size(every) if size is None else as_size(size)
         stores: dict[str, ImageStore] = {}
@@ -182,16 +184,15 @@ class DomainFolders(DataSet):
         The split is `all`, or one of the parts of DomainBed's rule: `train` or `held`.
         """
         choice = DomainChoice(names=() if domain is None else (domain,), part=split or PARTS[0])
-        return concatenate(list(self.open_all(root, path, size, n).choose(choice).values()))
+        data = self.open_all(root, path, Selection(size=size, n=n))
+        return concatenate(list(data.choose(choice).values()))
 
     def to_data(self, asked: Request, path: Path | None = None) -> Data:
         if asked.corruptions is not None:
             text = f"The images of {self.name} are not corrupted while they are read. Remove the "
             raise BadInput("not_applicable", text + "corruptions.", option="corruptions")
         asked.refuse_severity(self.name, "pass a folder of corrupted copies as the data")
-        choice = asked.domains if asked.domains is not None else DomainChoice()
-        size = choice.size if choice.size is not None else asked.size
-        data = self.open_all(data_root(asked.root), path, size, choice.images)
+        choice, data = self._open_chosen(asked, path)
         seed = {} if choice.part == "all" else {"trial_seed": choice.trial_seed}
         groups = {
             domain: {domain: part.described(part=choice.part, **seed)}
@@ -202,13 +203,17 @@ class DomainFolders(DataSet):
 
     def to_batches(self, asked: SourceRequest, path: Path | None = None) -> Batches:
         """Return images of several domains together, `n` of them drawn by the seed."""
-        choice = asked.domains or DomainChoice()
-        size = choice.size if choice.size is not None else asked.size
-        data = self.open_all(data_root(asked.root), path, size, choice.images)
+        choice, data = self._open_chosen(asked, path)
         together = concatenate(list(data.choose(choice).values()))
         generator = torch.Generator().manual_seed(asked.seed)
         keys = torch.randperm(len(together), generator=generator)[: asked.n].tolist()
         return asked.batches(together.select(keys))
+
+    def _open_chosen(self, asked: Selection, path: Path | None) -> tuple[DomainChoice, DomainSet]:
+        choice = asked.domains or DomainChoice()
+        size = choice.size if choice.size is not None else asked.size
+        chosen = Selection(size=size, n=choice.images)
+        return choice, self.open_all(data_root(asked.root), path, chosen)
 
     def find(self, root: Path) -> Path | None:
         # It may also have the name DomainBed gives it, such as PACS.
@@ -348,7 +353,8 @@ def load_domains(
             in a domain or has one image only; there are fewer than two domains.
     """
     entry, folder = find_domain_set(name)
-    return entry.open_all(data_root(root), folder if path is None else path, size, n)
+    place = folder if path is None else path
+    return entry.open_all(data_root(root), place, Selection(size=size, n=n))
 
 
 def find_domain_set(name: str) -> tuple[DomainFolders, Path | None]:

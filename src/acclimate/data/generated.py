@@ -19,7 +19,7 @@ from acclimate.data.masks import MaskSet
 from acclimate.data.request import Selection, SourceRequest, check_number
 from acclimate.data.stores import ArrayStore, Batches, ImageStore
 from acclimate.errors import BadInput, check_name
-from acclimate.streams.images import Pixels, Size
+from acclimate.streams.images import Pixels
 
 #: Images to measure on if no number is asked for.
 N_BUILTIN = 2000
@@ -64,19 +64,13 @@ class BuiltinDomains(DomainFolders):
 
     is_generated = True
 
-    def open_all(
-        self,
-        root: Path,
-        path: str | Path | None = None,
-        size: int | Size | None = None,
-        n: int | None = None,
-    ) -> DomainSet:
-        check_number(n)
-        if size is not None:
+    def open_all(self, root: Path, path: str | Path | None, asked: Selection) -> DomainSet:
+        check_number(asked.n)
+        if asked.size is not None:
             raise fixed_size(self.name)
         domains: dict[str, ImageStore] = {}
         for name in STYLES:
-            images, labels = _render_style(name, n or N_DOMAIN)
+            images, labels = _render_style(name, asked.n or N_DOMAIN)
             about = {"source": "made by code", "sha256": array_sha256(images), "n": len(images)}
             domains[name] = ArrayStore(images, labels, CLASSES, about)
         return describe(self.name, CLASSES, domains)
