@@ -54,12 +54,8 @@ def claim(
 ) -> dict[str, Any]:
     """Write a manifest into an empty folder, or compare it with the one that is there.
 
-    Args:
-        path: The manifest; its folder is made.
-        about: What decides the content of the folder.
-        ignored: Keys that may differ.
-        defaults: What manifests of older versions, which lack a key, are taken to say.
-        **more: What the manifest also says.
+    `about` decides the content of the folder; of it, `ignored` keys may differ. `defaults` are what
+    manifests of older versions are taken to say, and `more` is what the manifest also says.
     """
     folder = path.parent
     if not path.is_file():

@@ -58,14 +58,10 @@ def split_keys(
 ) -> tuple[list[int], list[int]]:
     """Return which images of a domain are trained on, and which are held out.
 
-    The positions are shuffled by NumPy's legacy generator, whose numbers never change; the first
-    part of them is held out, the rest is trained on, as in DomainBed's `train.py`.
-
-    Args:
-        n: Number of images of the domain, in the order of `torchvision.datasets.ImageFolder`.
-        trial_seed: Of the trial.
-        index: Place of the domain among all, in the order of their names.
-        fraction: Part that is held out.
+    Their positions are shuffled by NumPy's legacy generator, whose numbers never change; the first
+    part is held out, as in DomainBed's `train.py`. Images are in the order of
+    `torchvision.datasets.ImageFolder`, `index` is the place of the domain in the order of their
+    names.
     """
     n_held = int(n * fraction)
     if n_held < 1:

@@ -86,13 +86,7 @@ class DomainSet:
     def split(
         self, name: str, trial_seed: int = 0, fraction: float = HELD_OUT
     ) -> tuple[list[int], list[int]]:
-        """Return which images of a domain are trained on and which are held out; DomainBed's rule.
-
-        Args:
-            name: Of a domain.
-            trial_seed: Of the trial.
-            fraction: Part that is held out.
-        """
+        """Return which images of a domain are trained on and held out; see `split_keys`."""
         domain = self.find(name)
         index = list(self.domains).index(domain)
         return split_keys(len(self.domains[domain]), trial_seed, index, fraction)
@@ -337,20 +331,16 @@ def load_domains(
     size: int | Size | None = None,
     n: int | None = None,
 ) -> DomainSet:
-    """Return all domains of a data set; image files are read when they are needed.
+    """Return all domains of a data set or of a folder; image files are read when they are needed.
 
     Args:
-        name: `pacs`, `vlcs`, `office_home`, `terra_incognita`, `builtin-domains`; or a folder
-            `DIR/<domain>/<class>/<image>`, which may also be given as `domains-folder` and `path`.
+        name: A set with domains; or a folder `DIR/<domain>/<class>/<image>`, which may also be
+            given as `domains-folder` and `path`.
         root: Of all data; see `acclimate.data.data_root`.
         path: Where the set is, if not under the root.
         size: Height and width the images are resized to; None is 224 for the published sets, and
             for others the one size all images have.
         n: How many images of each domain, spread evenly over the sorted listing; None is all.
-
-    Raises:
-        BadInput: There is no such set or folder; a domain is missing or empty; a class is missing
-            in a domain or has one image only; there are fewer than two domains.
     """
     entry, folder = find_domain_set(name)
     place = folder if path is None else path

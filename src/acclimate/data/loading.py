@@ -23,13 +23,9 @@ from acclimate.functional.inputs import Normalization
 def load_data(name: str, request: Request | None = None) -> Data:
     """Return a data set, or a local folder, as domains.
 
-    Args:
-        name: A key of `acclimate.data.SETS`; or a folder: `DIR/<class>/<image>` for one domain,
-            `DIR/<domain>/<class>/<image>` for several, or what `acclimate data corrupt` made of
-            one, `DIR/<corruption>/<severity>/<class>/<image>`. Sets of several domains, such as
-            `pacs`, and folders if domains are asked for, are as `load_domains` returns them:
-            resized whatever their shape. Folders with masks have the layouts of `MaskLayout`.
-        request: What of it.
+    A folder is `DIR/<class>/<image>` for one domain, `DIR/<domain>/<class>/<image>` for several, or
+    what `acclimate data corrupt` made of one. Where domains are asked for, images are resized as
+    `load_domains` does it; with masks, folders have the layouts of `MaskLayout`.
 
     Raises:
         BadInput: There is no such set or folder, or it cannot give what is asked for.
@@ -46,13 +42,10 @@ def load_data(name: str, request: Request | None = None) -> Data:
 
 
 def open_source(name: str, root: str | Path | None = None, **options: Any) -> Batches:
-    """Return the training images of a data set, or of a local folder, in labelled batches.
+    """Return the training images of a data set, or of a folder, in labelled batches.
 
-    Args:
-        name: A key of `acclimate.data.SETS`, or a folder; where there are masks, its split `train`
-            is used, or the only one.
-        root: Of all data.
-        **options: The other fields of `SourceRequest`.
+    Where there are masks, the split `train` is used, or the only one. The options are the other
+    fields of `SourceRequest`.
 
     Raises:
         BadInput: There are none, or files cannot be used.

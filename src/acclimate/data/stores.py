@@ -111,17 +111,10 @@ class ImageStore(Protocol):
         return list(range(len(self)))
 
     def verify(self, progress: Progress | None = None, needs_labels: bool = True) -> int:
-        """Read all images and masks, to find faults before anything that takes long is started.
+        """Read all images and masks, so that faults are found before anything that takes long.
 
-        Args:
-            progress: Called with the number of masks.
-            needs_labels: Whether an image whose pixels are all ignored is a fault, too.
-
-        Returns:
-            The number of such images.
-
-        Raises:
-            BadInput: Files cannot be used; the first are named, and how many more.
+        Return the number of images whose pixels are all ignored, which are faults too if labels are
+        needed. `progress` is called with the number of masks.
         """
         return 0
 

@@ -193,14 +193,10 @@ class Verdict:
     """Whether a claim holds in a run.
 
     Attributes:
-        claim: The claim, as a sentence.
-        setup: Where.
-        verdict: What was found.
         confidence: That it holds, if the verdict is that it does; else that it does not.
         margin: The statistic itself, in points; None if cells are missing.
         n_seeds: Seeds that it was computed over; those that change nothing count once.
         n_domains: Corruptions, or whatever is paired, that it was computed over.
-        units: What these are.
         published: Whether it holds in the paper's own numbers; None if they are not in the text.
         reason: Why nothing can be told.
     """

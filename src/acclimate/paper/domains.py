@@ -228,15 +228,10 @@ class TrainedDomains:
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen for a row, and from what.
+    """What was chosen for a row: a test domain, a seed, and the position among the options.
 
-    Attributes:
-        trained: Where.
-        test_domain: For which.
-        seed: Of training and adaptation.
-        options: Trials and candidates to choose from.
-        accuracies: Of each by what was looked at; empty if there was nothing to choose.
-        chosen: Position of the chosen one.
+    `accuracies` are those of each option by what was looked at; empty if there was nothing to
+    choose.
     """
 
     trained: TrainedDomains

@@ -67,14 +67,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class FigureContext:
-    """What a figure is drawn from.
-
-    Attributes:
-        table: Of the run.
-        outcomes: Of its jobs.
-        artifacts: Folder of what was prepared for them.
-        store: Folder of the suite that they are in.
-    """
+    """What a figure is drawn from: `artifacts` and `store` are the folders of the run."""
 
     table: PaperTable
     outcomes: Sequence[Outcome]
@@ -92,11 +85,8 @@ class FigureContext:
 class Drawing:
     """What a figure consists of.
 
-    Attributes:
-        files: Contents by file name; of pictures in pixels, their bytes.
-        table: Instead of the table of the jobs, if the figure has measured more.
-        verdicts: Besides those of the experiment's claims.
-        notes: What a reader must know.
+    `files` are contents by file name. `table` replaces the table of the jobs, if the figure has
+    measured more; `verdicts` and `notes` are added to those of the experiment.
     """
 
     files: Mapping[str, str | bytes] = field(default_factory=dict)
@@ -109,12 +99,8 @@ class Drawing:
 class PlanContext:
     """What a plan works with.
 
-    Attributes:
-        folder: Of all that is made meanwhile, and of the jobs in the end.
-        run: Runs a suite in a folder, resuming it if it was interrupted, and returns what came out.
-        device: `auto`, `cpu`, `cuda` or `mps`.
-        watch: Gives a function that is called with the stages of training.
-        notify: Called with what was done.
+    `folder` is that of the jobs; `run` runs a suite in a folder, resuming it if it was interrupted;
+    `watch` gives a function that is called with the stages of training.
     """
 
     folder: Path
@@ -133,18 +119,11 @@ Planner = Callable[
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A table or figure of the paper that can be run again.
+    """A table or figure of the paper that can be run again, as `experiments.toml` describes it.
 
     Attributes:
-        id: On the command line.
-        shows: What it is about, in a few words.
         settings: Settings of the paper that it runs in.
         variants: Returns the method configurations for a scale and a setup.
-        kind: What the columns are.
-        measured: What the numbers are.
-        claims: What the paper draws from it.
-        whole: Whether the small scale runs all corruptions and images, too.
-        notes: What a reader must know of our run.
         figure: Draws it, if it is a figure.
         check: Raises what would make the figure fail, before anything is run.
         plan: Makes the jobs, where they depend on what is trained and tried before.
@@ -311,17 +290,7 @@ def overlay(parts: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, di
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What came out of an experiment.
-
-    Attributes:
-        experiment: That was run.
-        scale: At which scale.
-        table: Published, ours, difference.
-        verdicts: What became of the paper's claims.
-        outcomes: Of the jobs that reached their end.
-        failed: The jobs that did not.
-        files: What was written.
-    """
+    """What came out of an experiment; `failed` are the jobs that did not reach their end."""
 
     experiment: Experiment
     scale: str

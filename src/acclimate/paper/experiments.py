@@ -162,14 +162,9 @@ ALIASES: dict[str, str] = {
 
 
 def find_experiments(name: str) -> tuple[Experiment, ...]:
-    """Return the experiment of a name, or the parts of a table that has several.
+    """Return the experiment of an id, such as `table-1b`, or the parts of a table that has several.
 
-    Args:
-        name: An id such as `table-1b`; the number in the supplement, as `table-7` for `table-s1`;
-            or a whole table, as `table-4`.
-
-    Raises:
-        BadInput: There is none, with the nearest name.
+    The numbers in the supplement are other names: `table-7` is `table-s1`.
 
     >>> [experiment.id for experiment in find_experiments("table-12")]
     ['table-s6a', 'table-s6b']

@@ -39,20 +39,10 @@ def _has_pixels(setting: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a user may change of a scale.
+    """What a user may change of a scale; see the options of `acclimate reproduce`.
 
-    Attributes:
-        weights: Files by name of the model, such as `resnet20-cifar10`.
-        models: Other models by name of the setting, such as `ImageNet-C, WRN-40-2`.
-        data: Folders by name of the data, such as `imagenetc`.
-        sources: Folders of labelled source images by name of the data.
-        heads: Files with the projection heads of jointly trained models, by name of the model.
-        corruptions: Instead of those of the scale.
-        images: Of each corruption, instead of those of the scale.
-        only: Leave out settings whose name does not contain this.
-        rows: Run these rows only; empty for all.
-        trials: Draws of training's hyper-parameters (several domains).
-        selection: Rule that hyper-parameters are chosen by (several domains).
+    `weights` and `heads` are files by name of the model, `data` and `sources` folders by name of
+    the data, `models` are by name of the setting. `only` is part of the names of settings.
     """
 
     weights: Mapping[str, str] = field(default_factory=dict)
@@ -165,11 +155,8 @@ def find_setups(
 ) -> tuple[Setup, ...]:
     """Return the setups of an experiment at a scale.
 
-    Args:
-        names: Settings of the paper.
-        scale: One of `SCALES`.
-        settings: What is to be changed.
-        whole: Whether the small scale runs all corruptions and images, too.
+    `names` are settings of the paper; with `whole`, the small scale runs all corruptions and
+    images.
 
     Raises:
         BadInput: Nothing is left, or something that is not public was not given.

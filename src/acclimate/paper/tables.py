@@ -40,15 +40,9 @@ _HOW = (
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row of one setup: the paper's numbers and ours.
+    """A row of one setup: the paper's numbers and ours, by column; None where there is none.
 
-    Attributes:
-        setup: Where ours were measured.
-        label: Of the row.
-        published: By column; None where the text has none.
-        ours: By column; None where nothing came out.
-        mark: What a reader must know of the row, such as "oracle".
-        absent: What to print if no number of the row is published.
+    `mark` is what a reader must know of it, `absent` what is shown if no number of it is published.
     """
 
     setup: str
@@ -81,16 +75,7 @@ class PaperRow:
 class PaperTable:
     """Published, ours and the difference of a whole table or figure.
 
-    Attributes:
-        id: Of the experiment.
-        title: What it shows.
-        place: Where it stands in the paper.
-        unit: Of the numbers.
-        columns: Of every row.
-        rows: Setup by setup.
-        notes: What a reader must know.
-        measured: What the numbers are.
-        rising: Columns of errors that are none: the higher, the better.
+    `measured` is what the numbers are; `rising` are columns where more is better all the same.
     """
 
     id: str
@@ -204,15 +189,10 @@ def tabulate(
     notes: Sequence[str] = (),
     measured: Measured = "error",
 ) -> PaperTable:
-    """Return the table of a run.
+    """Return the table of a run, `marks` by row.
 
-    Args:
-        published: The paper's numbers.
-        grids: Ours, one of each setup; none shows the published ones alone.
-        kind: What the columns are.
-        marks: What a reader must know of a row, by its label.
-        notes: To stand below, before those of the paper's numbers.
-        measured: What the numbers are.
+    Without grids, which are ours, it has the published numbers alone. The notes stand before those
+    of the paper's numbers.
     """
     columns = _list_columns(published, grids, kind) if grids else published.columns
     absent = NOT_IN_PAPER if published.has_numbers else NOT_IN_TEXT

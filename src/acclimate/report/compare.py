@@ -35,8 +35,6 @@ class Pair:
     """A label that both suites have, and what is different.
 
     Attributes:
-        group: Of the label.
-        label: As the suites name it.
         first: Mean error over what both were measured on, in percent; None if that is nothing.
         second: The same of the other.
         difference: Second minus first, with its interval; None if they share nothing.

@@ -43,15 +43,8 @@ class Sample:
 class DemoPage:
     """What the page of the demonstration shows.
 
-    Attributes:
-        task: What the images show, in a few words that can follow "trained on".
-        clean_error: Error of the source model on the same images without a shift, as a share.
-        summary: Of all jobs.
-        layers: In the order of the model; the page has no such chart without them.
-        samples: Domain by domain.
-        protocol: How it was measured: short headings and sentences.
-        provenance: Where the numbers come from: short headings and values.
-        notes: A sentence on each group of jobs that is set apart.
+    `task` can follow "trained on"; `clean_error`, a share, is that of the source model without a
+    shift. Protocol and provenance are short headings with sentences or values.
     """
 
     task: str

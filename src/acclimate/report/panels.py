@@ -50,12 +50,8 @@ def render_panels(
 ) -> bytes:
     """Return a PNG with a row for each image and a column for each title; the same in every run.
 
-    Args:
-        rows: Of each image its panels: photographs, uint8 (height, width, 3), or class numbers
-            (height, width) of the same size.
-        palette: The colour of each class.
-        titles: Written above the columns.
-        classes: Names for a key below; none without.
+    Panels are photographs, uint8 (height, width, 3), or class numbers (height, width) of one size.
+    The names of the classes are written below, with their colours.
 
     Raises:
         BadInput: There is nothing to draw, or panels differ in number or size.

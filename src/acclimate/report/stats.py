@@ -172,15 +172,11 @@ class Difference:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A row in a ranking.
+    """A row in a ranking, with its mean error in percent over what all rows share.
 
-    Attributes:
-        row: What was ranked.
-        error: Mean over what all rows of the ranking share, in percent.
-        rank: From 1; equal errors share a rank.
-        ranks: The middle 95 % of its ranks over the resamples.
-        to_next: How far it is from the row one place below; None for the last.
-        to_first: How far it is from the first row; None for the first itself.
+    `rank` is from 1, and equal errors share one; `ranks` are the middle 95 % over the resamples.
+    The differences are to the row one place below and to the first; None for the last and the
+    first.
     """
 
     row: Row
