@@ -396,7 +396,7 @@ def compose(
         )
     size = (whole, top + -(-len(charts) // n_columns) * (height + _GAP))
     shown = {"title": title, "size": size, "keys": keys, "panels": panels}
-    return str(render("figure.svg", style=css_variables("svg"), n_colours=N_COLOURS, **shown))
+    return str(render("figure.svg", style=css_variables("svg"), **shown))
 
 
 def draw_key(look: Look, with_line: bool = True) -> Markup:
