@@ -10,11 +10,11 @@ from typing import Any
 from torch import Tensor
 
 from acclimate.data.catalog import SETS
-from acclimate.data.datasets import find_set, unknown_set
+from acclimate.data.datasets import DataSet, find_set, unknown_set
 from acclimate.data.domains import find_domain_set
 from acclimate.data.mask_files import IGNORE
-from acclimate.data.masks import guess_set, has_masks
-from acclimate.data.request import Data, Request, SourceRequest
+from acclimate.data.masks import has_masks
+from acclimate.data.request import Data, Request, Selection, SourceRequest
 from acclimate.data.stores import Batches
 from acclimate.errors import BadInput, check_at_least, did_you_mean
 from acclimate.functional.inputs import Normalization
@@ -31,13 +31,7 @@ def load_data(name: str, request: Request | None = None) -> Data:
         BadInput: There is no such set or folder, or it cannot give what is asked for.
     """
     asked = request if request is not None else Request()
-    if asked.domains is not None:
-        domains, path = find_domain_set(name)
-        return domains.to_data(asked, path)
-    if name not in SETS and not Path(name).is_dir():
-        hint = f"{did_you_mean(name, SETS)} A folder has one subfolder per class."
-        raise unknown_set(name, hint)
-    entry, path = find_set(name)
+    entry, path = _find(name, asked)
     return entry.to_data(asked, path)
 
 
@@ -51,11 +45,7 @@ def open_source(name: str, root: str | Path | None = None, **options: Any) -> Ba
         BadInput: There are none, or files cannot be used.
     """
     asked = SourceRequest(root=root, **options)
-    if asked.domains is not None:
-        domains, path = find_domain_set(name)
-        return domains.to_batches(asked, path)
-    entry = SETS.get(name) or SETS[guess_set(Path(name)) or "image-folder"]
-    path = None if name in SETS else Path(name)
+    entry, path = _find(name, asked)
     if not entry.has_masks and asked.ignore_label != IGNORE:
         text = (
             f"The option --ignore-label applies only to data with masks; {name} has none. Remove "
@@ -63,6 +53,16 @@ def open_source(name: str, root: str | Path | None = None, **options: Any) -> Ba
         )
         raise BadInput("not_applicable", text, option="ignore_label")
     return entry.to_batches(asked, path)
+
+
+def _find(name: str, asked: Selection) -> tuple[DataSet, Path | None]:
+    """Return the data set that is meant, or the layout of a folder and the folder."""
+    if asked.domains is not None:
+        return find_domain_set(name)
+    if name not in SETS and not Path(name).is_dir():
+        hint = f"{did_you_mean(name, SETS)} A folder has one subfolder per class."
+        raise unknown_set(name, hint)
+    return find_set(name)
 
 
 @dataclass(frozen=True, kw_only=True)
