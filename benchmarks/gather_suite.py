@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 
 from acclimate.bench import Store
-from acclimate.report import render_markdown, summarize
+from acclimate.report import make_document, summarize
 from gather_reproduction import shorten_paths
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     jobs = [store.folder(outcome.folder).read_result() for outcome in outcomes]
     content = {"title": suite.title, "jobs": jobs}
     text = shorten_paths(json.dumps(content, indent=1, ensure_ascii=False))
-    Path(f"{asked.out}.md").write_text(render_markdown(summary), encoding="utf-8")
+    Path(f"{asked.out}.md").write_text(make_document(summary).to_markdown(), encoding="utf-8")
     Path(f"{asked.out}.json").write_text(f"{text}\n", encoding="utf-8")
 
 

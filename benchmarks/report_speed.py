@@ -98,7 +98,7 @@ def main() -> None:
     stop("reading")
     summary = report.summarize(outcomes, title="Many jobs", entries=store.suite.entries)
     stop("summary")
-    report.render_markdown(summary)
+    report.make_document(summary).to_markdown()
     stop("markdown")
     report.render_csv(summary)
     stop("csv")

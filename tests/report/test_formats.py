@@ -11,10 +11,8 @@ from rich.console import Console
 
 from acclimate.bench.selection import get_rule
 from acclimate.report import (
+    make_document,
     render_csv,
-    render_latex,
-    render_markdown,
-    show_report,
     summarize,
 )
 from acclimate.report.facts import describe_protocol, protocol_facts
@@ -29,7 +27,7 @@ def split_cells(line: str) -> list[str]:
 
 
 def test_markdown_has_a_cell_for_every_heading():
-    text = render_markdown(make_suite())
+    text = make_document(make_suite()).to_markdown()
     blocks = re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE)
     assert len(blocks) == 4  # a table and a ranking for each group
     for block in blocks:
@@ -40,7 +38,9 @@ def test_markdown_has_a_cell_for_every_heading():
 
 def test_markdown_numbers_are_those_of_the_table():
     outcomes = [exact("source", 50, 60, method="source"), exact("a", 10, 20), exact("b", 10, 31)]
-    first = re.search(r"(?:^\|.*\|\n)+", render_markdown(summarize(outcomes)), flags=re.MULTILINE)
+    first = re.search(
+        r"(?:^\|.*\|\n)+", make_document(summarize(outcomes)).to_markdown(), flags=re.MULTILINE
+    )
     table = {split_cells(line)[0]: split_cells(line)[1:] for line in first[0].splitlines()}
     heads = ["shift0", "shift1", "mean error, %", "vs source, points"]
     assert table["method"] == [*heads, "time, ms/image", "memory, MB", "seeds"]
@@ -51,14 +51,14 @@ def test_markdown_numbers_are_those_of_the_table():
 
 
 def test_headings_of_the_ranking_have_units():
-    text = render_markdown(make_suite())
+    text = make_document(make_suite()).to_markdown()
     heads = next(split_cells(line) for line in text.splitlines() if "difference" in line)
     assert heads[:4] == ["method", "rank", "rank, 95 % interval", "mean error, %"]
     assert heads[4:] == ["difference to next, points", "P(lower)"]
 
 
 def test_markdown_shows_spread_marks_and_notes():
-    text = render_markdown(make_suite())
+    text = make_document(make_suite()).to_markdown()
     assert re.search(r"\*\*\d+\.\d\*\* ± \d+\.\d", text)
     assert "fewer<sup>a</sup>" in text
     assert "partial<sup>†</sup>" in text
@@ -69,7 +69,7 @@ def test_markdown_shows_spread_marks_and_notes():
 
 
 def test_markdown_escapes_names():
-    text = render_markdown(make_suite())
+    text = make_document(make_suite()).to_markdown()
     assert "<script>" not in text
     assert escape_markdown(HOSTILE) in text
     plain = re.sub(r"\\(.)", r"\1", escape_markdown(HOSTILE))
@@ -148,7 +148,7 @@ def strip_commands(text: str) -> str:
 
 @pytest.mark.parametrize("make", [make_suite, make_large, make_severities, make_sweep])
 def test_latex_is_well_formed(make):
-    text = render_latex(make())
+    text = make_document(make()).to_latex()
     closed = environments(text)
     assert closed.count("tabular") == closed.count("table") > 0
     bare = re.sub(r"\\[{}]", "", text)
@@ -183,7 +183,7 @@ def test_latex_escapes_every_special_sign():
 
 def test_latex_has_the_best_in_bold_and_states_protocol_and_selection():
     outcomes = [exact("source", 50, 60, method="source"), exact("a", 10, 20), exact("b", 12, 31)]
-    text = render_latex(summarize(outcomes))
+    text = make_document(summarize(outcomes)).to_latex()
     row = next(line for line in text.splitlines() if line.startswith("a &"))
     assert row.count(r"\textbf{") == 3
     assert r"\textbf{10.0} & \textbf{20.0} & \textbf{15.0} & $-$40.0" in row
@@ -195,7 +195,7 @@ def test_latex_has_the_best_in_bold_and_states_protocol_and_selection():
 def show(summary, width, terminal=False):
     file = io.StringIO()
     console = Console(file=file, width=width, force_terminal=terminal, color_system=None)
-    show_report(console, summary)
+    make_document(summary).show(console)
     return file.getvalue()
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from acclimate.bench.suite import Outcome
 from acclimate.functional.signals import Estimate, Interval
 from acclimate.metrics import Result
-from acclimate.report import error_table, render_csv, render_markdown, render_suite, summarize
+from acclimate.report import error_table, make_document, render_csv, render_suite, summarize
 from acclimate.report.facts import settings_facts
 from acclimate.report.tables import caption
 from tests.report.outcomes import exact
@@ -56,7 +56,7 @@ def test_tables_without_a_guard_are_as_they_were():
 
 def test_all_formats_have_the_estimate():
     summary = make()
-    page, text = render_suite(summary).replace("\u00a0", " "), render_markdown(summary)
+    page, text = render_suite(summary).replace("\u00a0", " "), make_document(summary).to_markdown()
     for head in HEADS:
         assert f">{head}</th>" in page
         assert head in text.replace("\\", "").replace("\u00a0", " ")

@@ -8,7 +8,7 @@ import io
 import pytest
 
 from acclimate.bench import Preparing
-from acclimate.report import headlines, render_csv, render_latex, render_suite, summarize
+from acclimate.report import headlines, make_document, render_csv, render_suite, summarize
 from acclimate.report.tables import group_notes, selection_line, split_notes
 from tests.report.outcomes import exact
 from tests.report.records import walk
@@ -68,7 +68,7 @@ def test_rows_of_a_sweep_are_marked():
     assert [row.mark for row in group.rows] == ["", "", "‡", "‡"]
     (note,) = [note for note in group_notes(group) if note.startswith("‡")]
     assert "entropy (2 settings)" in note
-    assert r"\textsuperscript{$\ddagger$}" in render_latex(summary)
+    assert r"\textsuperscript{$\ddagger$}" in make_document(summary).to_latex()
     lines = list(csv.DictReader(io.StringIO(render_csv(summary))))
     chosen = {line["label"]: (line["selection"], line["protocol_mark"]) for line in lines}
     assert chosen["norm"] == ("paper", "")

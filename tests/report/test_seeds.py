@@ -9,8 +9,8 @@ import pytest
 from acclimate.report import (
     error_table,
     headlines,
+    make_document,
     render_csv,
-    render_markdown,
     render_suite,
     summarize,
 )
@@ -98,7 +98,7 @@ def test_seeds_that_agree_have_no_spread():
     told = caption(group)
     assert "2 seeds, and the seed changes nothing here" in told
     assert "measured on 100 images is uncertain by up to ±9.8 points" in told
-    text = render_markdown(summary)
+    text = make_document(summary).to_markdown()
     assert " ± 0.0" not in text
     assert text.count("the seed changes nothing here") == 1
 

@@ -32,11 +32,11 @@ def describe() -> None:
 
 
 def _show_run(store: Store) -> bool:
-    from acclimate.report import show_report
+    from acclimate.report import make_document
 
     outcomes, console = store.outcomes(), get_console()
     if outcomes:
-        show_report(console, suites.summarize_store(store, outcomes))
+        make_document(suites.summarize_store(store, outcomes)).show(console)
         console.print(f"records: {store.root / 'jobs'}", style="dim", soft_wrap=True)
     return not _show_errors(store)
 
@@ -83,12 +83,12 @@ def _show_errors(store: Store) -> bool:
 
 
 def _show_report(reported: Reported) -> None:
-    from acclimate.report import show_report
+    from acclimate.report import make_document
 
     if reported.path is not None:
         get_console().print(f"Report: {reported.path.resolve()}", soft_wrap=True)
     elif reported.format == "terminal":
-        show_report(get_console(), reported.summary)
+        make_document(reported.summary).show(get_console())
     else:
         typer.echo(reported.text, nl=False)
 

@@ -230,9 +230,9 @@ def bench_report(o: BenchReportOptions) -> Reported:
         text = report.render_suite(summary, os.path.relpath(o.folder.resolve(), beside))
     else:
         makers: dict[str, Callable[[Summary], str]] = {
-            "md": report.render_markdown,
+            "md": lambda own: report.make_document(own).to_markdown(),
             "csv": report.render_csv,
-            "latex": report.render_latex,
+            "latex": lambda own: report.make_document(own).to_latex(),
             "terminal": _render_plain,
         }
         text = makers[o.format](summary)
@@ -244,10 +244,11 @@ def bench_report(o: BenchReportOptions) -> Reported:
 def _render_plain(summary: Summary) -> str:
     from rich.console import Console
 
-    from acclimate.report import show_report
+    from acclimate.report import make_document
 
     file = io.StringIO()
-    show_report(Console(file=file, width=FILE_WIDTH, highlight=False, emoji=False), summary)
+    console = Console(file=file, width=FILE_WIDTH, highlight=False, emoji=False)
+    make_document(summary).show(console)
     return file.getvalue()
 
 

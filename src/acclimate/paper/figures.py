@@ -22,7 +22,7 @@ from acclimate.errors import BadInput, MissingExtra, how_to_install
 from acclimate.functional.swr_nsp import penalties, shape_penalties
 from acclimate.paper.claims import Cell, Claim, Errors, judge, read_grids
 from acclimate.paper.experiment import Drawing, FigureContext
-from acclimate.paper.published import load_published
+from acclimate.paper.published import load_published, read_toml
 from acclimate.paper.tables import tabulate
 from acclimate.report.charts import (
     N_COLOURS,
@@ -75,19 +75,6 @@ def draw_against(context: FigureContext, name: str) -> Drawing:
 
 
 # Figure s2: penalties by layer
-
-_VARIANTS = {
-    "a": "as proposed",
-    "b": "all transforms",
-    "c": "exponent 1",
-    "d": "exponent 3",
-    "e": "flipped vertically",
-    "f": "flipped horizontally",
-    "g": "constant (ours)",
-    "h": "linear (ours)",
-    "i": "square (ours)",
-    "j": "step (ours)",
-}
 
 
 def draw_penalties(context: FigureContext) -> Drawing:
@@ -150,7 +137,8 @@ def _penalty_panel(name: str, weights: Mapping[str, float], errors: Mapping[str,
     note = f"{errors[name]:.2f}" if name in errors else ""
     if note and name != "a" and "a" in errors:
         note += f" ({errors[name] - errors['a']:+.2f})"
-    return draw_scatter(f"({name}) {_VARIANTS[name]}", points, axes, note=note)
+    variant = read_toml("experiments.toml")["fig-s2"]["variants"][name]
+    return draw_scatter(f"({name}) {variant}", points, axes, note=note)
 
 
 # Figure 6: target features in two dimensions by t-SNE

@@ -22,9 +22,6 @@ from acclimate.paper.published import read_toml
 
 SCALES = ("smoke", "small", "full")
 
-#: The subset of the small scale.
-SMALL_CORRUPTIONS = ("gaussian_noise", "defocus_blur", "snow", "fog", "contrast", "pixelate")
-
 
 DECLARED = read_toml("settings.toml")
 #: The settings of the paper as jobs.
@@ -194,7 +191,9 @@ def _reference(kind: str, names: Sequence[str]) -> str:
 def _small_setup(kind: str, names: Sequence[str], whole: bool) -> Setup:
     own = SMALL[kind]
     other = (
-        {"images": None, **own.get("whole", {})} if whole else {"corruptions": SMALL_CORRUPTIONS}
+        {"images": None, **own.get("whole", {})}
+        if whole
+        else {"corruptions": DECLARED["small_corruptions"]}
     )
     return Setup(own["name"], _reference(kind, names), {**own["job"], **other})
 

@@ -9,10 +9,8 @@ from acclimate.report.table import Cell, Column, Table
 from acclimate.report.tables import (
     error_table,
     headlines,
+    make_document,
     render_csv,
-    render_latex,
-    render_markdown,
-    show_report,
 )
 
 __all__ = [
@@ -29,12 +27,10 @@ __all__ = [
     "compare_suites",
     "error_table",
     "headlines",
+    "make_document",
     "render_csv",
     "render_demo",
-    "render_latex",
-    "render_markdown",
     "render_suite",
     "show_comparison",
-    "show_report",
     "summarize",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from acclimate.bench.selection import RULES
@@ -36,9 +35,6 @@ from acclimate.report.table import (
     mark_best,
     plain,
 )
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _MEAN = "mean error, %"
 _MOST_NAMED = 6
@@ -213,21 +209,6 @@ def make_document(summary: Summary) -> Document:
         rankings = (ranking_table(ranking, title) for ranking in group.rankings)
         parts.append((group.name, (shown, *rankings)))
     return Document(summary.title, tuple(parts), lead_of(summary), notes_of(summary))
-
-
-def show_report(console: Console, summary: Summary) -> None:
-    """Print all tables of a report."""
-    make_document(summary).show(console)
-
-
-def render_markdown(summary: Summary) -> str:
-    """Return all tables of a report in Markdown."""
-    return make_document(summary).to_markdown()
-
-
-def render_latex(summary: Summary) -> str:
-    """Return all tables of a report in LaTeX."""
-    return make_document(summary).to_latex()
 
 
 def render_csv(summary: Summary) -> str:
