@@ -8,13 +8,13 @@ import pytest
 from rich.console import Console
 
 from acclimate.data.domain_choice import DomainChoice
-from acclimate.report import compare_suites, show_comparison, summarize
+from acclimate.report import compare_suites, summarize
 from tests.report.outcomes import HOSTILE, exact, make_outcome, make_provenance
 
 
 def show(found, width=200):
     file = io.StringIO()
-    show_comparison(Console(file=file, width=width), found, ("before", "after"))
+    found.to_document(("before", "after")).show(Console(file=file, width=width))
     return file.getvalue()
 
 

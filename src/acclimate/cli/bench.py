@@ -94,9 +94,7 @@ def _show_report(reported: Reported) -> None:
 
 
 def _show_comparison(found: suites.Compared) -> None:
-    from acclimate.report import show_comparison
-
-    show_comparison(get_console(), found.comparison, found.names)
+    found.comparison.to_document(found.names).show(get_console())
 
 
 add_command(bench, "run", suites.bench_run, _show_run, resumes=True, events=show_events)

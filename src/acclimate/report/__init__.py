@@ -1,7 +1,7 @@
 """Reports: from the outcomes of jobs to tables, charts and pages."""
 
 from acclimate.report.charts import Layer
-from acclimate.report.compare import compare_suites, show_comparison
+from acclimate.report.compare import compare_suites
 from acclimate.report.facts import BASELINE
 from acclimate.report.pages import DemoPage, Sample, render_demo, render_suite
 from acclimate.report.summary import Group, Row, Summary, summarize
@@ -31,6 +31,5 @@ __all__ = [
     "render_csv",
     "render_demo",
     "render_suite",
-    "show_comparison",
     "summarize",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from acclimate.bench.suite import Outcome
 from acclimate.report.facts import (
@@ -18,11 +17,8 @@ from acclimate.report.facts import (
 )
 from acclimate.report.stats import FEWEST_UNITS, N_RESAMPLES, SEED, Difference, pair
 from acclimate.report.summary import label_outcomes
-from acclimate.report.table import ABSENT, Cell, Column, Table, plain
+from acclimate.report.table import ABSENT, Cell, Column, Document, Table, plain
 from acclimate.report.tables import format_difference
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 Rows = Mapping[tuple[str, str], list[Outcome]]
 
@@ -103,27 +99,19 @@ class SuiteComparison:
         rows = tuple(own.cells for own in self.pairs)
         return Table(columns, rows, caption=caption, notes=tuple(notes))
 
+    def to_document(self, names: tuple[str, str] = ("A", "B")) -> Document:
+        """Return the table; the names are those of the two, such as their folders."""
+        table, both = self.to_table(), (f"A: {names[0]}", f"B: {names[1]}")
+        if table.rows:
+            return Document("", (("", (table,)),), notes=both)
+        return Document("", (), ("No label is in both.",), (*both, *table.notes))
+
 
 def compare_suites(first: Sequence[Outcome], second: Sequence[Outcome]) -> SuiteComparison:
     """Return the labels of both suites, and the jobs of one only."""
     rows, others = _label(first), _label(second)
     pairs = tuple(_pair(key, rows[key], others[key]) for key in rows if key in others)
     return SuiteComparison(pairs, _left_over(rows, others), _left_over(others, rows))
-
-
-def show_comparison(
-    console: Console, found: SuiteComparison, names: tuple[str, str] = ("A", "B")
-) -> None:
-    """Print a comparison; the names are those of the two, such as their folders."""
-    for letter, name in zip("AB", names, strict=True):
-        console.print(f"{letter}: {name}", soft_wrap=True)
-    table = found.to_table()
-    if table.rows:
-        table.show(console)
-    else:
-        console.print("No label is in both.")
-        for note in table.notes:
-            console.print(note, soft_wrap=True)
 
 
 def _pair(key: tuple[str, str], first: Sequence[Outcome], second: Sequence[Outcome]) -> Pair:
