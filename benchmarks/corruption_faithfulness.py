@@ -30,7 +30,7 @@ import torch
 from acclimate import data, zoo
 from acclimate.corruptions import BENCHMARK, Pixels, apply
 from acclimate.corruptions.frost import PHOTOGRAPHS, find_photographs, frost_from
-from acclimate.data.checksums import FROST_SHA256
+from acclimate.data import SETS
 from acclimate.storage import file_digest
 from acclimate.zoo.readers import content_digest
 
@@ -175,7 +175,8 @@ def describe_frost(root: Path | None) -> dict[str, Any]:
     if folder is None:
         return {"source": "procedural"}
     sums = {name: file_digest(folder / name, "sha256") for name in PHOTOGRAPHS}
-    return {"source": "photographs", "are_the_published": sums == FROST_SHA256, "sha256": sums}
+    is_published = sums == SETS["frost"].sha256
+    return {"source": "photographs", "are_the_published": is_published, "sha256": sums}
 
 
 def describe_run(options: argparse.Namespace, model: torch.nn.Module) -> dict[str, Any]:

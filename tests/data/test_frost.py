@@ -24,7 +24,6 @@ from acclimate.cli.data import data as app
 from acclimate.corruptions import apply, frost, provenance
 from acclimate.data import check, generate, packages
 from acclimate.data.catalog import SETS
-from acclimate.data.checksums import FROST_SHA256
 from acclimate.data.copies import corrupt_folder
 from acclimate.data.corruptor import CopyRequest
 from acclimate.errors import BadInput, CorruptFile, DownloadFailed
@@ -92,8 +91,9 @@ def test_the_catalog_knows_the_files_that_are_published():
     path = [place for place in sys.path if (Path(place) / "imagecorruptions" / "frost").is_dir()]
     if not path:
         pytest.skip("imagecorruptions-imaug is not installed")
-    assert tuple(FROST_SHA256) == frost.PHOTOGRAPHS
-    for name, digest in FROST_SHA256.items():
+    sums = SETS["frost"].sha256
+    assert tuple(sums) == frost.PHOTOGRAPHS
+    for name, digest in sums.items():
         content = (Path(path[0]) / "imagecorruptions" / "frost" / name).read_bytes()
         assert hashlib.sha256(content).hexdigest() == digest
     assert "Apache-2.0" in SETS["frost"].licence

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from acclimate.builtin import load_model
 from acclimate.builtin import render as render_toys
 from acclimate.cli.main import app
+from acclimate.data import SETS
 from acclimate.data.arrays import array_sha256, write_array, write_card
-from acclimate.data.classes import CIFAR10
 from acclimate.demo import TASKS, DemoSettings, fetch_data, run_demo
 from acclimate.report import render_demo
 from tests.codes import raises
@@ -56,7 +56,7 @@ def test_the_demo_speaks_of_its_own_data(photographs):
     x = torch.from_numpy(photographs["test"][:24]).permute(0, 3, 1, 2) / 255
     predicted = predict_clearly(load_model(), x).numpy()
     assert result.clean_error == (predicted != photographs["test labels"][:24]).mean()
-    assert {sample.truth for sample in result.samples} <= set(CIFAR10)
+    assert {sample.truth for sample in result.samples} <= set(SETS["cifar10"].classes)
     page = render_demo(result.page())
     assert TASKS["cifar10"].text in page
     assert known.text in page
