@@ -43,6 +43,12 @@ from acclimate.terms.swr import SwrOptions
 Floats = npt.NDArray[np.floating]
 Panel = npt.NDArray[np.generic]
 
+
+def _read_notes(name: str) -> tuple[str, ...]:
+    """Return what a reader must know of a drawing."""
+    return tuple(read_toml("experiments.toml")[name]["drawn"])
+
+
 # Figures 1 and s1: error against a number
 
 
@@ -145,13 +151,6 @@ def _penalty_panel(name: str, weights: Mapping[str, float], errors: Mapping[str,
 
 BEFORE, AFTER, SEPARATION = "Before", "After", "separation"
 
-_NOTES_6 = (
-    "Features are those of the last images of the first corruption, as the model makes them at the "
-    "end of the stream; the same images before and after.",
-    "Separation is measured on the features themselves, not on the picture: how much nearer a "
-    "feature is to the centre of its own class than to the nearest other one (a silhouette of "
-    "cosine distances to class means, times 100; 100 is perfect, below 0 is wrong).",
-)
 _SEPARATES = Claim(
     "classes lie closer together and further apart after adaptation",
     "above",
@@ -190,12 +189,13 @@ def draw_embedding(context: FigureContext) -> Drawing:
     table = tabulate(published, grids, "jobs", notes=context.table.notes)
     table = replace(table, rising=(SEPARATION,), notes=tuple(dict.fromkeys(table.notes)))
     title, classes = "Target features before and after adaptation", clouds[0].classes
+    notes = _read_notes("fig-6")
     legend = panels[0].looks if len(classes) <= N_COLOURS else None
     files = {
         "fig-6.svg": compose(title, panels, 2, legend),
-        "fig-6.html": render_clouds(title, clouds, _NOTES_6),
+        "fig-6.html": render_clouds(title, clouds, notes),
     }
-    return Drawing(files, table, tuple(judge(_SEPARATES, grid) for grid in grids), _NOTES_6)
+    return Drawing(files, table, tuple(judge(_SEPARATES, grid) for grid in grids), notes)
 
 
 def gather_features(outcome: Outcome, context: FigureContext) -> Features:
@@ -251,11 +251,6 @@ def check_tsne() -> Any:
 # Panels that are narrower or wider are brought near to this, by whole numbers.
 _NARROWEST, _WIDEST = 200, 512
 
-_NOTE_S3 = (
-    "The picture shows the last images of the stream: the image, its mask (black: not labelled), "
-    "and the predictions of each model as it is and adapted, before it has learned from them."
-)
-
 
 def draw_streets(context: FigureContext) -> Drawing:
     """Draw images, masks and the predictions of all jobs of the first seed, side by side."""
@@ -276,7 +271,7 @@ def draw_streets(context: FigureContext) -> Drawing:
         titles.append(f"{model}: {row}" if len(context.table.setups) > 1 else row)
     rows = [[_scale(column[index]) for column in columns] for index in range(len(images))]
     picture = render_panels(rows, data.palette, titles, data.classes)
-    return Drawing({"fig-s3.png": picture}, notes=(_NOTE_S3,))
+    return Drawing({"fig-s3.png": picture}, notes=_read_notes("fig-s3"))
 
 
 def read_predictions(outcome: Outcome, context: FigureContext) -> list[Panel]:
