@@ -28,7 +28,6 @@ from acclimate.report.charts import (
     N_COLOURS,
     Axis,
     Chart,
-    Curve,
     assign_looks,
     axis_around,
     compose,
@@ -36,6 +35,7 @@ from acclimate.report.charts import (
     draw_scatter,
     log_axis,
 )
+from acclimate.report.figures import make_curve
 from acclimate.report.pages import Cloud, render_clouds
 from acclimate.report.panels import render_panels
 from acclimate.terms.swr import SwrOptions
@@ -71,9 +71,8 @@ def draw_against(context: FigureContext, name: str) -> Drawing:
         curves = []
         for row in rows:
             found = [(x, own) for x, own in zip(xs, row.ours, strict=True) if own is not None]
-            points = tuple((x, own.mean) for x, own in found)
             if found:
-                curves.append(Curve(row.label, points, tuple(own.deviation for _, own in found)))
+                curves.append(make_curve(row.label, found))
         if curves:
             panels.append(draw_curves(setup, curves, looks, axes))
     legend = looks if len(looks) > 1 else None

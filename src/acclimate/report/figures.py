@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from acclimate.report.charts import (
@@ -23,7 +23,7 @@ from acclimate.report.charts import (
     draw_points,
 )
 from acclimate.report.facts import split_domain
-from acclimate.report.stats import Ranking
+from acclimate.report.stats import Measure, Ranking
 from acclimate.report.summary import Group, Row, Summary
 
 Looks = Mapping[str, Look]
@@ -93,9 +93,7 @@ def draw_severities(group: Group, looks: Looks) -> tuple[Chart, ...]:
     for row in group.drawn:
         found = row.severity_errors()
         if len(found) > 1:
-            points = tuple((float(severity), own.mean) for severity, own in found.items())
-            spreads = tuple(own.deviation for own in found.values())
-            curves.append(Curve(row.label, points, spreads))
+            curves.append(make_curve(row.label, found.items()))
     if not curves:
         return ()
     levels = sorted({x for curve in curves for x, _ in curve.points})
@@ -142,11 +140,7 @@ def list_axes(group: Group) -> tuple[str, ...]:
 def draw_axis(group: Group, name: str) -> Chart:
     """Return a chart of the mean error along what the suite varies."""
     curves = [
-        Curve(
-            label,
-            tuple((x, row.mean.mean) for x, row in points),
-            tuple(row.mean.deviation for _, row in points),
-        )
+        make_curve(label, [(x, row.mean) for x, row in points])
         for label, points in axis_lines(group, name).items()
     ]
     curves.sort(key=lambda curve: min(y for _, y in curve.points))
@@ -216,6 +210,13 @@ def count_batches(row: Row) -> dict[str, list[tuple[int, int]]]:
             n, n_errors = own[place]
             own[place] = (n + record.n, n_errors + record.n_errors)
     return found
+
+
+def make_curve(label: str, measures: Iterable[tuple[float, Measure]]) -> Curve:
+    """Return a line of means, with their deviations over seeds."""
+    xs, found = zip(*measures, strict=True)
+    points = tuple((float(x), own.mean) for x, own in zip(xs, found, strict=True))
+    return Curve(label, points, tuple(own.deviation for own in found))
 
 
 def _curve(label: str, counts: Sequence[tuple[int, int]]) -> Curve:
