@@ -8,19 +8,17 @@ import os
 import shutil
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
@@ -34,11 +32,10 @@ from acclimate.bench.ray import (
     Assets,
     NodeFolder,
     NodeLoader,
-    NodeRunner,
     RayExecutor,
-    RayWorker,
     Storage,
     import_ray,
+    run_on_node,
 )
 from acclimate.bench.run_folder import RunFolder
 from acclimate.bench.schedule import End, Message, Runner, Setup
@@ -224,6 +221,28 @@ def test_ray_is_started_here_and_a_job_that_kills_its_worker_is_given_up(
     assert "(attempt 1)" in error["message"]
     suite.write_text(shared + good)
     assert len(run_suite(Suite.load(suite), tmp_path / "local", n_workers=0)) == 2
+    check_same(tmp_path / "out", tmp_path / "local")
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_leaves_a_checkpoint_of_its_last_batch(
+    ray_environment, tmp_path: Path
+) -> None:
+    ray_environment.touch()
+
+    def interrupt(event: Event) -> None:
+        if event.done >= 3:
+            raise KeyboardInterrupt
+
+    suite = make_suite("bn_ema")
+    with pytest.raises(KeyboardInterrupt):
+        run_suite(suite, tmp_path / "out", engine="ray", n_workers=1, on_event=interrupt)
+    (status,) = Store(tmp_path / "out").statuses()
+    assert status.state == "interrupted"
+    point = json.loads((tmp_path / "out" / status.folder / "checkpoint.json").read_text())
+    assert 3 <= point["n_batches"] == status.done < 15
+    for out in ("out", "local"):
+        run_suite(suite, tmp_path / out, n_workers=0)
     check_same(tmp_path / "out", tmp_path / "local")
 
 
@@ -459,49 +478,37 @@ def test_what_the_guard_needs_is_prepared_once_for_all_nodes(tmp_path: Path) -> 
 def test_a_node_that_does_not_see_the_folder_is_refused(ray_environment, tmp_path: Path) -> None:
     (tmp_path / "suite.json").write_text("{}")
     sha256 = file_sha256(str(tmp_path / "suite.json"))
-    setup = Setup(artifacts=tmp_path / "artifacts")
-    node = NodeRunner(setup, str(Path.cwd()), None, None, None)
-    assert node.start((tmp_path / "suite.json", sha256))[0] == "ready"
+    setup, here = Setup(artifacts=tmp_path / "artifacts"), str(Path.cwd())
+    spec = make_spec("norm")
     for path, found in ((tmp_path / "absent.json", sha256), (tmp_path / "suite.json", "another")):
         with raises("folder_not_shared", BadInput, path=tmp_path):
-            node.start((path, found))
-    node.close()
+            run_on_node(setup, here, None, (path, found), None, None, None, "job", spec, "", {})
 
 
 @pytest.mark.parametrize("has_storage", [False, True])
-def test_an_actor_that_is_closed_leaves_a_checkpoint(
-    ray_environment: Path, tmp_path: Path, monkeypatch, has_storage: bool
-) -> None:
-    """It waits at a gate that is opened when it was asked to close; another actor resumes."""
-    ray_environment.unlink(missing_ok=True)
-    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
+def test_a_job_that_is_asked_to_stop_leaves_a_checkpoint(tmp_path: Path, has_storage: bool) -> None:
+    """Another node resumes it."""
     storage = Storage((tmp_path / "storage").as_uri()) if has_storage else None
     root = tmp_path / ("storage" if has_storage else "suite")
     place = "jobs/a" if has_storage else str(root / "jobs" / "a")
-    setup = Setup(artifacts=tmp_path / "artifacts", options=RunOptions(command="by hand"))
-    spec = make_spec("bn_ema", **LONG)
+    spec = make_spec("bn_ema", **{**LONG, "model": "tests.bench.models:tiny"})
+    messages: list[Message] = []
 
-    def start() -> tuple[NodeRunner, Iterator[Message]]:
-        node = NodeRunner(setup, str(Path.cwd()), None, None, storage)
-        return node, node.run(spec, place, {})
+    def is_far() -> bool:
+        return messages[-1][1] >= 2
 
-    node, messages = start()
-    assert next(messages)[0] == "started"
-    while next(messages)[1] < 2:
-        pass
-    closing = threading.Thread(target=node.close)
-    closing.start()
-    time.sleep(0.1)
-    ray_environment.touch()
-    *_, last = messages
-    closing.join()
-    assert last[0] == "stopped"
+    def run(name: str, should_stop: Callable[[], bool]) -> End:
+        loader = Node(tmp_path / name, storage).loader
+        return loader.run(spec, place, {}, messages.append, should_stop)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("acclimate.bench.ray.REPORT_EVERY", 0.0)
+        patch.setattr(Runner, "_report_stage", lambda *stage: None)
+        assert run("first", is_far) == "stopped"
     records = (root / "jobs" / "a" / "records.jsonl").read_bytes()
     point = json.loads((root / "jobs" / "a" / "checkpoint.json").read_text())
     assert 2 <= point["n_batches"] == records.count(b"\n") < 15
-    node, messages = start()
-    assert [kind for kind, *_ in messages][-1] == "finished"
-    node.close()
+    assert run("second", lambda: False) == "finished"
     check_alone(spec, root / "jobs" / "a", tmp_path / "alone")
 
 
@@ -512,26 +519,21 @@ def test_a_job_of_another_process_is_busy_and_its_folder_is_left_alone(tmp_path:
     (folder.path / "records.jsonl").write_text("older")
     storage.upload(folder.path, "jobs/a")
     (folder.path / "records.jsonl").write_text("newer")
-
-    class FakeActor:
-        def __getattr__(self, name: str) -> Any:
-            return self
-
-        def __call__(self, *arguments: Any, **options: Any) -> Any:
-            return self
-
-    class Reference:
-        def __init__(self, value: Any) -> None:
-            self.value = value
-
-    ray = FakeActor()
-    ray.ObjectRef, ray.put, ray.get = Reference, Reference, lambda ref: ref.value
-    worker = RayWorker(ray, FakeActor(), None, storage)
-    worker.is_ready = True
+    told: list[Any] = []
+    executor = RayExecutor.__new__(RayExecutor)
+    executor._storage, executor._running = storage, {}
+    executor._inbox = SimpleNamespace(qsize=lambda: 0, get_nowait_batch=lambda n: [])
+    executor._ray = SimpleNamespace(
+        put=lambda value: value,
+        get=lambda value: value,
+        wait=lambda ends, **how: (ends, []),
+        exceptions=SimpleNamespace(RayError=RuntimeError),
+    )
     with folder.hold():
-        worker.begin(make_spec("norm"), folder)
-        assert worker.receive()[0] == "busy"
-        worker.end(0.0)
+        executor.begin("jobs/a", make_spec("norm"), folder)
+        executor.wait(0.0, lambda *message: told.append(message))
+        executor.close()
+    assert told == [("jobs/a", ("busy", 0, 0, ""))]
     assert (folder.path / "records.jsonl").read_text() == "newer"
 
 

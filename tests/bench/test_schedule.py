@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,14 @@ import pytest
 
 from acclimate.bench import Entry, Event, JobSpec, Store, Suite, run_suite
 from acclimate.bench.run_folder import RunFolder
-from acclimate.bench.schedule import Message, Meter, Pool, Report, Worker, weigh
+from acclimate.bench.schedule import (
+    Message,
+    Processes,
+    Queue,
+    Report,
+    Setup,
+    WorkerProcess,
+)
 from acclimate.errors import BadInput
 from tests.bench.jobs import environment, make_spec, read_lines, run_once, stable, sums
 from tests.bench.processes import CLI, Launch, has_records, wait_until
@@ -24,108 +31,63 @@ from tests.codes import raises
 pytestmark = pytest.mark.timeout(900)
 
 
-# Distribution and retries, with workers that follow a script --------------------------------------
+# Distribution and retries, with processes that follow a script ------------------------------------
 
 
-class Scripted(Worker):
-    """Follows a script: `finish` its job, `die` at it, or `vanish` before it."""
+class Scripted:
+    """An executor whose processes follow a script: `finish` a job, `die` at it, or `vanish`."""
 
-    def __init__(self, acts: Sequence[str], starts: bool = True, is_dead: bool = False) -> None:
-        super().__init__()
+    def __init__(self, n_processes: int, *acts: str) -> None:
         self.begun: list[str] = []
-        self.was_ended = False
-        self.messages: list[Message | None] = [("ready", 0, 0, "")] if starts else []
-        self.messages += [None] if is_dead else []
-        self._acts = list(acts)
+        self.is_closed = False
+        self._n, self._acts, self._inbox = n_processes, list(acts), list[tuple[str, Message]]()
 
-    def begin(self, spec: JobSpec, folder: RunFolder) -> None:
-        assert self.is_ready
-        assert self.job is not None
-        self.begun.append(self.job)
+    def capacity(self) -> int:
+        return self._n
+
+    def begin(self, name: str, spec: JobSpec, folder: RunFolder) -> None:
+        self.begun.append(name)
         folder.make()
-        act = self._acts.pop(0)
-        self.has_begun = act != "vanish"
-        self.messages.append(("finished", 0, 0, "") if act == "finish" else None)
+        act = self._acts.pop(0) if self._acts else "finish"
+        started: list[Message] = [] if act == "vanish" else [("started", 0, 0, "")]
+        end = "finished" if act == "finish" else "lost"
+        self._inbox += [(name, each) for each in (*started, (end, 0, 0, "was lost on purpose"))]
 
-    def end(self, seconds: float) -> None:
-        self.was_ended = True
+    def wait(self, seconds: float, report: Report) -> None:
+        inbox, self._inbox = self._inbox, []
+        for name, message in inbox:
+            report(name, message)
 
-    def describe_end(self) -> tuple[str, str]:
-        return "was lost on purpose", "there is no such package"
-
-
-class Stage:
-    """A suite of three jobs, and a pool whose workers follow a script, one for each."""
-
-    def __init__(self, root: Path, n_workers: int = 1, retries: int = 1) -> None:
-        specs = [make_spec("source", seed=seed) for seed in range(3)]
-        suite = Suite(title="three", entries=tuple(Entry(s, str(s.seed)) for s in specs))
-        self.store = Store.create(root, suite)
-        self.names = list(self.store.jobs())
-        self.events: list[Event] = []
-        self.spawned: list[Scripted] = []
-        self.script: list[dict[str, Any]] = []
-        self.capacity = lambda: n_workers
-        artifacts = root / "artifacts"
-        self.pool = Pool(self.store, self.names, artifacts, self.events.append, self, retries)
-
-    def spawn(self) -> Scripted:
-        worker = Scripted(**self.script[len(self.spawned)])
-        self.spawned.append(worker)
-        return worker
-
-    def wait(self, workers: Sequence[Worker], seconds: float, report: Report) -> None:
-        for worker in workers:
-            assert isinstance(worker, Scripted)
-            if worker.messages:
-                report(worker, worker.messages.pop(0))
-
-    def run(self, *script: dict[str, Any]) -> list[tuple[str, str]]:
-        self.script = list(script)
-        self.pool.run()
-        return [(event.kind, event.entry.label) for event in self.events]
+    def close(self) -> None:
+        self.is_closed = True
 
 
-def test_only_a_worker_that_has_started_gets_a_job(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, n_workers=2)
-    told = stage.run({"acts": [], "starts": False}, {"acts": ["finish"] * 3})
-    assert told == [("finished", "0"), ("finished", "1"), ("finished", "2")]
-    assert stage.spawned[1].begun == stage.names
-    assert all(worker.was_ended for worker in stage.spawned)
+def run_scripted(root: Path, executor: Scripted, retries: int = 1) -> list[tuple[str, str]]:
+    """Run a suite of three jobs; return what happened to each, without that it started."""
+    specs = [make_spec("source", seed=seed) for seed in range(3)]
+    suite = Suite(title="three", entries=tuple(Entry(s, str(s.seed)) for s in specs))
+    store, events = Store.create(root, suite), list[Event]()
+    Queue(store, list(store.jobs()), root, events.append, executor, retries).run()
+    assert executor.is_closed
+    return [(own.kind, own.entry.label) for own in events if own.kind != "started"]
 
 
-def test_a_job_fails_when_it_has_cost_too_many_workers(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
-    told = stage.run({"acts": ["die"]}, {"acts": ["die"]}, {"acts": ["finish"] * 2})
+def test_a_job_fails_when_it_has_cost_too_many_processes(tmp_path: Path) -> None:
+    told = run_scripted(tmp_path, Scripted(1, "die", "die"))
     assert told == [("retried", "0"), ("failed", "0"), ("finished", "1"), ("finished", "2")]
-    assert stage.pool.workers == [stage.spawned[2]]
-    error = stage.store.folder(stage.names[0]).read("error.json")
-    assert error is not None
+    (error,) = [own.error for own in Store(tmp_path).statuses() if own.error is not None]
     assert error["type"] == "WorkerDied"
     assert "was lost on purpose (attempt 2)" in error["message"]
 
 
 def test_a_job_that_had_not_begun_loses_no_retry(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, retries=0)
-    lost = [{"acts": ["vanish"]}] * 5
-    told = stage.run(*lost, {"acts": ["finish"] * 3})
+    told = run_scripted(tmp_path, Scripted(1, *["vanish"] * 5), retries=0)
     assert told.count(("retried", "0")) == 5
     assert told[5:] == [("finished", "0"), ("finished", "1"), ("finished", "2")]
 
 
-def test_workers_that_fail_to_start_end_the_run_and_the_message_has_their_log(
-    tmp_path: Path,
-) -> None:
-    stage = Stage(tmp_path)
-    with raises("worker_failed", BadInput) as caught:
-        stage.run(*[{"acts": [], "starts": False, "is_dead": True}] * 3)
-    assert len(stage.spawned) == 3
-    for words in stage.spawned[-1].describe_end():
-        assert words in str(caught.value)
-
-
-def test_a_worker_gets_jobs_that_need_what_it_has_loaded(tmp_path: Path) -> None:
-    """And not those that wait for an artifact that another worker prepares."""
+def test_jobs_that_need_the_same_follow_each_other(tmp_path: Path) -> None:
+    """But not while one of them prepares the artifact that the other needs."""
     fog, snow = {"corruptions": ("fog",)}, {"corruptions": ("snow",)}
     specs = [make_spec("source", seed=0, **fog), make_spec("source", seed=1, **snow)]
     specs += [make_spec("norm", seed=0, **snow), make_spec("norm", seed=1, **fog)]
@@ -134,20 +96,36 @@ def test_a_worker_gets_jobs_that_need_what_it_has_loaded(tmp_path: Path) -> None
     store = Store.create(tmp_path, suite)
     names = list(store.jobs())
 
-    def order(*acts: Sequence[str], last: int | None = None) -> list[list[str]]:
-        stage = Stage(tmp_path / "unused", n_workers=len(acts))
-        stage.script = [{"acts": own} for own in acts]
-        left = names if last is None else names[last:]
-        Pool(store, left, tmp_path, stage.events.append, stage, 0).run()
-        return [worker.begun for worker in stage.spawned]
+    def order(n_processes: int, first: int = 0) -> list[str]:
+        executor = Scripted(n_processes)
+        Queue(store, names[first:], tmp_path, lambda event: None, executor, 0).run()
+        return executor.begun
 
-    ((first, second, *rest),) = order(["finish"] * 6)
-    assert first == names[0]
-    assert second == names[3]  # the same data
-    assert set(rest) == set(names) - {first, second}
-    one, other = order(["finish"] * 2, ["finish"] * 2, last=3)
-    assert [one[0], other[0]] == [names[3], names[4]]
-    assert names[5] in (one[1:] + other[1:])
+    assert order(1) == [names[place] for place in (0, 3, 4, 5, 1, 2)]
+    assert order(6) == [names[place] for place in (0, 3, 4, 1, 2, 5)]
+
+
+def test_a_job_goes_to_the_process_that_has_loaded_what_it_needs(
+    tmp_path: Path, monkeypatch
+) -> None:
+    class Unstarted(WorkerProcess):
+        def __init__(self, *shared: Any) -> None:
+            self.job, self.needs = None, ()
+
+        def send(self, order: Any) -> None: ...
+
+    monkeypatch.setattr("acclimate.bench.schedule.WorkerProcess", Unstarted)
+    executor = Processes(Setup(artifacts=tmp_path), 2, tmp_path / "logs" / "workers.log")
+    fog, snow = (
+        make_spec("source", corruptions=("fog",)),
+        make_spec("source", corruptions=("snow",)),
+    )
+    for name, spec in (("first", fog), ("second", snow)):
+        executor.begin(name, spec, RunFolder(tmp_path))
+    first, second = executor._workers
+    first.job = second.job = None
+    executor.begin("third", replace(snow, method="norm"), RunFolder(tmp_path))
+    assert (first.job, second.job) == (None, "third")
 
 
 # Jobs in processes of their own -------------------------------------------------------------------
@@ -356,45 +334,3 @@ def test_leftovers_of_a_process_killed_right_after_it_was_done_are_removed(tmp_p
     run_suite(suite, tmp_path, n_workers=0)
     assert not [path for path in folder.iterdir() if path.suffix in (".state", ".part")]
     assert not (folder / "checkpoint.json").exists()
-
-
-# Events -------------------------------------------------------------------------------------------
-
-
-def test_the_time_left_is_estimated_from_the_work_done(monkeypatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    jobs = {
-        "a": Entry(JobSpec(method="source"), "a"),
-        "b": Entry(JobSpec(method="tent"), "b"),
-        "c": Entry(JobSpec(method="tent"), "c"),
-        "d": Entry(JobSpec(method="source"), "d"),
-    }
-    assert (weigh(jobs["a"].spec), weigh(jobs["b"].spec)) == (1, 3)
-    memo = JobSpec(method="memo", protocol={"batch_size": 10})
-    assert weigh(memo) > 10
-    meter = Meter(jobs)
-
-    def tell(kind, name, done=0, total=0) -> None:
-        meter.take(Event(kind, name, jobs[name], done, total))
-
-    tell("found", "d")
-    tell("started", "a")
-    assert (meter.n_done, meter.seconds_left) == (1, None)
-    clock[0] = 10.0
-    tell("progress", "a", 0, 20)
-    tell("progress", "a", 10, 20)
-    # 10 of 20 + 3·20 + 3·20 are done in ten seconds.
-    assert meter.work == (10, 140)
-    assert meter.seconds_left == pytest.approx(130)
-    tell("finished", "a")
-    tell("started", "b")
-    # The first 15 batches were done before: nobody knows how long they took.
-    tell("progress", "b", 15, 20)
-    tell("progress", "b", 16, 20)
-    assert meter.work == (23, 20 + 15 + 60)
-    assert meter.running == {"b": (16, 20)}
-    tell("failed", "b")
-    tell("retried", "c")
-    assert (meter.n_done, meter.n_failed, meter.running) == (2, 1, {})
-    assert meter.work == (23, 23 + 60)

@@ -1,30 +1,29 @@
 """Run jobs on the nodes of a Ray cluster.
 
-Each worker is an actor that Ray restarts if its process or its node is lost. Run folders are on a
-file system that all nodes see, or at a URL, where they are copied at every checkpoint; so a job is
+Each job is a task of Ray, and its messages are what the task yields. Run folders are on a file
+system that all nodes see, or at a URL, where they are copied at every checkpoint; so a job is
 resumed on any node. Data, weights and artifacts that a node lacks are loaded by one actor on the
 machine of the command, and travel through Ray's object store, once to each node.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import logging
 import math
 import os
 import platform
-import queue
+import shutil
 import socket
-import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, get_args
+from tempfile import mkdtemp
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -48,6 +47,7 @@ from acclimate.bench.run_folder import (
     RunFolder,
 )
 from acclimate.bench.schedule import (
+    PATIENCE,
     REPORT_EVERY,
     End,
     Executor,
@@ -55,20 +55,14 @@ from acclimate.bench.schedule import (
     Report,
     Runner,
     Setup,
-    Worker,
     choose_n_workers,
+    hold_interrupts,
 )
 from acclimate.bench.suite import ARTIFACTS, SUITE, Store
 from acclimate.data import SETS, ArrayStore
 from acclimate.data.places import VARIABLE
 from acclimate.data.request import Data
-from acclimate.errors import (
-    AcclimateError,
-    BadInput,
-    MissingExtra,
-    check_at_least,
-    how_to_install,
-)
+from acclimate.errors import AcclimateError, BadInput, check_at_least, import_extra
 from acclimate.process import limit_threads, share_threads, tune_process
 from acclimate.storage import file_digest, write_atomically
 
@@ -76,10 +70,6 @@ from acclimate.storage import file_digest, write_atomically
 _LOOK_AT_NODES_EVERY, _WAIT_FOR_NODES = 2.0, 120.0
 # Seconds in which an address must answer.
 _ANSWER = 10.0
-# How often Ray restarts one actor; then another actor takes its place.
-_RESTARTS = 4
-# An actor can be closed while it runs a job.
-_CONCURRENCY = 3
 
 
 @contextmanager
@@ -103,12 +93,10 @@ def open_ray(
         n_workers: Jobs at once; None for as many as the nodes have room for.
         address: Of the cluster, such as `auto` or `HOST:6379`; None for that of the environment
             (`RAY_ADDRESS`), or else for a cluster of this machine, which ends with the run.
-        n_cpus: Cores of each job, and threads it computes with. None for 1; for its share of the
-            cores on a cluster of this machine.
+        n_cpus: Cores and threads of each job. None for 1; on a cluster of this machine, its share.
         n_gpus: Graphics processors of each job, such as 0.5.
-        storage: URL of a folder that all nodes can read and write, such as `s3://bucket/suite`;
-            run folders are copied there. Any file system of fsspec.
-
+        storage: URL that all nodes can read and write, such as `s3://bucket/suite`; run folders are
+            copied there. Any file system of fsspec.
     """
     for name, value, low in (
         ("n_workers", n_workers, 1),
@@ -130,16 +118,7 @@ def open_ray(
 
 def import_ray() -> Any:
     """Return the package."""
-    try:
-        return importlib.import_module("ray")
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise MissingExtra(
-            "missing_extra",
-            f"The engine ray requires Ray, which is not installed. Run: {how_to_install('ray')}",
-            package="ray",
-        ) from error
+    return import_extra("ray", "The engine ray", "ray")
 
 
 @contextmanager
@@ -175,8 +154,18 @@ def connect(ray: Any, address: str | None, **size: float) -> Iterator[None]:
 # The machine of the command -----------------------------------------------------------------------
 
 
+@dataclass
+class Running:
+    """A job on some node: the lock on its local folder, where it is copied to at the end."""
+
+    name: str
+    held: ExitStack
+    folder: RunFolder | None = None
+    node: str = ""
+
+
 class RayExecutor:
-    """An executor of actors of Ray."""
+    """An executor of Ray's tasks: Ray places them, and keeps their processes and what they load."""
 
     def __init__(
         self,
@@ -190,21 +179,21 @@ class RayExecutor:
         n_cpus, n_gpus = size
         self.note_needs(ray, n_workers, n_cpus, n_gpus)
         self._storage = storage
-        self._restarting: list[Any] = []
+        self._running: dict[Any, Running] = {}  # by the reference to how the job ends
         suite = (store.root / SUITE).resolve()
-        self._suite = (suite, file_digest(suite)) if storage is None else None
         data = os.environ.get(VARIABLE)
         path = None if data is None else str(Path(data).expanduser().absolute())
-        self._shared = setup, str(Path.cwd()), path
         node = ray.get_runtime_context().get_node_id()
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
-        kind = ray.remote(Assets).options(num_cpus=0, scheduling_strategy=here)
-        self._assets = kind.remote(*self._shared)
-        self._kind = ray.remote(NodeRunner).options(
+        local = {"num_cpus": 0, "scheduling_strategy": here}
+        self._inbox = importlib.import_module("ray.util.queue").Queue(actor_options=local)
+        assets = ray.remote(Assets).options(**local).remote(setup, str(Path.cwd()), path)
+        seen = (suite, file_digest(suite)) if storage is None else None
+        self._shared = setup, str(Path.cwd()), path, seen, storage, assets, self._inbox
+        self._task = ray.remote(run_on_node).options(
             num_cpus=n_cpus,
             num_gpus=n_gpus,
-            max_concurrency=_CONCURRENCY,
-            max_restarts=_RESTARTS,
+            max_retries=0,  # whether a job is begun again is known from its folder
             scheduling_strategy="SPREAD",
             runtime_env={"env_vars": limit_threads(n_cpus)},
         )
@@ -234,107 +223,65 @@ class RayExecutor:
             )
         return self._room if self._n_workers is None else min(self._n_workers, self._room)
 
-    def spawn(self) -> Worker:
-        if not self._restarting:
-            shared = *self._shared, self._assets, self._storage
-            self._restarting.append(self._kind.remote(*shared))
-        return RayWorker(self._ray, self._restarting.pop(), self._suite, self._storage)
-
-    def wait(self, workers: Sequence[Worker], seconds: float, report: Report) -> None:
-        own = [worker for worker in workers if isinstance(worker, RayWorker)]
-        answers = [worker.answer for worker in own if worker.answer is not None]
-        if not answers:
-            time.sleep(seconds)
-            return
-        ready = self._ray.wait(answers, timeout=seconds)[0]
-        for worker in [worker for worker in own if any(worker.answer is each for each in ready)]:
-            try:
-                message = worker.receive()
-            except self._ray.exceptions.RayError as error:
-                cause = getattr(error, "cause", None)
-                if isinstance(cause, BadInput):  # of `start`; errors of jobs are in their folders
-                    raise cause from error
-                worker.lose(error)
-                if not isinstance(error, self._ray.exceptions.ActorDiedError):
-                    self._restarting.append(worker.actor)  # Ray restarts it
-                message = None
-            report(worker, message)
-
-
-class RayWorker(Worker):
-    """An actor on some node."""
-
-    def __init__(
-        self,
-        ray: Any,
-        actor: Any,
-        suite: tuple[Path, str] | None,
-        storage: Storage | None,
-    ) -> None:
-        super().__init__()
-        self.actor = actor
-        # Ray waits until the actor is there, on whichever node.
-        self.answer: Any = actor.start.options(max_task_retries=-1).remote(suite)
-        self._ray, self._storage = ray, storage
-        self._node, self._error, self._closing = "", "ended", None
-        self._folder: RunFolder | None = None
-        self._held = ExitStack()
-
-    def begin(self, spec: JobSpec, folder: RunFolder) -> None:
+    def begin(self, name: str, spec: JobSpec, folder: RunFolder) -> None:
         folder.make()
-        place = str(folder.path.resolve())
+        job, place = Running(name, ExitStack()), str(folder.path.resolve())
         if self._storage is not None:
-            place = _name(folder)
-            is_mine = self._held.enter_context(folder.hold())
-            if not is_mine:
-                self.answer = self._ray.put(("busy", 0, 0, ""))
+            if not job.held.enter_context(folder.hold()):
+                self._running[self._ray.put("busy")] = job
                 return
-            self._folder = folder
+            job.folder, place = folder, _name(folder)
         folder.describe({"key": spec.key, **spec.to_dict()})
         if self._storage is not None and not self._storage.list_files(place):
             self._storage.upload(folder.path, place)
         names = [name for name in (spec.weights, spec.prepare.contrast_head) if name is not None]
         sums = {name: file_sha256(name) for name in names}
-        self.answer = self.actor.run.remote(spec, place, sums)
+        self._running[self._task.remote(*self._shared, name, spec, place, sums)] = job
 
-    def receive(self) -> Message:
-        """Return the message that is there."""
-        is_first = not self.is_ready
-        one = self.answer if isinstance(self.answer, self._ray.ObjectRef) else next(self.answer)
-        message: Message = self._ray.get(one)
-        if is_first:
-            self.answer, self._node = None, message[3]
-        else:
-            self.has_begun = True
-            if message[0] in get_args(End):
-                self._leave()
-        return message
+    def wait(self, seconds: float, report: Report) -> None:
+        if not self._running:
+            time.sleep(seconds)
+            return
+        ends = self._ray.wait(list(self._running), timeout=REPORT_EVERY)[0]
+        known = {job.name: job for job in self._running.values()}
+        for name, (kind, done, total, text) in self._inbox.get_nowait_batch(self._inbox.qsize()):
+            if kind == "started" and name in known:
+                known[name].node, text = text, ""
+            if name in known:  # not the last words of a node that was lost
+                report(name, (kind, done, total, text))
+        for end in ends:
+            report(self._running[end].name, self._get_end(end))
 
-    def lose(self, error: Exception) -> None:
-        """Note that the actor was lost."""
-        self._error = str(error)
-        self._leave()
+    def close(self) -> None:
+        ends = list(self._running)
+        for end in ends:
+            self._ray.cancel(end)  # an interrupt, which `hold_interrupts` delays
+        if ends:
+            self._ray.wait(ends, num_returns=len(ends), timeout=PATIENCE)
+        for end in ends:
+            self._leave(end)
 
-    def stop(self) -> None:
-        self._closing = self.actor.close.remote() if self.is_ready else None
+    def _get_end(self, end: Any) -> Message:
+        """Let go of a job that has ended; return how."""
+        job = self._leave(end)
+        try:
+            return self._ray.get(end), 0, 0, ""
+        except self._ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, BadInput):  # errors of jobs are in their folders
+                raise cause from error
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            where = f" on {job.node}" if job.node else ""
+            why = lines[-1].partition(". ")[0].rstrip(".")
+            return "lost", 0, 0, f"was lost{where} ({why})"
 
-    def end(self, seconds: float) -> None:
-        if self._closing is not None:
-            self._ray.wait([self._closing], timeout=seconds)
-        self._ray.kill(self.actor)
-        self._leave()
-
-    def describe_end(self) -> tuple[str, str]:
-        lines = [line.strip() for line in self._error.splitlines() if line.strip()]
-        where = f" on {self._node}" if self._node else ""
-        return f"was lost{where} ({lines[-1].partition('. ')[0].rstrip('.')})", self._error
-
-    def _leave(self) -> None:
-        """Let go of the job; what is in the storage is copied here."""
-        folder, self.answer, self._folder = self._folder, None, None
-        with self._held:
-            if self._storage is not None and folder is not None:
-                self._storage.download(_name(folder), folder.path)
+    def _leave(self, end: Any) -> Running:
+        """Let go of a job; what is in the storage is copied here."""
+        job = self._running.pop(end)
+        with job.held:
+            if self._storage is not None and job.folder is not None:
+                self._storage.download(_name(job.folder), job.folder.path)
+        return job
 
 
 class Assets:
@@ -404,70 +351,52 @@ class Assets:
 
 # The nodes ----------------------------------------------------------------------------------------
 
+# Of this process: what it has loaded, for its next job.
+_LOADERS: list[NodeLoader] = []
 
-class NodeRunner:
-    """An actor that runs jobs on a node, one after another."""
 
-    def __init__(
-        self,
-        setup: Setup,
-        folder: str,
-        data: str | None,
-        assets: Any,
-        storage: Storage | None,
-    ) -> None:
-        _enter(folder, data)
-        self._setup, self._storage = setup, storage
-        self._scratch = TemporaryDirectory(prefix="acclimate-")
-        self._stop, self._thread = threading.Event(), ThreadPoolExecutor(1)
-        ask = partial(_ask, import_ray(), assets)
-        self._loader = NodeLoader(setup, Path(self._scratch.name), ask, storage)
+def run_on_node(
+    setup: Setup,
+    folder: str,
+    data: str | None,
+    suite: tuple[Path, str] | None,
+    storage: Storage | None,
+    assets: Any,
+    inbox: Any,
+    name: str,
+    spec: JobSpec,
+    place: str,
+    sums: Mapping[str, str],
+) -> End:
+    """Run a job on a node; return how it ended. Its message `started` has the name of the node.
 
-    def start(self, suite: tuple[Path, str] | None) -> Message:
-        """Return the name of this machine, if it sees the folder of the suite."""
-        if suite is not None and not has_file(str(suite[0]), suite[1]):
-            raise BadInput(
-                "folder_not_shared",
-                f"The node {platform.node()} does not see {suite[0].parent}. Use a folder that all "
-                "nodes see at the same path, or pass --storage URL.",
-                path=suite[0].parent,
-                node=platform.node(),
-            )
-        return "ready", 0, 0, platform.node()
+    Raises:
+        BadInput: This machine does not see the folder of the suite.
+    """
+    _enter(folder, data)
+    node = platform.node()
+    if suite is not None and not has_file(str(suite[0]), suite[1]):
+        raise BadInput(
+            "folder_not_shared",
+            f"The node {node} does not see {suite[0].parent}. Use a folder that all nodes see at "
+            "the same path, or pass --storage URL.",
+            path=suite[0].parent,
+            node=node,
+        )
+    ray = import_ray()
+    if not _LOADERS:
+        scratch = Path(mkdtemp(prefix="acclimate-"))
+        atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+        _LOADERS.append(NodeLoader(setup, scratch, partial(_ask, ray, assets), storage))
 
-    def run(self, spec: JobSpec, place: str, sums: Mapping[str, str]) -> Iterator[Message]:
-        """Run a job; give its messages, the last of which is how it ended."""
-        messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        job = self._thread.submit(self._run, spec, place, sums, messages.put)
-        job.add_done_callback(lambda job: messages.put(None))
-        while (message := messages.get()) is not None:
-            yield message
-        yield job.result(), 0, 0, ""
+    def report(message: Message) -> None:
+        if message[0] == "started":
+            message = "started", 0, 0, node
+        inbox.put((name, message))
 
-    def close(self) -> None:
-        """Let the job write a checkpoint and end; remove what was kept here."""
-        self._stop.set()
-        self._thread.shutdown()
-        self._scratch.cleanup()
-
-    def _run(
-        self,
-        spec: JobSpec,
-        place: str,
-        sums: Mapping[str, str],
-        report: Callable[[Message], None],
-    ) -> End:
-        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-        local = self._loader.localize(spec, sums)
-        runner = Runner(self._setup, report, self._stop.is_set, self._loader, REPORT_EVERY)
-        if self._storage is None:
-            return runner.run(local, NodeFolder(place, spec))
-        path = Path(self._scratch.name) / place
-        upload = partial(self._storage.upload, path, place)
-        self._storage.download(place, path)
-        end = runner.run(local, NodeFolder(path, spec, upload))
-        upload()
-        return end
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    with hold_interrupts() as should_stop:
+        return _LOADERS[0].run(spec, place, sums, report, should_stop)
 
 
 class NodeLoader(Loader):
@@ -482,7 +411,30 @@ class NodeLoader(Loader):
     ) -> None:
         own = setup.artifacts if storage is None else scratch / ARTIFACTS
         super().__init__(own, setup.device)
-        self._scratch, self._ask, self._storage = scratch, ask, storage
+        self._setup, self._scratch, self._ask, self._storage = setup, scratch, ask, storage
+
+    def run(
+        self,
+        spec: JobSpec,
+        place: str,
+        sums: Mapping[str, str],
+        report: Callable[[Message], None],
+        should_stop: Callable[[], bool],
+    ) -> End:
+        """Run a job in a folder at this path, or of this name in the storage."""
+        local = self.localize(spec, sums)
+        runner = Runner(self._setup, report, should_stop, self, REPORT_EVERY)
+        if self._storage is None:
+            return runner.run(local, NodeFolder(place, spec))
+        path = self._scratch / place
+        upload = partial(self._storage.upload, path, place)
+        self._storage.download(place, path)
+        try:
+            end = runner.run(local, NodeFolder(path, spec, upload))
+            upload()
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+        return end
 
     def localize(self, spec: JobSpec, sums: Mapping[str, str]) -> JobSpec:
         """Return the job with files that are on this node."""

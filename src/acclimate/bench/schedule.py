@@ -1,14 +1,14 @@
 """Run the jobs of a suite: in this process, in worker processes, or on a Ray cluster.
 
-`run_suite` gives the jobs that are left to a `Pool`, which distributes them among the workers of an
-`Executor` and reports events. An executor has three operations: how many workers there may be now,
-make one, and wait for their messages. `InProcess` runs jobs in the calling process, `Processes` in
-processes of this machine; the executor for Ray is in `acclimate.bench.ray`.
+`run_suite` gives the jobs that are left to a `Queue`, which begins them on an `Executor`, begins
+them again if their process is lost, and reports events. `InProcess` runs jobs in the calling
+process, `Processes` in processes of this machine; the executor for Ray is in `acclimate.bench.ray`.
 """
 
 from __future__ import annotations
 
 import importlib
+import operator
 import os
 import queue
 import shlex
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 
@@ -36,7 +36,6 @@ from acclimate.bench.run_folder import ERROR, RunFolder
 from acclimate.bench.suite import LOGS, Entry, Outcome, Store, Suite
 from acclimate.data import SETS
 from acclimate.errors import BadInput, check_at_least, check_name, check_options
-from acclimate.methods import get_method
 from acclimate.process import count_cores, limit_threads, share_threads, tune_process
 from acclimate.zoo.segmentation import is_dense_name
 
@@ -46,8 +45,11 @@ Kind = Literal[
 ]
 #: `stopped`: it was asked to, and can be resumed.
 End = Literal["finished", "failed", "busy", "stopped"]
-#: From a worker: the kind of an event or `ready`, batches done, those of the job, and a text.
+#: What happens to a job: the kind of an event, batches done, those of the job, and a text. Also
+#: `lost`: its process has ended, and the text says how.
 Message = tuple[str, int, int, str]
+#: Takes the name of a job and a message on it.
+Report = Callable[[str, Message], None]
 
 #: Where the executor of each engine is, and what it takes besides `n_workers`.
 ENGINES: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -96,75 +98,6 @@ class Event:
 
 
 OnEvent = Callable[[Event], None]
-
-
-def weigh(spec: JobSpec) -> float:
-    """Return about how much work a batch of a job is, in forwards, to estimate the time left."""
-    kind = get_method(spec.method)
-    passes = kind.card.forwards + 2 * kind.card.backwards + (3 if "nsp" in spec.terms else 0)
-    return passes * (spec.get_protocol().batch_size if kind.card.per_image else 1)
-
-
-class Meter:
-    """Counts what is done of a suite, and estimates how long the rest will take.
-
-    `n_done` counts also jobs that were done before; `running` are the batches done and to do of the
-    jobs that run. Jobs are named by their folders.
-    """
-
-    def __init__(self, jobs: Mapping[str, Entry]) -> None:
-        self.n_jobs = len(jobs)
-        self.n_done = self.n_failed = 0
-        self.running: dict[str, tuple[int, int]] = {}
-        self._weights = {name: weigh(entry.spec) for name, entry in jobs.items()}
-        self._first: dict[str, int] = {}  # batches that were done before this run
-        self._done: dict[str, int] = {}
-        self._totals: dict[str, int] = {}
-        self._failed: set[str] = set()
-        self._start = time.monotonic()
-
-    def take(self, event: Event) -> None:
-        """Count an event."""
-        name = event.name
-        if event.kind == "found":
-            self._weights.pop(name)
-            self.n_done += 1
-        elif event.kind == "started":
-            self.running[name] = (0, 0)
-        elif event.kind == "progress":
-            self._first.setdefault(name, event.done)
-            self._done[name], self._totals[name] = event.done, event.total
-            self.running[name] = (event.done, event.total)
-        elif event.kind != "stage":
-            self.running.pop(name, None)
-            if event.kind == "finished":
-                self.n_done += 1
-                self._done[name] = self._totals.setdefault(name, 0)
-            elif event.kind == "failed":
-                self.n_failed += 1
-                self._failed.add(name)
-
-    @property
-    def work(self) -> tuple[float, float]:
-        """What was done in this run and what there is to do in it, in forwards of a batch."""
-        known = list(self._totals.values())
-        usual = sum(known) / len(known) if known else 0.0
-        done = total = 0.0
-        for name, weight in self._weights.items():
-            first = self._first.get(name, 0)
-            n_done = max(0, self._done.get(name, 0) - first)
-            left = max(0, self._totals.get(name, usual) - first)
-            done += weight * n_done
-            total += weight * (n_done if name in self._failed else left)
-        return done, total
-
-    @property
-    def seconds_left(self) -> float | None:
-        """How long the rest will take at the speed so far; None while that is not known."""
-        done, total = self.work
-        if done == 0:
-            return None
-        return (time.monotonic() - self._start) * (total - done) / done
 
 
 # One job after another ----------------------------------------------------------------------------
@@ -236,87 +169,61 @@ class Runner:
             self._report(("stage", 0, 0, stage))
 
 
-# Workers and executors ----------------------------------------------------------------------------
-
-
-class Worker:
-    """Runs one job at a time; its messages come through its executor."""
-
-    def __init__(self) -> None:
-        self.job: str | None = None  # the folder of the job that it runs
-        self.last: str | None = None  # the same of the last job that it was given
-        self.is_ready = False  # it has started and takes jobs
-        self.has_begun = False  # its job has begun, which may be the reason of a loss
-        self.is_measuring = False  # its job has all that it needs
-
-    def begin(self, spec: JobSpec, folder: RunFolder) -> None:
-        """Run a job."""
-
-    def stop(self) -> None:
-        """Ask it to write a checkpoint and end."""
-
-    def end(self, seconds: float) -> None:
-        """Kill it, unless it ends within this time."""
-
-    def describe_end(self) -> tuple[str, str]:
-        """Return how it was lost, such as "exited with code 3", and the end of its log."""
-        return "ended", ""
-
-
-#: Takes the messages of workers; None means that the worker was lost.
-Report = Callable[[Worker, Message | None], None]
+# Executors ----------------------------------------------------------------------------------------
 
 
 class Executor(Protocol):
     """Where jobs run."""
 
     def capacity(self) -> int:
-        """Return how many workers there may be now."""
+        """Return how many jobs may run at once now."""
 
-    def spawn(self) -> Worker:
-        """Return a new worker, which reports `ready` when it has started."""
+    def begin(self, name: str, spec: JobSpec, folder: RunFolder) -> None:
+        """Begin a job; its name is stated with its messages."""
 
-    def wait(self, workers: Sequence[Worker], seconds: float, report: Report) -> None:
-        """Report the messages of these workers; return after the first ones, or after a time."""
+    def wait(self, seconds: float, report: Report) -> None:
+        """Report what has happened to jobs; return after the first messages, or after a time."""
+
+    def close(self) -> None:
+        """Ask all jobs to write a checkpoint and end; what does not end in time is killed."""
 
 
-class InProcess(Worker):
-    """Runs jobs in the calling process: an executor and its only worker."""
+class InProcess:
+    """Runs jobs in the calling process."""
 
     def __init__(self, setup: Setup, is_interrupted: Callable[[], bool]) -> None:
-        super().__init__()
-        self._messages: Callable[[Message], None] = print
+        self._report: Callable[[Message], None] = print
         self._is_interrupted = is_interrupted
-        self._runner = Runner(setup, lambda message: self._messages(message), is_interrupted)
-        self._order: tuple[JobSpec, RunFolder] | None = None
+        self._runner = Runner(setup, lambda message: self._report(message), is_interrupted)
+        self._order: tuple[str, JobSpec, RunFolder] | None = None
 
     def capacity(self) -> int:
         return 1
 
-    def spawn(self) -> Worker:
-        self.is_ready = True
-        return self
+    def begin(self, name: str, spec: JobSpec, folder: RunFolder) -> None:
+        self._order = name, spec, folder
 
-    def begin(self, spec: JobSpec, folder: RunFolder) -> None:
-        self._order = spec, folder
-
-    def wait(self, workers: Sequence[Worker], seconds: float, report: Report) -> None:
+    def wait(self, seconds: float, report: Report) -> None:
         if self._order is None:
             time.sleep(seconds)
             return
-        self._messages = partial(report, self)
-        order, self._order = self._order, None
-        self._messages((self._runner.run(*order), 0, 0, ""))
+        (name, spec, folder), self._order = self._order, None
+        self._report = partial(report, name)
+        self._report((self._runner.run(spec, folder), 0, 0, ""))
         if self._is_interrupted():
             raise KeyboardInterrupt
 
+    def close(self) -> None:
+        pass
 
-class WorkerProcess(Worker):
-    """A process of this machine; everything that it prints is appended to a log."""
+
+class WorkerProcess:
+    """A process of this machine that runs one job at a time, and prints to a log."""
 
     def __init__(self, setup: Setup, n_threads: int, log: Path) -> None:
-        super().__init__()
-        self._log = log
+        self.job: str | None = None
+        self.needs: Sequence[Any] = ()  # of its last job
+        self.has_started = False
         self.channel, theirs = connection.Pipe()
         program = "from acclimate.bench.schedule import serve_jobs; serve_jobs()"
         with theirs, log.open("ab") as output:
@@ -328,27 +235,12 @@ class WorkerProcess(Worker):
                 env={**os.environ, **limit_threads(n_threads)},
                 pass_fds=[theirs.fileno()],
             )
-        self._send(setup)
+        self.send(setup)
 
-    def begin(self, spec: JobSpec, folder: RunFolder) -> None:
-        self.has_begun = True
-        self._send((spec, folder.path.resolve()))
-
-    def stop(self) -> None:
-        self._send(None)
-
-    def end(self, seconds: float) -> None:
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(seconds)
-        self.process.kill()
-        self.process.wait()
-        self.channel.close()
-
-    def describe_end(self) -> tuple[str, str]:
-        code = self.process.wait()
-        killed = f"was terminated by {signal.Signals(-code).name}" if code < 0 else ""
-        log_tail = self._log.read_text(errors="replace")[-_TAIL:].strip()
-        return killed or f"exited with code {code}", log_tail
+    def send(self, order: Any) -> None:
+        """Pass an order on: the setup, then jobs, and None to stop."""
+        with suppress(OSError):  # if the process has ended, `receive` notices
+            self.channel.send(order)
 
     def receive(self) -> Message | None:
         """Return the next message; None if the process has ended."""
@@ -358,34 +250,76 @@ class WorkerProcess(Worker):
             return None
         return message
 
-    def _send(self, order: Any) -> None:
-        with suppress(OSError):  # if the process has ended, `Processes.wait` notices
-            self.channel.send(order)
+    def end(self, seconds: float) -> None:
+        """Kill it, unless it ends within this time."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+        self.process.kill()
+        self.process.wait()
+        self.channel.close()
 
 
 class Processes:
-    """An executor of worker processes, among which the cores are divided."""
+    """Runs jobs in worker processes, among which the cores are divided."""
 
-    def __init__(self, store: Store, setup: Setup, n_workers: int) -> None:
-        log = store.root / LOGS / "workers.log"
+    def __init__(self, setup: Setup, n_workers: int, log: Path) -> None:
         log.parent.mkdir(exist_ok=True)
-        self._n_workers = n_workers
+        self._n_workers, self._log = n_workers, log
         self._shared = setup, share_threads(n_workers), log
+        self._workers: list[WorkerProcess] = []
+        self._n_failed = 0
 
     def capacity(self) -> int:
         return self._n_workers
 
-    def spawn(self) -> WorkerProcess:
-        return WorkerProcess(*self._shared)
+    def begin(self, name: str, spec: JobSpec, folder: RunFolder) -> None:
+        needs = needs_of(spec)
+        idle = [worker for worker in self._workers if worker.job is None]
+        if not idle:
+            idle = [WorkerProcess(*self._shared)]
+            self._workers += idle
+        worker = max(idle, key=lambda own: sum(map(operator.eq, own.needs, needs)))
+        worker.job, worker.needs = name, needs
+        worker.send((spec, folder.path.resolve()))
 
-    def wait(self, workers: Sequence[Worker], seconds: float, report: Report) -> None:
-        own = [worker for worker in workers if isinstance(worker, WorkerProcess)]
-        ready = connection.wait([worker.channel for worker in own], seconds)
-        for worker in own:
+    def wait(self, seconds: float, report: Report) -> None:
+        ready = connection.wait([worker.channel for worker in self._workers], seconds)
+        for worker in tuple(self._workers):
             if worker.channel in ready:
-                report(worker, worker.receive())
-            elif worker.process.poll() is not None:  # what it has started may keep the channel open
-                report(worker, None)
+                message = worker.receive()
+            elif worker.process.poll() is None:
+                continue
+            else:  # what it has started may keep the channel open
+                message = None
+            name = worker.job
+            if message is None:
+                self._workers.remove(worker)
+                message = "lost", 0, 0, self._describe_end(worker)
+            else:
+                worker.has_started, self._n_failed = True, 0
+                if message[0] in get_args(End):
+                    worker.job = None
+            if name is not None:
+                report(name, message)
+
+    def close(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        for worker in self._workers:
+            worker.send(None)
+        for worker in self._workers:
+            worker.end(max(0.0, deadline - time.monotonic()))
+
+    def _describe_end(self, worker: WorkerProcess) -> str:
+        code = worker.process.wait()
+        killed = f"was terminated by {signal.Signals(-code).name}" if code < 0 else ""
+        how = killed or f"exited with code {code}"
+        self._n_failed += not worker.has_started
+        if self._n_failed >= _MOST_FAILED:
+            log_tail = self._log.read_text(errors="replace")[-_TAIL:].strip()
+            raise BadInput(
+                "worker_failed", f"No worker could be started: it {how}. Its output:\n{log_tail}"
+            )
+        return how
 
 
 def serve_jobs() -> None:
@@ -418,7 +352,6 @@ def serve_jobs() -> None:
     parameter = torch.nn.Parameter(torch.zeros(1))
     parameter.grad = torch.zeros(1)
     torch.optim.Adam([parameter]).step()  # what torch loads at the first step takes two seconds
-    send(("ready", 0, 0, ""))
     while (order := inbox.get()) is not None and not should_stop.is_set():
         spec, path = order
         send((runner.run(spec, RunFolder(path)), 0, 0, ""))
@@ -435,16 +368,16 @@ def open_local(
 ) -> Iterator[Executor]:
     """Give an executor for this machine; see `run_suite`."""
     if n_workers == 0:
-        with _hold_interrupts() as is_interrupted:
+        with hold_interrupts() as is_interrupted:
             yield InProcess(setup, is_interrupted)
         return
     n = min(n_jobs, choose_n_workers() if n_workers is None else n_workers)
     check_at_least("n_workers", n, 0)
-    yield Processes(store, setup, n)
+    yield Processes(setup, n, store.root / LOGS / "workers.log")
 
 
 @contextmanager
-def _hold_interrupts() -> Iterator[Callable[[], bool]]:
+def hold_interrupts() -> Iterator[Callable[[], bool]]:
     """Delay a Ctrl-C until the end of the batch and a checkpoint; a second one is not delayed.
 
     Gives a function that returns whether there was one. Programs may handle interruptions
@@ -471,8 +404,8 @@ def _hold_interrupts() -> Iterator[Callable[[], bool]]:
 # The suite ----------------------------------------------------------------------------------------
 
 
-class Pool:
-    """Distributes jobs among workers, and retries those of workers that were lost."""
+class Queue:
+    """The jobs that are left: begins them, and begins them again if their process is lost."""
 
     def __init__(
         self,
@@ -483,110 +416,66 @@ class Pool:
         executor: Executor,
         retries: int,
     ) -> None:
-        self.workers: list[Worker] = []
         self._store, self._artifacts, self._on_event = store, artifacts, on_event
         self._executor, self._retries = executor, retries
         self._jobs = store.jobs()
-        self._left = list(names)
+        self._left = _sort_by_needs(names, self._jobs)
+        self._running: dict[str, set[str]] = {}  # the kinds of messages on each
         self._not_before: dict[str, float] = {}  # of jobs that another process works on
         self._losses: Counter[str] = Counter()
-        self._n_failed_to_start = 0
 
     def run(self) -> None:
-        """Return when every job is done or has failed; all workers are ended then."""
+        """Return when every job is done or has failed; the executor is closed then."""
         try:
-            while self._left or any(worker.job for worker in self.workers):
-                self._assign()
-                self._executor.wait(tuple(self.workers), LOOK_EVERY, self._take)
+            while self._left or self._running:
+                self._begin()
+                self._executor.wait(LOOK_EVERY, self._take)
         finally:
-            self._close()
+            self._executor.close()
 
-    def _close(self) -> None:
-        deadline = time.monotonic() + PATIENCE
-        try:
-            for worker in self.workers:
-                worker.stop()
-        finally:
-            for worker in self.workers:
-                worker.end(max(0.0, deadline - time.monotonic()))
-
-    def _assign(self) -> None:
-        """Give every idle worker a job, as long as there are any, and spawn missing workers."""
-        now = time.monotonic()
-        free = [name for name in self._left if self._not_before.get(name, 0) <= now]
-        for name in [name for name in free if name in self._not_before]:
-            if self._store.is_done(name):
-                free.remove(name)
+    def _begin(self) -> None:
+        """Begin as many jobs as the executor has room for."""
+        for name in tuple(self._left):
+            if self._not_before.get(name, 0.0) > time.monotonic() or self._must_wait(name):
+                continue
+            if name in self._not_before and self._store.is_done(name):
                 self._left.remove(name)
                 self._tell("finished", name)
-        n_unused = sum(worker.job is None for worker in self.workers)
-        while n_unused < len(free) and len(self.workers) < self._executor.capacity():
-            self.workers.append(self._executor.spawn())
-            n_unused += 1
-        for worker in self.workers:
-            suited = [name for name in free if not self._must_wait(name)]
-            if suited and worker.is_ready and worker.job is None:
-                name = min(suited, key=lambda name: self._rank(name, worker))
-                free.remove(name)
+            elif len(self._running) < self._executor.capacity():
                 self._left.remove(name)
-                worker.job = worker.last = name
-                worker.has_begun = worker.is_measuring = False
-                worker.begin(self._jobs[name].spec, self._store.folder(name))
+                self._running[name] = set()
+                self._executor.begin(name, self._jobs[name].spec, self._store.folder(name))
 
     def _must_wait(self, name: str) -> bool:
-        """Return whether a job needs an artifact that a worker prepares now."""
+        """Return whether a job needs an artifact that another one prepares now."""
         missing = {
             key
             for key in self._jobs[name].spec.get_pieces()
             if not (self._artifacts / f"{key}.acclimate").is_file()
         }
-        others = [self._jobs[w.job].spec for w in self.workers if w.job and not w.is_measuring]
-        return any(missing & set(spec.get_pieces()) for spec in others)
+        others = [own for own, kinds in self._running.items() if "progress" not in kinds]
+        return any(missing & set(self._jobs[own].spec.get_pieces()) for own in others)
 
-    def _rank(self, name: str, worker: Worker) -> tuple[int, int]:
-        """Return a key that is smallest for the job that has most in common with the last one."""
-        if worker.last is None:
-            return 0, self._left.index(name)
-        pairs = zip(
-            _needs(self._jobs[name].spec), _needs(self._jobs[worker.last].spec), strict=True
-        )
-        return -sum(own == other for own, other in pairs), self._left.index(name)
-
-    def _take(self, worker: Worker, message: Message | None) -> None:
-        if message is None:
-            self._reap(worker)
-            return
+    def _take(self, name: str, message: Message) -> None:
         kind, done, total, text = message
-        name = worker.job
-        if kind == "ready":
-            worker.is_ready = True
-            self._n_failed_to_start = 0
-        elif name is not None:
-            if kind in ("finished", "failed", "busy", "stopped"):
-                worker.job = None
-            if kind in ("busy", "stopped"):
-                self._left.append(name)
-                self._not_before[name] = time.monotonic() + LOOK_EVERY
-            if kind == "failed":
-                error = self._store.folder(name).read(ERROR) or {}
-                text = f"{error.get('type', 'error')}: {error.get('message', 'unknown')}"
-            worker.is_measuring |= kind == "progress"
-            self._tell(kind, name, done, total, text)
+        if kind in (*get_args(End), "lost"):
+            kinds = self._running.pop(name)
+            if kind == "lost":
+                self._lose(name, text, "started" in kinds)
+                return
+        else:
+            self._running[name].add(kind)
+        if kind in ("busy", "stopped"):
+            self._left.append(name)
+            self._not_before[name] = time.monotonic() + LOOK_EVERY
+        if kind == "failed":
+            error = self._store.folder(name).read(ERROR) or {}
+            text = f"{error.get('type', 'error')}: {error.get('message', 'unknown')}"
+        self._tell(kind, name, done, total, text)
 
-    def _reap(self, worker: Worker) -> None:
-        """Continue without a worker that was lost; its job is tried again, or has failed."""
-        (how, log_tail), name, was_ready = worker.describe_end(), worker.job, worker.is_ready
-        self.workers.remove(worker)
-        if not was_ready:
-            self._n_failed_to_start += 1
-            if self._n_failed_to_start >= _MOST_FAILED:
-                raise BadInput(
-                    "worker_failed",
-                    f"No worker could be started: it {how}. Its output:\n{log_tail}",
-                )
-        if name is None:
-            return
-        self._losses[name] += worker.has_begun
+    def _lose(self, name: str, how: str, has_started: bool) -> None:
+        """Begin a job again whose process was lost, or give it up."""
+        self._losses[name] += has_started  # otherwise it cannot be the reason
         folder = self._store.folder(name)
         if self._store.is_done(name):
             self._tell("finished", name)
@@ -605,9 +494,19 @@ class Pool:
         self._on_event(Event(kind, name, self._jobs[name], done, total, text))
 
 
-def _needs(spec: JobSpec) -> tuple[Any, ...]:
-    """Return what a worker keeps from one job to the next."""
+def needs_of(spec: JobSpec) -> tuple[Any, ...]:
+    """Return what a process keeps from one job to the next."""
     return (spec.model, spec.weights), spec.data_key, spec.artifact_key
+
+
+def _sort_by_needs(names: Sequence[str], jobs: Mapping[str, Entry]) -> list[str]:
+    """Return jobs in an order in which those that need the same follow each other."""
+    first: dict[Any, int] = {}
+    keys = {}
+    for place, name in enumerate(names):
+        needs = needs_of(jobs[name].spec)
+        keys[name] = [first.setdefault(needs[:n], place) for n in (1, 2, 3)]
+    return sorted(names, key=keys.__getitem__)
 
 
 def run_suite(
@@ -675,7 +574,7 @@ def run_suite(
         open_executor = getattr(importlib.import_module(module), function)
         setup = Setup(artifacts=prepared, device=device, options=run_options)
         with open_executor(store, len(left), setup, n_workers=n_workers, **options) as executor:
-            Pool(store, left, prepared, report, executor, retries).run()
+            Queue(store, left, prepared, report, executor, retries).run()
     return store.outcomes()
 
 

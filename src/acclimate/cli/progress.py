@@ -10,11 +10,81 @@ from typing import TYPE_CHECKING, Any
 from acclimate.cli.terminal import get_console, printable
 
 if TYPE_CHECKING:
-    from acclimate.bench import Entry, Event
-    from acclimate.bench.schedule import Meter
+    from acclimate.bench import Entry, Event, JobSpec
 
 # Seconds between two lines where the output is not a terminal.
 _LINE_EVERY = 60.0
+
+
+def weigh(spec: JobSpec) -> float:
+    """Return about how much work a batch of a job is, in forwards, to estimate the time left."""
+    from acclimate.methods import get_method
+
+    kind = get_method(spec.method)
+    passes = kind.card.forwards + 2 * kind.card.backwards + (3 if "nsp" in spec.terms else 0)
+    return passes * (spec.get_protocol().batch_size if kind.card.per_image else 1)
+
+
+class Meter:
+    """Counts what is done of a suite, and estimates how long the rest will take.
+
+    `n_done` counts also jobs that were done before; `running` are the batches done and to do of the
+    jobs that run. Jobs are named by their folders.
+    """
+
+    def __init__(self, jobs: Mapping[str, Entry]) -> None:
+        self.n_jobs = len(jobs)
+        self.n_done = self.n_failed = 0
+        self.running: dict[str, tuple[int, int]] = {}
+        self._weights = {name: weigh(entry.spec) for name, entry in jobs.items()}
+        self._first: dict[str, int] = {}  # batches that were done before this run
+        self._done: dict[str, int] = {}
+        self._totals: dict[str, int] = {}
+        self._failed: set[str] = set()
+        self._start = time.monotonic()
+
+    def take(self, event: Event) -> None:
+        """Count an event."""
+        name = event.name
+        if event.kind == "found":
+            self._weights.pop(name)
+            self.n_done += 1
+        elif event.kind == "started":
+            self.running[name] = (0, 0)
+        elif event.kind == "progress":
+            self._first.setdefault(name, event.done)
+            self._done[name], self._totals[name] = event.done, event.total
+            self.running[name] = (event.done, event.total)
+        elif event.kind != "stage":
+            self.running.pop(name, None)
+            if event.kind == "finished":
+                self.n_done += 1
+                self._done[name] = self._totals.setdefault(name, 0)
+            elif event.kind == "failed":
+                self.n_failed += 1
+                self._failed.add(name)
+
+    @property
+    def work(self) -> tuple[float, float]:
+        """What was done in this run and what there is to do in it, in forwards of a batch."""
+        known = list(self._totals.values())
+        usual = sum(known) / len(known) if known else 0.0
+        done = total = 0.0
+        for name, weight in self._weights.items():
+            first = self._first.get(name, 0)
+            n_done = max(0, self._done.get(name, 0) - first)
+            left = max(0, self._totals.get(name, usual) - first)
+            done += weight * n_done
+            total += weight * (n_done if name in self._failed else left)
+        return done, total
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the rest will take at the speed so far; None while that is not known."""
+        done, total = self.work
+        if done == 0:
+            return None
+        return (time.monotonic() - self._start) * (total - done) / done
 
 
 @contextmanager
@@ -23,8 +93,6 @@ def show_events(jobs: Mapping[str, Entry]) -> Iterator[Callable[[Event], None]]:
 
     Where there is no terminal there is a line for each job that ends, and one a minute.
     """
-    from acclimate.bench.schedule import Meter
-
     meter = Meter(jobs)
     console = get_console(stderr=True)
     if not console.is_terminal:
