@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, NoReturn
 
@@ -482,6 +484,37 @@ def how_to_install(extra: str) -> str:
     "pip install 'acclimate[data]'"
     """
     return f"pip install 'acclimate[{extra}]'"
+
+
+def check_output(path: Path | None, force: bool = True, is_folder: bool = False) -> None:
+    """Refuse an output that cannot be written before minutes are spent on its content."""
+    if path is None:
+        return
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise BadInput(
+            "not_found",
+            f"Cannot write {path}: the folder {folder} does not exist. Create it first.",
+            path=folder,
+        )
+    if path.is_dir() and not is_folder:
+        raise BadInput(
+            "not_a_file",
+            f"Cannot write {path}: it is a folder. Pass the name of a file in it.",
+            path=path,
+        )
+    if not os.access(folder, os.W_OK):
+        raise BadInput(
+            "not_writable",
+            f"Cannot write {path}: no permission to write to {folder}. Choose another folder.",
+            path=path,
+        )
+    if path.exists() and not force:
+        raise BadInput(
+            "already_exists",
+            f"{path} already exists. Pass another --out, or --force to overwrite it.",
+            path=path,
+        )
 
 
 def import_extra(module: str, user: str, extra: str, package: str = "") -> Any:

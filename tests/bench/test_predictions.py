@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -368,7 +368,7 @@ def test_impossible_outputs_are_refused_before_any_work(tmp_path: Path) -> None:
 def test_the_message_names_the_extra_that_writes_parquet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with raises("missing_extra", package="pyarrow") as caught:
         PredictionFile(tmp_path / "out.parquet")
     assert "pip install 'acclimate[parquet]'" in str(caught.value)

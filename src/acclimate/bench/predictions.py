@@ -9,9 +9,7 @@ from __future__ import annotations
 import copy
 import csv
 import hashlib
-import importlib.util
 import io
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +33,7 @@ from acclimate.bench.run_folder import (
     RunFolder,
     check_start,
 )
-from acclimate.errors import BadInput, CorruptFile, MissingExtra, check_at_least, how_to_install
+from acclimate.errors import BadInput, CorruptFile, check_at_least, check_output, import_extra
 from acclimate.forward import get_logits
 from acclimate.functional.entropy import entropy, log_probs
 from acclimate.functional.pixels import resize_maps, resize_masks, to_rows
@@ -89,16 +87,8 @@ class PredictionFile:
         self.state = None if state is None else Path(state)
         self._folder = RunFolder(self.part, _AGAIN)
         self._check_kind()
-        for path in (self.out, self.state):
-            if path is not None and not path.parent.is_dir():
-                raise BadInput(
-                    "not_found",
-                    f"Cannot write {path}: the folder {path.parent} does not exist. Create it.",
-                    path=path.parent,
-                )
-            if path is not None and not os.access(path.parent, os.W_OK):
-                text = f"Cannot write {path}: the folder is read-only. Pass another path."
-                raise BadInput("not_writable", text, path=path)
+        check_output(self.out, is_folder=self.holds_masks)
+        check_output(self.state)
         if self.state is not None and self.state.resolve() in (
             self.out.resolve(),
             self.part.resolve(),
@@ -174,13 +164,8 @@ class PredictionFile:
                 "that predicts every pixel, pass a folder.",
                 path=self.out,
             )
-        if self.out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-            raise MissingExtra(
-                "missing_extra",
-                "Writing Parquet requires pyarrow, which is not installed. "
-                f"Run: {how_to_install('parquet')}, or write a .csv file.",
-                package="pyarrow",
-            )
+        if self.out.suffix == ".parquet":
+            import_extra("pyarrow", "Writing Parquet", "parquet")
 
     def _check_free(self) -> None:
         """Refuse to overwrite anything."""

@@ -143,17 +143,14 @@ class RunFolder:
 
     def read(self, name: str) -> dict[str, Any] | None:
         """Return the content of a JSON file; None if it does not exist."""
-        path = self.path / name
         try:
-            value = json.loads(path.read_text(encoding="utf-8"))
+            value = json.loads((self.path / name).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except ValueError as error:
-            text = self.altered(name, str(error))
-            raise CorruptFile("unreadable_file", text, path=path) from error
+            raise self.altered(name, str(error), "unreadable_file") from error
         if not isinstance(value, dict):
-            text = self.altered(name, f"found {type(value).__name__}")
-            raise CorruptFile("wrong_content", text, path=path)
+            raise self.altered(name, f"found {type(value).__name__}")
         return value
 
     def read_lines(self, name: str, n_bytes: int | None = None) -> tuple[list[dict[str, Any]], int]:
@@ -166,8 +163,7 @@ class RunFolder:
             try:
                 lines.append(json.loads(line))
             except ValueError as error:
-                text = self.altered(name, f"line {number}: {error}")
-                raise CorruptFile("unreadable_file", text, path=path) from error
+                raise self.altered(name, f"line {number}: {error}", "unreadable_file") from error
         return lines, content.rfind(b"\n") + 1
 
     def read_result(self) -> dict[str, Any]:
@@ -177,18 +173,17 @@ class RunFolder:
             text = f"The job in {self.path} has not finished. {_AGAIN}"
             raise BadInput("unfinished_job", text, path=self.path)
         if missing := [name for name in ("n_batches", "provenance") if name not in written]:
-            text = self.altered(RESULT, f"{' and '.join(missing)} missing")
-            raise CorruptFile("wrong_content", text, path=self.path / RESULT)
+            raise self.altered(RESULT, f"{' and '.join(missing)} missing")
         for name, sha256 in written.get(FILES, {}).items():
             path = self.path / name
             if not path.is_file() or file_digest(path) != sha256:
-                text = self.altered(name, "its checksum differs")
-                raise CorruptFile("wrong_checksum", text, path=path)
+                raise self.altered(name, "its checksum differs", "wrong_checksum")
         return written
 
-    def altered(self, name: str, why: str) -> str:
-        """Return the text of an error about an altered file."""
-        return f"{self.path / name} was modified or damaged ({why}). {self._remedy}"
+    def altered(self, name: str, why: str, code: str = "wrong_content", **data: Any) -> CorruptFile:
+        """Return the error about an altered file."""
+        text = f"{self.path / name} was modified or damaged ({why}). {self._remedy}"
+        return CorruptFile(code, text, path=self.path / name, **data)
 
     # The lock -----------------------------------------------------------------------------------
 

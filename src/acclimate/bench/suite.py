@@ -574,17 +574,16 @@ def name_folder(spec: JobSpec) -> str:
 
 def read_outcome(folder: RunFolder, entry: Entry, name: str) -> Outcome:
     """Return what came out of a finished job."""
-    written, path = folder.read_result(), folder.path / RECORDS
-    records = []
+    written, records = folder.read_result(), []
     for number, line in enumerate(folder.read_lines(RECORDS)[0], start=1):
         try:
             records.append(read_record(line))
         except (AcclimateError, TypeError, ValueError) as error:
-            text = folder.altered(RECORDS, f"line {number}: {error}")
-            raise CorruptFile("wrong_content", text, path=path) from error
+            raise folder.altered(RECORDS, f"line {number}: {error}") from error
     if len(records) != (expected := written["n_batches"]):
-        text = folder.altered(RECORDS, f"expected {expected} lines, found {len(records)}")
-        raise CorruptFile("wrong_length", text, path=path, found=len(records), expected=expected)
+        sizes = {"found": len(records), "expected": expected}
+        why = f"expected {expected} lines, found {len(records)}"
+        raise folder.altered(RECORDS, why, "wrong_length", **sizes)
     sums = [unpack_sums(line["measures"]) for line in folder.read_lines(SUMS)[0]]
     merged = merge(pair for own in sums for pair in own.items())
     return Outcome(entry, Result(tuple(records), merged), written["provenance"], name)

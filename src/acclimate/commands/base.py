@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -367,34 +366,3 @@ def _is_same_file(first: Path, second: Path) -> bool:
     if first.exists() and second.exists():
         return first.samefile(second)
     return first.resolve() == second.resolve()
-
-
-def check_file(path: Path | None, force: bool = True) -> None:
-    """Refuse a file that cannot be written before minutes are spent on its content."""
-    if path is None:
-        return
-    folder = path.resolve().parent
-    if not folder.is_dir():
-        raise BadInput(
-            "not_found",
-            f"Cannot write {path}: the folder {folder} does not exist. Create it first.",
-            path=folder,
-        )
-    if path.is_dir():
-        raise BadInput(
-            "not_a_file",
-            f"Cannot write {path}: it is a folder. Pass the name of a file in it.",
-            path=path,
-        )
-    if not os.access(folder, os.W_OK):
-        raise BadInput(
-            "not_writable",
-            f"Cannot write {path}: no permission to write to {folder}. Choose another folder.",
-            path=path,
-        )
-    if path.exists() and not force:
-        raise BadInput(
-            "already_exists",
-            f"{path} already exists. Pass another --out, or --force to overwrite it.",
-            path=path,
-        )

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from acclimate.commands.base import (
     ModelOptions,
-    check_file,
     command,
     force_flag,
     refuse_same_file,
 )
 from acclimate.commands.models import make_noise
-from acclimate.errors import ArtifactMismatch, BadInput, check_name
+from acclimate.errors import ArtifactMismatch, BadInput, check_name, check_output
 from acclimate.options import Values, hp, options, split_names
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def export(o: ExportOptions) -> ExportedFiles:
     card_file = o.out.with_name(f"{o.out.name}.json")
     written = (*files.values(), card_file)
     for path in written:
-        check_file(path, o.force)
+        check_output(path, o.force)
     inputs = {"--weights": o.weights, "--artifact": o.artifact, "--state": o.state}
     refuse_same_file({str(path): path for path in written}, inputs)
     adapted = _load_adapted(o)

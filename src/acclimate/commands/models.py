@@ -13,7 +13,6 @@ from acclimate.commands.base import (
     RUN,
     InputOptions,
     MethodOptions,
-    check_file,
     command,
     data_dir,
     force_flag,
@@ -22,7 +21,7 @@ from acclimate.commands.base import (
     resume_flag,
     seed,
 )
-from acclimate.errors import BadInput, check_at_least
+from acclimate.errors import BadInput, check_at_least, check_output
 from acclimate.options import hp, options, split_names
 from acclimate.progress import Progress
 
@@ -217,7 +216,7 @@ def prepare(o: PrepareOptions, *, progress: Progress | None = None) -> Prepared:
     """
     inputs = {"--weights": o.weights, "--contrast-head": o.contrast_head, "--classes": o.classes}
     refuse_same_file({"--out": o.out}, inputs)
-    check_file(o.out, o.force)
+    check_output(o.out, o.force)
     from acclimate.data.loading import open_source
     from acclimate.data.masks import has_masks
     from acclimate.parts import Contrast, Penalty, Prototypes

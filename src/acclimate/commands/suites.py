@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from acclimate.commands.base import (
     FILE_WIDTH,
-    check_file,
     command,
     device,
     parse_pairs,
     parse_words,
 )
 from acclimate.demo.settings import DemoChoices
-from acclimate.errors import BadInput, check_at_least, check_name
+from acclimate.errors import BadInput, check_at_least, check_name, check_output
 from acclimate.options import Values, changed, hp, options, split_names
 from acclimate.progress import Progress
 
@@ -223,7 +222,7 @@ def bench_report(o: BenchReportOptions) -> Reported:
 
     path = o.folder / "report.html" if o.format == "html" and o.out is None else o.out
     store = Store(o.folder)
-    check_file(path)
+    check_output(path)
     summary = summarize_store(store, _read_done(store))
     if o.format == "html" and path is not None:
         beside = path.resolve().parent
@@ -361,7 +360,7 @@ def demo(
     Example: `acclimate demo --seeds 3 --json demo.json`
     """
     for path in (o.out, o.json):
-        check_file(path)
+        check_output(path)
     from acclimate import demo
     from acclimate.bench.side_by_side import choose_methods
     from acclimate.report import render_demo

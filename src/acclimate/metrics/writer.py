@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from acclimate.errors import BadInput, MissingExtra, how_to_install
+from acclimate.errors import MissingExtra, check_output, how_to_install
 from acclimate.metrics.batch import BatchMetrics
 
 
@@ -23,12 +23,7 @@ class MetricsWriter:
         self._path, self._folder = file, tensorboard
         self._file: TextIO | None = None
         self._board: Any = None
-        if file is not None and not file.parent.is_dir():
-            raise BadInput(
-                "not_found",
-                f"Cannot write {file}: the folder {file.parent} does not exist. Create it first.",
-                path=file.parent,
-            )
+        check_output(file)
         if tensorboard is not None and importlib.util.find_spec("tensorboard") is None:
             raise MissingExtra(
                 "missing_extra",

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from acclimate import zoo
+from acclimate import errors, zoo
 from acclimate.bench.provenance import describe_machine
 from acclimate.bench.run_folder import CHECKPOINT, Checkpoint, Resume, RunFolder, check_start
 from acclimate.errors import ArtifactMismatch, BadInput
@@ -69,12 +69,7 @@ def check_output(out: Path, *, resume: bool, force: bool) -> None:
         raise BadInput(
             "wrong_suffix", f"Expected --out to end in .safetensors, found {out}.", path=out
         )
-    if not out.parent.is_dir():
-        raise BadInput(
-            "not_found",
-            f"The folder {out.parent} of --out does not exist. Create it first.",
-            path=out.parent,
-        )
+    errors.check_output(out)
     check_start(resume, force)
     if resume or force:
         return
@@ -85,12 +80,7 @@ def check_output(out: Path, *, resume: bool, force: bool) -> None:
             "--force to start again.",
             path=run.path,
         )
-    if out.exists():
-        raise BadInput(
-            "already_exists",
-            f"{out} already exists. Pass another --out, or --force to overwrite it.",
-            path=out,
-        )
+    errors.check_output(out, force)
 
 
 def write_weights(
