@@ -48,8 +48,8 @@ class ToyLoader(Loader):
     def read_data(self, spec: JobSpec) -> Data:
         return self.data
 
-    def check_source(self, spec: JobSpec, data: Data) -> None:
-        pass
+    def _plan_preparation(self, spec: JobSpec, data: Data) -> Any:
+        return None
 
     def open_source(self, spec: JobSpec, data: Data) -> tuple[Any, Sequence[str]]:
         return tiny_batches(4, 8, 0), data.classes

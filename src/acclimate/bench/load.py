@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,15 +37,13 @@ from acclimate.parts.contrastive_head import HOW_TO_TRAIN
 from acclimate.preparation import prepare
 from acclimate.progress import Progress
 from acclimate.snapshot import fingerprint
-from acclimate.storage import digest, make_folder
+from acclimate.storage import make_folder
 from acclimate.streams import Batch, Domain
 from acclimate.zoo.named import find_classes, get_device, load_named
 
 #: Inputs and class numbers, in batches, as often as needed.
 Labelled = Iterable[tuple[Tensor, Tensor]]
 Kept = TypeVar("Kept")
-
-WAITING = "waiting for an artifact that another process makes"
 
 #: Seconds between two looks at whether another process has made an artifact.
 _LOOK_EVERY = 0.2
@@ -63,7 +60,6 @@ class Job:
     info: ModelInfo  # images of the stream are in [0, 1]: the normalisation is applied to them
     artifact: Artifact | None = None
     channels_last: bool = True  # half as fast again on a processor; rounding differs
-    files: tuple[Path, ...] = ()  # that the artifact is kept in
 
     @property
     def label(self) -> str:
@@ -87,21 +83,9 @@ class Job:
             return None
         return self.data.clean()
 
-    @property
-    def artifact_id(self) -> str | None:
-        """What identifies the artifact: its digest, or before it is prepared, its key."""
-        if self.artifact is None:
-            return self.spec.artifact_key
-        return digest(self.artifact.tensors)
-
     def units(self) -> tuple[Unit, ...]:
         """Return the stream in parts that start with a reset."""
         return self.protocol.units(self.data.groups, self.clean, self.spec.seed)
-
-    def describe_method(self) -> dict[str, Any]:
-        """Return all options of the method and its terms."""
-        terms = {term.name: term.to_dict() for term in self.spec.get_terms()}
-        return {**self.spec.get_config().to_dict(), **terms}
 
     def wrap(self) -> Method:
         """Return a copy of the model, wrapped by the method."""
@@ -161,10 +145,7 @@ class Loader:
     def complete(self, job: Job) -> Job:
         """Return an opened job with its artifact, which is prepared now if need be."""
         artifact = self.get_artifact(job.spec, job.model, job.data)
-        if artifact is None:
-            return job
-        files = tuple(self.list_files(job.spec))
-        return check_job(replace(job, artifact=artifact, files=files))
+        return job if artifact is None else check_job(replace(job, artifact=artifact))
 
     def open(self, spec: JobSpec) -> Job:
         """Return a job that can be run, but for an artifact that must be prepared for it."""
@@ -181,7 +162,7 @@ class Loader:
                     option=option,
                 )
         if spec.get_needs() and spec.prepare.artifact is None:
-            self.check_source(spec, data)
+            self._plan_preparation(spec, data)
         model = self.load_model(spec, len(data.classes))
         artifact = None
         if spec.prepare.artifact is not None:
@@ -232,16 +213,6 @@ class Loader:
 
         return self._once("artifact", key, load)
 
-    def list_files(self, spec: JobSpec) -> list[Path]:
-        """Return the files that the artifact of a job is kept in."""
-        if spec.prepare.artifact is not None:
-            return [Path(spec.prepare.artifact)]
-        return [self.artifacts / f"{key}.acclimate" for key in spec.get_pieces()]
-
-    def check_source(self, spec: JobSpec, data: Data) -> None:
-        """Refuse a job whose artifact cannot be prepared."""
-        self._plan_preparation(spec, data)
-
     def open_source(self, spec: JobSpec, data: Data) -> tuple[Labelled, Sequence[str]]:
         """Return the labelled batches that an artifact is prepared from, and their classes."""
         return self._plan_preparation(spec, data).open(spec.get_info().normalization)
@@ -282,13 +253,17 @@ class Loader:
         self, key: str, spec: JobSpec, model: nn.Module, data: Data, parts: Sequence[str]
     ) -> Artifact:
         path = self.artifacts / f"{key}.acclimate"
-        if path.is_file():
-            return Artifact.load(path)
-        with claim(path, lambda: self._report(WAITING)):
-            if not path.is_file():
-                self._report("preparing an artifact")
-                self._prepare(spec, model, data, parts).save(path)
-            return Artifact.load(path)
+        if not path.is_file():
+            make_folder(path.parent, "Pass another folder with --out or --artifacts.")
+        while not path.is_file():
+            try:
+                with FileLock(path.with_suffix(".lock"), timeout=_LOOK_EVERY):
+                    if not path.is_file():
+                        self._report("preparing an artifact")
+                        self._prepare(spec, model, data, parts).save(path)
+            except Timeout:
+                self._report("waiting for an artifact that another process makes")
+        return Artifact.load(path)
 
     def _prepare(
         self, spec: JobSpec, model: nn.Module, data: Data, parts: Sequence[str]
@@ -318,22 +293,6 @@ def join(pieces: Sequence[Artifact]) -> Artifact:
     tensors = {name: tensor for piece in pieces for name, tensor in piece.tensors.items()}
     parts = {name: card for piece in pieces for name, card in piece.parts.items()}
     return Artifact(tensors, {**pieces[0].card, "parts": parts})
-
-
-@contextmanager
-def claim(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Keep other processes from making an artifact; waits as long as another one does."""
-    make_folder(path.parent, "Pass another folder with --out or --artifacts.")
-    lock = FileLock(path.with_suffix(".lock"))
-    while not lock.is_locked:
-        try:
-            lock.acquire(timeout=_LOOK_EVERY)
-        except Timeout:
-            on_wait()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def check_job(job: Job) -> Job:
@@ -414,34 +373,30 @@ def find_unsuitable(
         has_head: Whether the projection head of a jointly trained model is available for that.
         predicts_pixels: Whether the model predicts every pixel.
     """
+    parts = {} if artifact is None else artifact.parts
+    if "contrast" in parts:
+        has_head = parts["contrast"]["head"] is not None
     found = {}
     for name, config in configs.items():
         kind = get_method(name)
+        missing = [
+            part for part in kind.needed_parts() if artifact is not None and part not in parts
+        ]
         if predicts_pixels and not kind.card.dense:
             reasons = ["it predicts whole images only, and this model predicts every pixel"]
         else:
             reasons = [str(problem) for problem in kind.check(model, config)]
-            reasons += _find_lack(name, artifact, has_head)
+            if missing:
+                reasons.append(
+                    f"it needs {', '.join(missing)}, which the artifact does not contain. Prepare "
+                    f"one with access to the source data: acclimate prepare SOURCE_DIR --method "
+                    f"{name} …"
+                )
+            elif getattr(kind, "needs_contrast_head", False) and not has_head:
+                reasons.append(f"it needs an artifact with a projection head. {HOW_TO_TRAIN}")
         if reasons:
             found[name] = "; ".join(reasons)
     return found
-
-
-def _find_lack(name: str, artifact: Artifact | None, has_head: bool) -> list[str]:
-    """Return what the method needs and the artifact does not contain, or would not."""
-    kind = get_method(name)
-    if artifact is not None:
-        missing = [part for part in kind.needed_parts() if part not in artifact.parts]
-        if missing:
-            return [
-                f"it needs {', '.join(missing)}, which the artifact does not contain. Prepare one "
-                f"with access to the source data: acclimate prepare SOURCE_DIR --method {name} …"
-            ]
-        if "contrast" in artifact.parts:
-            has_head = artifact.parts["contrast"]["head"] is not None
-    if getattr(kind, "needs_contrast_head", False) and not has_head:
-        return [f"it needs an artifact with a projection head. {HOW_TO_TRAIN}"]
-    return []
 
 
 def _compare_classes(trained: Sequence[str] | None, data: Data) -> None:

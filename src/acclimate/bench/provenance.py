@@ -215,7 +215,9 @@ def describe_job(job: Job, adapted: Method, command: str) -> dict[str, Any]:
         if artifact is None
         else {
             "key": job.spec.artifact_key,
-            "file": ", ".join(file.name for file in job.files),
+            "file": ", ".join(f"{key}.acclimate" for key in job.spec.get_pieces())
+            if job.spec.prepare.artifact is None
+            else Path(job.spec.prepare.artifact).name,
             "sha256": digest(artifact.tensors),
             "seed": artifact.card["seed"],
             "parts": artifact.parts,
@@ -231,15 +233,24 @@ def describe_settings(jobs: Sequence[Job]) -> dict[str, Any]:
     first, labels = jobs[0], dict.fromkeys(job.label for job in jobs)
     by_label = {label: next(job for job in jobs if job.label == label) for label in labels}
     spec, about = first.spec, first.info.to_dict()
-    artifacts = {name: job.artifact_id for name, job in by_label.items() if job.artifact_id}
+    artifacts = {
+        name: job.spec.artifact_key if job.artifact is None else digest(job.artifact.tensors)
+        for name, job in by_label.items()
+    }
     return {
         "model": first.weights_sha256,
         "device": first.device.type,
         "channels_last": first.channels_last,
         "speed": Speed.of(spec.speed).to_dict(),
         **{name: about[name] for name in ("normalization", "head", "logits_at")},
-        "artifact": artifacts or None,
-        "methods": {name: job.describe_method() for name, job in by_label.items()},
+        "artifact": {name: found for name, found in artifacts.items() if found} or None,
+        "methods": {
+            name: {
+                **job.spec.get_config().to_dict(),
+                **{term.name: term.to_dict() for term in job.spec.get_terms()},
+            }
+            for name, job in by_label.items()
+        },
         "protocol": first.protocol.to_dict(),
         "seeds": list(dict.fromkeys(job.spec.seed for job in jobs)),
         "reveal_labels": spec.reveal_labels,
