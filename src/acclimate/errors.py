@@ -475,6 +475,16 @@ def check_at_least(option: str, found: float, low: float) -> None:
         refuse_value(option, found, f"at least {low}")
 
 
+def check_each_once(option: str, names: Sequence[str]) -> None:
+    """Refuse an empty list of names, and names that are listed twice."""
+    text = f"Expected one or more {option}, each listed once, found: {', '.join(names) or 'none'}."
+    if not names:
+        raise BadInput("missing_option", text, option=option)
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise BadInput("duplicate", text, name=name)
+
+
 def how_to_install(extra: str) -> str:
     """Return the command that installs an extra, for a message.
 

@@ -13,17 +13,12 @@ import torch
 
 import acclimate
 from acclimate.bench import Preparing, Store, load, run_suite
-from acclimate.bench.execute import RunOptions, Stopped, execute, has_finished, read_kept
+from acclimate.bench.execute import RunOptions, Stopped, check_place, execute, read_kept
 from acclimate.bench.job import JobSpec
 from acclimate.bench.load import find_unsuitable
 from acclimate.bench.protocol import Protocol, Unit
 from acclimate.bench.run_folder import RunFolder
-from acclimate.bench.side_by_side import (
-    check_place,
-    choose_methods,
-    make_comparison,
-    split_options,
-)
+from acclimate.commands.measure import choose_methods, make_comparison, split_options
 from acclimate.errors import BadInput, InvalidConfig
 from acclimate.introspect import suits_channels_last
 from acclimate.methods import get_method
@@ -617,9 +612,9 @@ def test_keeping_something_changes_no_number_and_is_made_up_for(tmp_path: Path) 
     (name,) = Store(tmp_path).jobs()
     folder = RunFolder(tmp_path / name)
     assert folder.is_done
-    assert not has_finished(spec, folder)
+    assert not folder.has_finished(spec.keep)
     run_toys(tmp_path, kept, resume=True)
-    assert has_finished(spec, folder)
+    assert folder.has_finished(spec.keep)
     assert stable_toys(tmp_path) == before
     assert read_kept(folder.path)["features"].shape[0] == 4
     written = (folder.path / "result.json").stat().st_mtime_ns

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from acclimate.bench.execute import Comparison, run_side_by_side
 from acclimate.bench.job import JobSpec
 from acclimate.bench.load import Loader
-from acclimate.bench.side_by_side import Comparison, make_comparison, run_side_by_side
 from acclimate.bench.suite import Suite
+from acclimate.commands.measure import make_comparison
 from acclimate.data.request import Data
 from acclimate.streams import Domain
 from acclimate.testing.models import tiny_batches, tiny_model

@@ -186,7 +186,7 @@ def test_an_interrupt_says_how_to_go_on(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("acclimate.bench.side_by_side.execute", interrupt)
+    monkeypatch.setattr("acclimate.bench.execute.execute", interrupt)
     result = run("eval", *MODEL, "--data", photos, "--method", "norm", "--out", tmp_path / "out")
     assert result.exit_code != 0
     assert "--resume to continue" in result.stderr

@@ -8,11 +8,12 @@ compared. A single job is run in the same way.
 from __future__ import annotations
 
 import math
+import shutil
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -23,27 +24,45 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from acclimate.bench.job import JobSpec
-from acclimate.bench.load import Job, Loader
+from acclimate.bench.load import Job, Loader, refuse_methods
 from acclimate.bench.protocol import Unit
 from acclimate.bench.provenance import (
     Timings,
     code_sha256,
     describe_job,
+    describe_origin,
     describe_settings,
+    describe_stream,
+    file_sha256,
     forget_peak,
 )
-from acclimate.bench.run_folder import N_THREADS, Checkpoint, RunFolder
-from acclimate.errors import AcclimateWarning, ArtifactError, CorruptFile
+from acclimate.bench.run_folder import (
+    BEGUN,
+    LOCK,
+    N_THREADS,
+    RECORDS,
+    RESULT,
+    Checkpoint,
+    RunFolder,
+    check_start,
+    read_record,
+)
+from acclimate.bench.suite import ARTIFACTS, JOBS, SUITE, SUITES, Entry, Outcome, Store, Suite
+from acclimate.errors import (
+    AcclimateError,
+    AcclimateWarning,
+    ArtifactError,
+    BadInput,
+    CorruptFile,
+    UnsuitableModel,
+)
 from acclimate.evaluation import Collector, Record, Result, iter_evaluate
 from acclimate.introspect import inspect_model
-from acclimate.metrics import pack_sums, unpack_sums
+from acclimate.metrics import BatchMetrics, MetricsWriter, pack_sums, unpack_sums
 from acclimate.metrics.result import merge
+from acclimate.progress import Progress
+from acclimate.storage import digest
 from acclimate.streams import Batch
-
-#: Called with the batches done and those of the whole job; what it raises ends the work.
-OnBatch = Callable[[int, int], None]
-#: Called with a job and each of its records, also those of an earlier run.
-OnRecord = Callable[[Job, Record], None]
 
 # A checkpoint may take a fiftieth of the time, however large the model and slow the disk.
 _LONGEST_SHARE = 0.02
@@ -77,29 +96,13 @@ class Warned:
     texts: list[str] = field(default_factory=list)
 
 
-def run_job(
-    spec: JobSpec,
-    loader: Loader,
-    folder: RunFolder,
-    options: RunOptions | None = None,
-    on_batch: OnBatch | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> None:
-    """Load and run one job; see `execute`."""
-    timings = Timings()
-    with collect_warnings() as warned:
-        job = loader.load(spec, timings)
-        how: dict[str, Any] = {"on_batch": on_batch, "should_stop": should_stop}
-        execute([job], [folder], options, timings=timings, warned=warned, **how)
-
-
 def execute(
     jobs: Sequence[Job],
     folders: Sequence[RunFolder],
     options: RunOptions | None = None,
     *,
-    on_batch: OnBatch | None = None,
-    on_record: OnRecord | None = None,
+    on_batch: Callable[[int, int], None] | None = None,
+    on_record: Callable[[Job, Record], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     timings: Timings | None = None,
     warned: Warned | None = None,
@@ -112,7 +115,7 @@ def execute(
         options: When to write checkpoints.
         on_batch: Called when jobs begin or continue, and after every batch of every job, with the
             number of batches done and to do of all jobs together.
-        on_record: Called with every record, first with those of an earlier run.
+        on_record: Called with a job and each of its records, first with those of an earlier run.
         should_stop: Asked after every batch; if it returns true, checkpoints are written.
         timings: What was spent before.
         warned: Where warnings are collected.
@@ -350,19 +353,6 @@ def read_kept(folder: str | Path, place: int = 0) -> dict[str, Tensor]:
     return load_file(Path(folder) / kept_name(place))
 
 
-def has_finished(spec: JobSpec, folder: RunFolder) -> bool:
-    """Return whether a job is done, and has kept what it is asked to keep."""
-    if not (folder.is_done and spec.keep):
-        return folder.is_done
-    kept = folder.read_result()["provenance"]["spec"].get("keep", {})
-    return all(kept.get(name, 0) >= n for name, n in spec.keep.items())
-
-
-def read_record(line: Mapping[str, Any]) -> Record:
-    """Return the record in a line of `records.jsonl`."""
-    return Record.from_dict({name: value for name, value in line.items() if name != "unit"})
-
-
 @contextmanager
 def use_threads(n_threads: int) -> Iterator[None]:
     """Compute with so many threads: a sum over parts depends on how many there are."""
@@ -395,3 +385,217 @@ def collect_warnings(passes_on: bool = False) -> Iterator[Warned]:
         warnings.simplefilter("always", AcclimateWarning)
         warnings.showwarning = show
         yield warned
+
+
+# A suite side by side -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came out of every method with every seed, and where the numbers come from."""
+
+    outcomes: tuple[Outcome, ...]
+    provenance: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary of every run and the provenance as JSON types."""
+        return {
+            "runs": [
+                {"method": own.entry.label, "seed": own.entry.spec.seed, **own.result.to_dict()}
+                for own in self.outcomes
+            ],
+            "provenance": self.provenance,
+        }
+
+
+def check_place(out: str | Path, resume: bool = False, force: bool = False) -> None:
+    """Refuse a folder that holds another comparison, which is neither continued nor discarded."""
+    folder = Path(out)
+    check_start(resume, force)
+    if folder.exists() and not folder.is_dir():
+        text = f"Cannot write to {folder}: it is a file. Pass a folder with --out."
+        raise BadInput("not_a_folder", text, path=folder)
+    found = [name for name in (BEGUN, SUITE, RESULT) if (folder / name).exists()]
+    if found and not (resume or force):
+        raise BadInput(
+            "already_exists",
+            f"{folder} already contains a comparison ({', '.join(found)}). Pass another "
+            "--out, --resume to continue it, or --force to start again.",
+            path=folder,
+        )
+
+
+def run_side_by_side(
+    suite: Suite,
+    out: str | Path,
+    loader: Loader,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    one_by_one: bool = False,
+    options: RunOptions | None = None,
+    progress: Progress | None = None,
+    metrics: MetricsWriter | None = None,
+) -> Comparison:
+    """Run the jobs of a suite in this process; those on the same stream side by side.
+
+    Args:
+        suite: The jobs.
+        out: Folder of the suite.
+        loader: Provides models, data and artifacts.
+        resume: Continue what the folder holds, if it was started with the same settings.
+        force: Discard what it holds.
+        one_by_one: Finish one method before the next; then only one copy of the model is held.
+        options: When to write checkpoints.
+        progress: Called with the stage, the batches done and those to do, of all jobs.
+        metrics: Writes the metrics of every batch, also of those that were recorded before.
+    """
+    check_place(out, resume, force)
+    how = options or RunOptions()
+    store, timings = Store(out, suite), Timings()
+
+    def write(spec: JobSpec, record: Record) -> None:
+        if metrics is not None:
+            metrics.write(BatchMetrics.of_record(record), method=spec.label, seed=spec.seed)
+
+    with collect_warnings(passes_on=True) as warned:
+        jobs = _open_all(store.jobs(), loader)
+        timings.note("loading")
+        identity = describe_settings(list(jobs.values()))
+        root = RunFolder(out)
+        with root.lock(), _withdrawn_if_refused(root, list(jobs)):
+            if force:
+                _discard(root, list(jobs))
+            remedy = "Use the same settings, pass another --out, or start again with --force."
+            root.check_same(identity, str(root.path), remedy)
+            root.write(BEGUN, identity)
+            Store.create(out, suite)
+            totals = {name: sum(u.n_batches for u in job.units()) for name, job in jobs.items()}
+            n_before, has_begun = 0, False
+
+            def move(done: int, total: int) -> None:
+                nonlocal has_begun
+                if progress is not None and has_begun:
+                    progress("measuring (batches)", n_before + done, sum(totals.values()))
+                has_begun = True
+
+            if metrics is not None:
+                metrics.begin()
+            for names in _group(jobs, one_by_one):
+                left = [name for name in names if not store.is_done(name)]
+                for name in [name for name in names if name not in left]:
+                    n_before += totals[name]
+                    for record in store.outcome(name).result.records if metrics else ():
+                        write(jobs[name].spec, record)
+                if not left:
+                    continue
+                has_begun, own = False, [loader.complete(jobs[name]) for name in left]
+                jobs |= zip(left, own, strict=True)
+                timings.note("artifact")
+                with ExitStack() as locks:
+                    folders = [store.folder(name) for name in left]
+                    for folder, job in zip(folders, own, strict=True):
+                        locks.enter_context(folder.lock())
+                        folder.describe({"key": job.spec.key, **job.spec.to_dict()})
+                    execute(
+                        own,
+                        folders,
+                        how,
+                        on_batch=move,
+                        on_record=lambda job, record: write(job.spec, record),
+                        timings=timings,
+                        warned=warned,
+                    )
+                n_before += sum(totals[name] for name in left)
+            origin = _describe(jobs, identity, how.command)
+            origin["side_by_side"] = not one_by_one
+            result = Comparison(tuple(store.outcomes()), origin)
+            root.write(RESULT, result.to_dict())
+    return result
+
+
+def _open_all(entries: Mapping[str, Entry], loader: Loader) -> dict[str, Job]:
+    """Return all jobs, after refusing all methods at once that cannot adapt the model."""
+    jobs: dict[str, Job] = {}
+    refused: dict[str, str] = {}
+    for name, entry in entries.items():
+        try:
+            jobs[name] = loader.open(entry.spec)
+        except UnsuitableModel as error:
+            if error.code != "method_refused":
+                raise
+            refused |= error.data["reasons"]
+    if refused:
+        raise refuse_methods(refused)
+    return jobs
+
+
+def _group(jobs: Mapping[str, Job], one_by_one: bool) -> list[list[str]]:
+    """Return the names of the jobs that run side by side: those on the same stream."""
+    groups: dict[Any, list[str]] = {}
+    for name, job in jobs.items():
+        spec = job.spec
+        stream = (spec.data_key, str(spec.get_protocol().to_dict()), spec.seed)
+        groups.setdefault(name if one_by_one else stream, []).append(name)
+    return list(groups.values())
+
+
+@contextmanager
+def _withdrawn_if_refused(root: RunFolder, names: Sequence[str]) -> Iterator[None]:
+    """Leave nothing behind of a call that is refused before its first record.
+
+    Otherwise the next attempt would be taken for another comparison.
+    """
+    is_new = not any((root.path / name).exists() for name in (BEGUN, SUITE, RESULT))
+    try:
+        yield
+    except AcclimateError:
+        if is_new and not any((root.path / name / RECORDS).is_file() for name in names):
+            _discard(root, names)
+            (root.path / LOCK).unlink(missing_ok=True)
+            if not any(root.path.iterdir()):
+                root.path.rmdir()
+        raise
+
+
+def _discard(root: RunFolder, names: Sequence[str]) -> None:
+    """Remove what a comparison has written into its folder; jobs of other suites stay."""
+    kept: set[str] = set()
+    if (root.path / SUITE).is_file():
+        last = Store(root.path)
+        names = [*names, *last.jobs()]
+        for title in last.list_suites():
+            other = Store(root.path, title)
+            if title == last.suite.title:
+                other.remove_list()
+            else:
+                kept |= set(other.jobs())
+    for name in names:
+        if name not in kept:
+            shutil.rmtree(root.path / name, ignore_errors=True)
+    for file in (BEGUN, SUITE, RESULT):
+        (root.path / file).unlink(missing_ok=True)
+    for folder in (JOBS, SUITES):
+        path = root.path / folder
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+    if not (root.path / JOBS).exists():
+        shutil.rmtree(root.path / ARTIFACTS, ignore_errors=True)
+
+
+def _describe(jobs: Mapping[str, Job], identity: Mapping[str, Any], command: str) -> dict[str, Any]:
+    first = next(iter(jobs.values()))
+    spec, file = first.spec, first.spec.weights
+    return {
+        **describe_origin(command, first.device),
+        "model": spec.model_name,
+        "weights": None if file is None else {"file": file, "sha256": file_sha256(file)},
+        **describe_stream(first),
+        "settings": dict(identity),
+        "artifact_sha256": {
+            job.label: digest(job.artifact.tensors)
+            for job in jobs.values()
+            if job.artifact is not None
+        },
+        "n_threads": torch.get_num_threads(),
+    }

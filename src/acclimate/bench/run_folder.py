@@ -40,6 +40,7 @@ from typing import Any, BinaryIO, Literal
 from filelock import FileLock, Timeout
 
 from acclimate.errors import AcclimateError, ArtifactMismatch, BadInput, CorruptFile
+from acclimate.metrics import Record
 from acclimate.metrics.sums import to_plain
 from acclimate.storage import file_digest, make_folder, write_atomically
 
@@ -117,6 +118,13 @@ class RunFolder:
     def is_done(self) -> bool:
         """Whether the run has finished."""
         return (self.path / RESULT).is_file()
+
+    def has_finished(self, keep: Mapping[str, int]) -> bool:
+        """Return whether a job is done, and has kept what it is asked to keep."""
+        if not (self.is_done and keep):
+            return self.is_done
+        kept = self.read_result()["provenance"]["spec"].get("keep", {})
+        return all(kept.get(name, 0) >= n for name, n in keep.items())
 
     @property
     def state(self) -> State:
@@ -415,6 +423,11 @@ class RunFolder:
         file = self._files[RECORDS]
         os.fsync(file.fileno())
         return os.fstat(file.fileno()).st_size
+
+
+def read_record(line: Mapping[str, Any]) -> Record:
+    """Return the record in a line of `records.jsonl`."""
+    return Record.from_dict({name: value for name, value in line.items() if name != "unit"})
 
 
 def flatten(value: Any, key: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:

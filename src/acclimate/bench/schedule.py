@@ -29,9 +29,10 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 
 from acclimate import zoo
-from acclimate.bench.execute import RunOptions, Stopped, has_finished, run_job
+from acclimate.bench.execute import RunOptions, Stopped, collect_warnings, execute
 from acclimate.bench.job import JobSpec
 from acclimate.bench.load import Loader
+from acclimate.bench.provenance import Timings
 from acclimate.bench.run_folder import ERROR, RunFolder
 from acclimate.bench.suite import LOGS, Entry, Outcome, Store, Suite
 from acclimate.data import SETS
@@ -138,14 +139,13 @@ class Runner:
         with folder.hold() as is_mine:
             if not is_mine:
                 return "busy"
-            if has_finished(spec, folder):
+            if folder.has_finished(spec.keep):
                 return "finished"
             folder.describe({"key": spec.key, **spec.to_dict()})
             self._stage, self._reported = "", 0.0
             self._report(("started", 0, 0, ""))
-            loader, options = self._loader, self._options
             try:
-                run_job(spec, loader, folder, options, self._report_progress, self._should_stop)
+                self._run(spec, folder)
             except Stopped:
                 return "stopped"
             except Exception as error:  # noqa: BLE001  # whatever it is, the other jobs continue
@@ -154,6 +154,19 @@ class Runner:
             finally:
                 folder.close()
             return "finished"
+
+    def _run(self, spec: JobSpec, folder: RunFolder) -> None:
+        timings = Timings()
+        with collect_warnings() as warned:
+            execute(
+                [self._loader.load(spec, timings)],
+                [folder],
+                self._options,
+                on_batch=self._report_progress,
+                should_stop=self._should_stop,
+                timings=timings,
+                warned=warned,
+            )
 
     def _report_progress(self, done: int, total: int) -> None:
         now = time.monotonic()

@@ -25,9 +25,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
-from acclimate.bench.execute import has_finished, read_record
 from acclimate.bench.job import JobSpec
-from acclimate.bench.run_folder import ERROR, RECORDS, SUMS, RunFolder, State, flatten
+from acclimate.bench.run_folder import ERROR, RECORDS, SUMS, RunFolder, State, flatten, read_record
 from acclimate.bench.selection import RULES, Rule
 from acclimate.data import SETS
 from acclimate.errors import (
@@ -501,7 +500,7 @@ class Store:
 
     def is_done(self, name: str) -> bool:
         """Return whether a job is done, and has kept what it is asked to keep."""
-        return has_finished(self.jobs()[name].spec, self.folder(name))
+        return self.folder(name).has_finished(self.jobs()[name].spec.keep)
 
     def folder(self, name: str) -> RunFolder:
         """Return the folder of that name, as `jobs` gives it."""

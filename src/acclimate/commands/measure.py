@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,15 +20,24 @@ from acclimate.commands.base import (
     resume_flag,
 )
 from acclimate.commands.models import metrics, speed, tensorboard, terms
-from acclimate.errors import BadInput, check_at_least
+from acclimate.errors import (
+    BadInput,
+    InvalidConfig,
+    check_at_least,
+    check_each_once,
+    check_name,
+    check_options,
+)
 from acclimate.options import changed, hp, options, split_names
 from acclimate.progress import Progress
 
 if TYPE_CHECKING:
-    from acclimate.bench.side_by_side import Comparison
+    from acclimate.bench.execute import Comparison
+    from acclimate.bench.suite import Suite
     from acclimate.data.request import Data
 
 METHODS = "Methods"
+ALL = "all"
 #: What is compared unless methods are named; those that cannot adapt the model are left out.
 COMPARED = ("source", "norm", "tent", "swr_nsp", "steady")
 
@@ -143,17 +152,16 @@ def evaluate(o: EvalOptions, *, progress: Progress | None = None) -> Evaluated:
     Example: `acclimate eval --model my_models:resnet --weights resnet.pt --artifact
     resnet.acclimate --data photos/labelled --method source,tent,steady`
     """
-    from acclimate.bench import side_by_side as bench
-    from acclimate.bench.execute import RunOptions
+    from acclimate.bench.execute import RunOptions, check_place, run_side_by_side
     from acclimate.bench.load import Loader, find_unsuitable
     from acclimate.bench.suite import ARTIFACTS
     from acclimate.metrics import MetricsWriter
 
     # Whatever can be refused is refused before the model is loaded.
     folder = o.out if o.out is not None else Path(f"eval-{Path(o.data).resolve().name}")
-    bench.check_place(folder, o.resume, o.force)
+    check_place(folder, o.resume, o.force)
     writer = MetricsWriter(o.metrics, o.tensorboard)
-    methods = bench.choose_methods(o.method, o.reveal_labels)
+    methods = choose_methods(o.method, o.reveal_labels)
     if o.artifact is not None and (o.source_data is not None or o.source_images is not None):
         raise BadInput(
             "conflicting_options",
@@ -170,10 +178,10 @@ def evaluate(o: EvalOptions, *, progress: Progress | None = None) -> Evaluated:
         "seeds": range(o.seed, o.seed + o.seeds),
         "title": f"{o.model} on {o.data}",
     }
-    suite = bench.make_comparison(shared, methods, o.set, **chosen)
+    suite = make_comparison(shared, methods, o.set, **chosen)
     loader = Loader(folder / ARTIFACTS, o.device, progress, o.data_dir)
     left_out: dict[str, str] = {}
-    if o.method in ((bench.ALL,), COMPARED):
+    if o.method in ((ALL,), COMPARED):
         first = suite.entries[0].spec
         found = loader.load_data(first)
         left_out = find_unsuitable(
@@ -183,10 +191,10 @@ def evaluate(o: EvalOptions, *, progress: Progress | None = None) -> Evaluated:
             predicts_pixels=bool(found.palette),
         )
         methods = tuple(name for name in methods if name not in left_out)
-        suite = bench.make_comparison(shared, methods, o.set, **chosen)
+        suite = make_comparison(shared, methods, o.set, **chosen)
     line = o.to_command("eval", without=("resume", "force"))
     with writer:
-        comparison = bench.run_side_by_side(
+        comparison = run_side_by_side(
             suite,
             folder,
             loader,
@@ -202,8 +210,7 @@ def evaluate(o: EvalOptions, *, progress: Progress | None = None) -> Evaluated:
 
 def _make_jobs(o: EvalOptions) -> dict[str, Any]:
     """Return what all jobs have in common, as fields of a `JobSpec`."""
-    from acclimate.bench import Preparing
-    from acclimate.bench.job import is_folder
+    from acclimate.bench.job import Preparing, is_folder
 
     artifact = o.load_artifact()
     normal = o.get_info(artifact).normalization
@@ -235,3 +242,103 @@ def _make_jobs(o: EvalOptions) -> dict[str, Any]:
             artifact=None if o.artifact is None else str(o.artifact),
         ),
     }
+
+
+def choose_methods(names: Sequence[str], reveal_labels: bool = False) -> tuple[str, ...]:
+    """Return the methods of these names; `all` stands for every one.
+
+    `tent+swr` is TENT with the term SWR. Oracles, which learn from labels, must be allowed.
+
+    >>> choose_methods(["source", "tent"])
+    ('source', 'tent')
+    """
+    from acclimate.methods import get_method, list_methods
+
+    if list(names) == [ALL]:
+        known = list_methods()
+        return tuple(name for name in known if reveal_labels or not get_method(name).card.is_oracle)
+    oracles = [name for name in names if get_method(name.partition("+")[0]).card.is_oracle]
+    if oracles and not reveal_labels:
+        raise BadInput(
+            "oracle_method",
+            f"{', '.join(oracles)} learns from the test labels, which makes it an upper bound and "
+            "not a method to deploy. To run it anyway, pass --reveal-labels.",
+            methods=tuple(oracles),
+        )
+    check_each_once("methods", names)
+    return tuple(names)
+
+
+def split_options(methods: Sequence[str], values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the hyper-parameters of each method.
+
+    A name applies to all methods that have it; `method.name` to that method, and wins.
+
+    >>> split_options(["source", "tent"], {"lr": 1e-4, "tent.beta1": 0.8})
+    {'source': {}, 'tent': {'lr': 0.0001, 'beta1': 0.8}}
+    """
+    from acclimate.methods import get_method
+
+    options_of = {
+        name: [spec.name for spec in fields(get_method(name).config_class)] for name in methods
+    }
+    for key in values:
+        method, dot, option = key.rpartition(".")
+        if dot:
+            check_name(method, methods, "method of the comparison", InvalidConfig)
+        known = (
+            options_of[method] if dot else sorted({n for own in options_of.values() for n in own})
+        )
+        if option not in known:
+            check_options([key], known, method or "This set of methods")
+    return {
+        name: {key: value for key, value in values.items() if key in known}
+        | {
+            key.removeprefix(f"{name}."): value
+            for key, value in values.items()
+            if key.startswith(f"{name}.")
+        }
+        for name, known in options_of.items()
+    }
+
+
+def make_comparison(
+    shared: Mapping[str, Any],
+    methods: Sequence[str],
+    values: Mapping[str, Any] | None = None,
+    *,
+    terms: Sequence[str] = (),
+    seeds: Sequence[int] = (0,),
+    title: str = "comparison",
+) -> Suite:
+    """Return the suite of several methods and seeds on one stream.
+
+    Args:
+        shared: Fields of `JobSpec` that all jobs have.
+        methods: As `choose_methods` returns them.
+        values: Hyper-parameters; see `split_options`.
+        terms: Added to all gradient methods among them.
+        seeds: Of the jobs.
+        title: Of the suite.
+    """
+    from acclimate.bench.job import JobSpec
+    from acclimate.bench.suite import Entry, Suite
+    from acclimate.methods import get_method
+    from acclimate.methods.gradient import GradientMethod
+
+    plain = list(dict.fromkeys(name.partition("+")[0] for name in methods))
+    options = split_options(plain, values or {})
+    entries = []
+    for name in methods:
+        method, *own = name.split("+")
+        added = terms if issubclass(get_method(method), GradientMethod) else ()
+        for seed in seeds:
+            spec = JobSpec(
+                **shared,
+                method=method,
+                options=options[method],
+                terms={term: {} for term in (*own, *added)},
+                seed=seed,
+            )
+            entries.append(Entry(spec, spec.label))
+    return Suite(title=title, entries=tuple(entries))

@@ -362,7 +362,7 @@ def demo(
     for path in (o.out, o.json):
         check_output(path)
     from acclimate import demo
-    from acclimate.bench.side_by_side import choose_methods
+    from acclimate.commands.measure import choose_methods
     from acclimate.report import render_demo
     from acclimate.storage import write_atomically
 

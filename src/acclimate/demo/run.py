@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact
-from acclimate.bench.execute import RunOptions, read_kept
+from acclimate.bench.execute import RunOptions, read_kept, run_side_by_side
 from acclimate.bench.job import JobSpec, Preparing
 from acclimate.bench.load import Loader, join
-from acclimate.bench.side_by_side import run_side_by_side
 from acclimate.bench.suite import ARTIFACTS, Entry, Outcome, Suite
 from acclimate.data.datasets import corrupt_store
 from acclimate.data.request import Data, gather

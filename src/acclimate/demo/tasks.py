@@ -10,13 +10,12 @@ from torch import nn
 
 from acclimate import zoo
 from acclimate.bench.load import find_unsuitable, refuse_methods
-from acclimate.bench.side_by_side import check_each_once
 from acclimate.builtin import load_head, load_model
 from acclimate.corruptions import CORRUPTIONS
 from acclimate.data import SETS, ArrayStore, data_root, find_state, get, load
 from acclimate.data.places import Notify
 from acclimate.demo.settings import DemoChoices
-from acclimate.errors import check_at_least, check_name, refuse_value
+from acclimate.errors import check_at_least, check_each_once, check_name, refuse_value
 from acclimate.methods import get_method
 from acclimate.options import hp, options
 from acclimate.progress import Progress
