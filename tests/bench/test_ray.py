@@ -482,7 +482,9 @@ def test_a_node_that_does_not_see_the_folder_is_refused(ray_environment, tmp_pat
     spec = make_spec("norm")
     for path, found in ((tmp_path / "absent.json", sha256), (tmp_path / "suite.json", "another")):
         with raises("folder_not_shared", BadInput, path=tmp_path):
-            run_on_node(setup, here, None, (path, found), None, None, None, "job", spec, "", {})
+            run_on_node(
+                "run", setup, here, None, (path, found), None, None, None, "job", spec, "", {}
+            )
 
 
 @pytest.mark.parametrize("has_storage", [False, True])

@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import platform
+import secrets
 import shutil
 import socket
 import time
@@ -189,7 +190,8 @@ class RayExecutor:
         self._inbox = importlib.import_module("ray.util.queue").Queue(actor_options=local)
         assets = ray.remote(Assets).options(**local).remote(setup, str(Path.cwd()), path)
         seen = (suite, file_digest(suite)) if storage is None else None
-        self._shared = setup, str(Path.cwd()), path, seen, storage, assets, self._inbox
+        run = secrets.token_hex(8)
+        self._shared = run, setup, str(Path.cwd()), path, seen, storage, assets, self._inbox
         self._task = ray.remote(run_on_node).options(
             num_cpus=n_cpus,
             num_gpus=n_gpus,
@@ -351,11 +353,12 @@ class Assets:
 
 # The nodes ----------------------------------------------------------------------------------------
 
-# Of this process: what it has loaded, for its next job.
-_LOADERS: list[NodeLoader] = []
+# Of this process: what it has loaded in a run, for its next job.
+_LOADERS: dict[str, NodeLoader] = {}
 
 
 def run_on_node(
+    run: str,
     setup: Setup,
     folder: str,
     data: str | None,
@@ -384,10 +387,11 @@ def run_on_node(
             node=node,
         )
     ray = import_ray()
-    if not _LOADERS:
+    if run not in _LOADERS:
         scratch = Path(mkdtemp(prefix="acclimate-"))
         atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-        _LOADERS.append(NodeLoader(setup, scratch, partial(_ask, ray, assets), storage))
+        _LOADERS.clear()
+        _LOADERS[run] = NodeLoader(setup, scratch, partial(_ask, ray, assets), storage)
 
     def report(message: Message) -> None:
         if message[0] == "started":
@@ -396,7 +400,7 @@ def run_on_node(
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     with hold_interrupts() as should_stop:
-        return _LOADERS[0].run(spec, place, sums, report, should_stop)
+        return _LOADERS[run].run(spec, place, sums, report, should_stop)
 
 
 class NodeLoader(Loader):
@@ -626,7 +630,7 @@ def gather(data: Data, needs_clean: bool) -> Data:
     """Return data with all of its images in memory."""
     clean = None
     if needs_clean and data.clean is not None:
-        clean = partial(_same, _gather(data.clean()))
+        clean = partial(replace, _gather(data.clean()))  # unlike a lambda, it can be sent
     groups = {name: tuple(_gather(domain) for domain in own) for name, own in data.groups.items()}
     return replace(data, groups=groups, clean=clean)
 
@@ -635,7 +639,3 @@ def _gather(domain: Any) -> Any:
     if isinstance(domain.x, Tensor):
         return domain
     return replace(domain, x=np.asarray(domain.x[np.arange(len(domain))]), y=np.array(domain.y))
-
-
-def _same(value: Any) -> Any:
-    return value

@@ -448,13 +448,13 @@ class Queue:
 
     def _begin(self) -> None:
         """Begin as many jobs as the executor has room for."""
+        now, capacity = time.monotonic(), self._executor.capacity()
         for name in tuple(self._left):
-            if self._not_before.get(name, 0.0) > time.monotonic() or self._must_wait(name):
-                continue
-            if name in self._not_before and self._store.is_done(name):
+            is_due = self._not_before.get(name, 0.0) <= now
+            if name in self._not_before and is_due and self._store.is_done(name):
                 self._left.remove(name)
                 self._tell("finished", name)
-            elif len(self._running) < self._executor.capacity():
+            elif is_due and len(self._running) < capacity and not self._must_wait(name):
                 self._left.remove(name)
                 self._running[name] = set()
                 self._executor.begin(name, self._jobs[name].spec, self._store.folder(name))

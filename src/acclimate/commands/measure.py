@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,7 +161,8 @@ def evaluate(o: EvalOptions, *, progress: Progress | None = None) -> Evaluated:
     # Whatever can be refused is refused before the model is loaded.
     folder = o.out if o.out is not None else Path(f"eval-{Path(o.data).resolve().name}")
     check_place(folder, o.resume, o.force)
-    writer = MetricsWriter(o.metrics, o.tensorboard)
+    is_written = o.metrics is not None or o.tensorboard is not None
+    writer = MetricsWriter(o.metrics, o.tensorboard) if is_written else None
     methods = choose_methods(o.method, o.reveal_labels)
     if o.artifact is not None and (o.source_data is not None or o.source_images is not None):
         raise BadInput(
@@ -193,7 +195,7 @@ def evaluate(o: EvalOptions, *, progress: Progress | None = None) -> Evaluated:
         methods = tuple(name for name in methods if name not in left_out)
         suite = make_comparison(shared, methods, o.set, **chosen)
     line = o.to_command("eval", without=("resume", "force"))
-    with writer:
+    with writer or nullcontext():
         comparison = run_side_by_side(
             suite,
             folder,
@@ -203,7 +205,7 @@ def evaluate(o: EvalOptions, *, progress: Progress | None = None) -> Evaluated:
             one_by_one=o.one_by_one,
             options=RunOptions(checkpoint_every=o.checkpoint_every, command=line),
             progress=progress,
-            metrics=writer or None,
+            metrics=writer,
         )
     return Evaluated(comparison, loader.load_data(suite.entries[0].spec), folder, left_out)
 

@@ -129,7 +129,8 @@ def bench_run(o: BenchRunOptions, *, events: Events | None = None) -> Store:
 
     Example: `acclimate bench run suite.toml --out results/suite --workers 2`
     """
-    from acclimate.bench import Store, Suite, run_suite
+    from acclimate.bench.schedule import run_suite
+    from acclimate.bench.suite import Store, Suite
 
     folder = o.out if o.out is not None else Path(f"bench-{o.suite.stem}")
     suite = Suite.load(o.suite)
@@ -170,7 +171,7 @@ def bench_status(o: BenchStatusOptions) -> Store:
 
     Example: `acclimate bench status results/suite`
     """
-    from acclimate.bench import Store
+    from acclimate.bench.suite import Store
 
     return Store(o.folder, o.suite)
 
