@@ -51,7 +51,7 @@ from tests.images import write_images
 pytestmark = pytest.mark.timeout(600)
 
 # Progress is told every tenth of a second, and with the pause of `environment` a batch takes half
-# of that: the fourth batch, which the watcher waits for, is told before the gate is reached.
+# of that: the fifth batch, which the watcher waits for, is told before the gate is reached.
 GATE_AFTER = "10"
 LONG = {
     "model": "tests.bench.models:gated",
@@ -98,7 +98,8 @@ class Watcher:
             self.at_work[event.name] = event.done
         elif event.kind != "stage":
             self.at_work.pop(event.name, None)
-        if not self.killed and len([n for n in self.at_work.values() if n >= 4]) == 2:
+        # The checkpoint after batch 4 is complete before batch 5 begins.
+        if not self.killed and len([n for n in self.at_work.values() if n >= 5]) == 2:
             (raylet,) = self.node.all_processes["raylet"]
             number = raylet.process.pid
             self.killed = [number, *find_children(number)]

@@ -393,14 +393,18 @@ def run_on_node(
         _LOADERS.clear()
         _LOADERS[run] = NodeLoader(setup, scratch, partial(_ask, ray, assets), storage)
 
+    sent: list[Any] = []
+
     def report(message: Message) -> None:
         if message[0] == "started":
             message = "started", 0, 0, node
-        inbox.put((name, message))
+        sent[:] = [inbox.actor.put_nowait.remote((name, message))]  # the job does not wait for it
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     with hold_interrupts() as should_stop:
-        return _LOADERS[run].run(spec, place, sums, report, should_stop)
+        end = _LOADERS[run].run(spec, place, sums, report, should_stop)
+    ray.get(sent)  # what was sent before has arrived as well
+    return end
 
 
 class NodeLoader(Loader):
