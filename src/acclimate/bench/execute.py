@@ -14,7 +14,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from acclimate.bench.job import JobSpec
 from acclimate.bench.load import Job, Loader, refuse_methods
 from acclimate.bench.protocol import Unit
 from acclimate.bench.provenance import (
-    Timings,
+    RunLog,
     code_sha256,
     describe_job,
     describe_origin,
@@ -89,13 +89,6 @@ class RunOptions:
     command: str = ""
 
 
-@dataclass
-class Warned:
-    """Warnings of this package, which belong to results; the next ones are added to `texts`."""
-
-    texts: list[str] = field(default_factory=list)
-
-
 def execute(
     jobs: Sequence[Job],
     folders: Sequence[RunFolder],
@@ -104,8 +97,7 @@ def execute(
     on_batch: Callable[[int, int], None] | None = None,
     on_record: Callable[[Job, Record], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
-    timings: Timings | None = None,
-    warned: Warned | None = None,
+    log: RunLog | None = None,
 ) -> list[Result]:
     """Run jobs on the same stream side by side, each from where it was interrupted.
 
@@ -117,16 +109,15 @@ def execute(
             number of batches done and to do of all jobs together.
         on_record: Called with a job and each of its records, first with those of an earlier run.
         should_stop: Asked after every batch; if it returns true, checkpoints are written.
-        timings: What was spent before.
-        warned: Where warnings are collected.
+        log: What was spent and warned of before; see `collect_warnings`.
 
     Raises:
         Stopped: They were asked to stop.
     """
-    how, warned, timings = options or RunOptions(), warned or Warned(), timings or Timings()
+    how, log = options or RunOptions(), log or RunLog()
     units = jobs[0].units()
     n_batches = sum(unit.n_batches for unit in units)
-    runs = [_Run(job, own, n_batches, warned) for job, own in zip(jobs, folders, strict=True)]
+    runs = [_Run(job, own, n_batches, log) for job, own in zip(jobs, folders, strict=True)]
     n_done, n_all = sum(len(run.records) for run in runs), n_batches * len(runs)
     if on_record is not None:
         for run in runs:
@@ -134,7 +125,7 @@ def execute(
                 on_record(run.job, record)
     if on_batch is not None:
         on_batch(n_done, n_all)
-    clock = _Clock(how, timings)
+    clock = _Clock(how, log)
 
     def count(run: _Run, record: Record) -> None:
         nonlocal n_done
@@ -148,7 +139,7 @@ def execute(
         first = next(iter(units[0].batches))
         for run in runs:
             run.wrap(first)
-        timings.note("wrapping")
+        log.note("wrapping")
         forget_peak()
         offset = 0
         for place, unit in enumerate(units):
@@ -171,14 +162,14 @@ def execute(
             for run in active:
                 run.leave()
             offset += unit.n_batches
-        return [run.finish(how.command, timings, len(runs) > 1) for run in runs]
+        return [run.finish(how.command, len(runs) > 1) for run in runs]
 
 
 class _Clock:
     """Decides when checkpoints are written."""
 
-    def __init__(self, options: RunOptions, timings: Timings) -> None:
-        self._options, self._timings = options, timings
+    def __init__(self, options: RunOptions, log: RunLog) -> None:
+        self._options, self._log = options, log
         self._due = time.monotonic() + options.checkpoint_seconds
 
     def is_due(self, n_done: int) -> bool:
@@ -191,7 +182,7 @@ class _Clock:
         for run in runs:
             run.checkpoint()
         took = time.monotonic() - start
-        self._timings.checkpoints += took
+        self._log.checkpoints += took
         wait = max(self._options.checkpoint_seconds, took / _LONGEST_SHARE)
         self._due = time.monotonic() + wait
 
@@ -199,7 +190,7 @@ class _Clock:
 class _Run:
     """One job at work: where it is, and what it has recorded."""
 
-    def __init__(self, job: Job, folder: RunFolder, n_batches: int, warned: Warned) -> None:
+    def __init__(self, job: Job, folder: RunFolder, n_batches: int, log: RunLog) -> None:
         self.job, self._folder = job, folder
         identity: dict[str, Any] = {"key": job.spec.key, "n_batches": n_batches}
         identity |= {N_THREADS: torch.get_num_threads(), "code_sha256": code_sha256()}
@@ -211,7 +202,7 @@ class _Run:
         self.n_done = 0
         packed = self._resume.sums.values()
         self._sums = [pair for own in packed for pair in unpack_sums(own).items()]
-        self._warned, self._texts = warned, list(warned.texts)
+        self._log, self._warnings = log, list(log.warnings)
         self._kept: list[str] = []
 
     def wrap(self, first: Batch) -> None:
@@ -283,12 +274,12 @@ class _Run:
         self._folder.close_unit(self._unit.name, pack_sums(self._collector.sums))
         self._sums += self._collector.sums.items()
 
-    def finish(self, command: str, timings: Timings, side_by_side: bool) -> Result:
+    def finish(self, command: str, side_by_side: bool) -> Result:
         """Write the result."""
         result = Result(tuple(self.records), merge(self._sums))
         origin = describe_job(self.job, self._adapted, command)
         origin |= {N_THREADS: self.n_threads, "n_batches": len(self.records)}
-        origin |= {"seconds": timings.sum_up(result), "warnings": self._texts}
+        origin |= {"seconds": self._log.sum_up(result), "warnings": self._warnings}
         if side_by_side:
             origin["side_by_side"] = True  # memory is that of all together
         content = {
@@ -303,13 +294,13 @@ class _Run:
     @contextmanager
     def _at_work(self) -> Iterator[None]:
         """Compute with the threads that the run was begun with, and take its warnings."""
-        texts, self._warned.texts = self._warned.texts, self._texts
+        others, self._log.warnings = self._log.warnings, self._warnings
         is_same = torch.get_num_threads() == self.n_threads
         try:
             with nullcontext() if is_same else use_threads(self.n_threads):
                 yield
         finally:
-            self._warned.texts = texts
+            self._log.warnings = others
 
     def _load(self, state: Path) -> None:
         try:
@@ -365,9 +356,9 @@ def use_threads(n_threads: int) -> Iterator[None]:
 
 
 @contextmanager
-def collect_warnings(passes_on: bool = False) -> Iterator[Warned]:
+def collect_warnings(passes_on: bool = False) -> Iterator[RunLog]:
     """Collect the package's own warnings, which belong to results; `passes_on` shows them, too."""
-    warned, shown = Warned(), set[str]()
+    log, shown = RunLog(), set[str]()
     with warnings.catch_warnings():
         usual = warnings.showwarning
 
@@ -376,15 +367,15 @@ def collect_warnings(passes_on: bool = False) -> Iterator[Warned]:
             if not issubclass(category, AcclimateWarning):
                 usual(message, category, *where, **more)
                 return
-            if text not in warned.texts:
-                warned.texts.append(text)
+            if text not in log.warnings:
+                log.warnings.append(text)
             if passes_on and text not in shown:
                 shown.add(text)
                 usual(message, category, *where, **more)
 
         warnings.simplefilter("always", AcclimateWarning)
         warnings.showwarning = show
-        yield warned
+        yield log
 
 
 # A suite side by side -----------------------------------------------------------------------------
@@ -452,15 +443,15 @@ def run_side_by_side(
     """
     check_place(out, resume, force)
     how = options or RunOptions()
-    store, timings = Store(out, suite), Timings()
+    store = Store(out, suite)
 
     def write(spec: JobSpec, record: Record) -> None:
         if metrics is not None:
             metrics.write(BatchMetrics.of_record(record), method=spec.label, seed=spec.seed)
 
-    with collect_warnings(passes_on=True) as warned:
+    with collect_warnings(passes_on=True) as log:
         jobs = _open_all(store.jobs(), loader)
-        timings.note("loading")
+        log.note("loading")
         identity = describe_settings(list(jobs.values()))
         root = RunFolder(out)
         with root.lock(), _withdrawn_if_refused(root, list(jobs)):
@@ -491,7 +482,7 @@ def run_side_by_side(
                     continue
                 has_begun, own = False, [loader.complete(jobs[name]) for name in left]
                 jobs |= zip(left, own, strict=True)
-                timings.note("artifact")
+                log.note("artifact")
                 with ExitStack() as locks:
                     folders = [store.folder(name) for name in left]
                     for folder, job in zip(folders, own, strict=True):
@@ -503,8 +494,7 @@ def run_side_by_side(
                         how,
                         on_batch=move,
                         on_record=lambda job, record: write(job.spec, record),
-                        timings=timings,
-                        warned=warned,
+                        log=log,
                     )
                 n_before += sum(totals[name] for name in left)
             origin = _describe(jobs, identity, how.command)

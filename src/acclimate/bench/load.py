@@ -17,7 +17,7 @@ from acclimate.adaptation import adapt
 from acclimate.artifact import Artifact
 from acclimate.bench.job import GUARDED, JobSpec
 from acclimate.bench.protocol import Protocol, Unit
-from acclimate.bench.provenance import Timings
+from acclimate.bench.provenance import RunLog
 from acclimate.data.loading import Preparation, load_data
 from acclimate.data.request import Data
 from acclimate.errors import (
@@ -134,12 +134,12 @@ class Loader:
         self.progress, self.root = progress, root
         self._kept: dict[str, tuple[Any, Any]] = {}
 
-    def load(self, spec: JobSpec, timings: Timings | None = None) -> Job:
+    def load(self, spec: JobSpec, log: RunLog | None = None) -> Job:
         """Return a job with everything it needs, after checking it."""
-        timings, job = timings or Timings(), self.open(spec)
-        timings.note("loading")
+        log, job = log or RunLog(), self.open(spec)
+        log.note("loading")
         job = self.complete(job)
-        timings.note("artifact")
+        log.note("artifact")
         return job
 
     def complete(self, job: Job) -> Job:

@@ -116,10 +116,11 @@ def code_sha256() -> str:
 # Time and memory ---------------------------------------------------------------------------------
 
 
-class Timings:
-    """What the time of a job was spent on, in seconds."""
+class RunLog:
+    """What the time of a job was spent on, in seconds, and what this package warned of."""
 
     def __init__(self) -> None:
+        self.warnings: list[str] = []
         self.by_name: dict[str, float] = {}
         self.checkpoints = 0.0
         self._start = self._last = time.perf_counter()

@@ -32,7 +32,6 @@ from acclimate import zoo
 from acclimate.bench.execute import RunOptions, Stopped, collect_warnings, execute
 from acclimate.bench.job import JobSpec
 from acclimate.bench.load import Loader
-from acclimate.bench.provenance import Timings
 from acclimate.bench.run_folder import ERROR, RunFolder
 from acclimate.bench.suite import LOGS, Entry, Outcome, Store, Suite
 from acclimate.data import SETS
@@ -156,16 +155,14 @@ class Runner:
             return "finished"
 
     def _run(self, spec: JobSpec, folder: RunFolder) -> None:
-        timings = Timings()
-        with collect_warnings() as warned:
+        with collect_warnings() as log:
             execute(
-                [self._loader.load(spec, timings)],
+                [self._loader.load(spec, log)],
                 [folder],
                 self._options,
                 on_batch=self._report_progress,
                 should_stop=self._should_stop,
-                timings=timings,
-                warned=warned,
+                log=log,
             )
 
     def _report_progress(self, done: int, total: int) -> None:
