@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -294,17 +295,14 @@ class Guard:
             estimate = _pool(state, estimates)
             chosen = _choose(state, _own_rows(styles, x), source, adapted)
         n_by_source = sum(reasons.values())
-        state["by_source"] = 2 * n_by_source > _count(x)
-        if not self.answers:
-            chosen = adapted
-        elif n_by_source:
+        state["by_source"] = by_source = 2 * n_by_source > _count(x)
+        if self.answers:
             state["n_by_source"] += n_by_source
-            counted = state["reasons"]
-            state["reasons"] = {
-                **counted,
-                **{why: counted.get(why, 0) + n for why, n in reasons.items()},
-            }
-        by_source = state["by_source"]
+            total = Counter(state["reasons"])
+            total.update(reasons)
+            state["reasons"] = dict(total)
+        else:
+            chosen = adapted
         return Verdict(state, chosen, _count(x), estimate, is_broken, by_source, is_judged=True)
 
     def settle(self, method: Method, verdict: Verdict) -> None:
@@ -337,7 +335,7 @@ class Guard:
         windows = [dict(each) for each in state["windows"]]
         styles = torch.zeros(len(records), dtype=torch.long)
         if has_style(x):
-            described = describe_styles(x)
+            described = describe_styles(x).cpu()
             described = described.masked_fill(~described.isfinite(), torch.nan)
             described = _gather(described, x.device)
             state["styles"], replaced = update_styles(state["styles"], described)
