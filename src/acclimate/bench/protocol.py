@@ -257,5 +257,11 @@ class Protocol(StreamOptions):
         blank = {name: [domain.blank() for domain in own] for name, own in groups.items()}
         probed = None if clean is None else clean.blank()
         plain = replace(self, window=0)
+        if self.stream == "video":  # it would make all frames of blank images as well
+            plain = replace(plain, stream="continual", frames=None, n_scenes=None)
+            domains = [domain for own in groups.values() for domain in own]
+            scenes = [min(len(domain), self.n_scenes or len(domain)) for domain in domains]
+            frames = [n * (self.frames or 1) for n in scenes]
+            blank = {"": [d.blank(n) for d, n in zip(domains, frames, strict=True)]}
         batches = plain._decorate(plain._stream(blank, probed, seed), probed)
         return sum(len(batch.y) if self.window and batch.learns else 1 for batch in batches)

@@ -80,12 +80,13 @@ class Domain:
             return self.x[indices], y
         return to_inputs(np.asarray(self.x[numbers])), y
 
-    def blank(self) -> Domain:
-        """Return the same samples without images and masks: enough to count batches."""
-        n, y = len(self), self.y
-        if getattr(y, "ndim", 1) > 1:
+    def blank(self, n: int | None = None) -> Domain:
+        """Return samples without images and masks, to count batches: as many, or so many others."""
+        y = self.y
+        if n is not None or getattr(y, "ndim", 1) > 1:
+            n = len(self) if n is None else n
             y = np.broadcast_to(np.uint8(0), (n, 1, 1))
-        return Domain(self.name, torch.zeros(1).expand(n, 1, 1, 1), y)
+        return Domain(self.name, torch.zeros(1).expand(len(y), 1, 1, 1), y)
 
     def value_range(self) -> tuple[Tensor, Tensor]:
         """Return the lowest and the highest value of a pixel, for each channel.
