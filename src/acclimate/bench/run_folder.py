@@ -156,7 +156,7 @@ class RunFolder:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise self.altered(name, str(error), "unreadable_file") from error
+            raise self._unreadable(name, str(error)) from error
         if not isinstance(value, dict):
             raise self.altered(name, f"found {type(value).__name__}")
         return value
@@ -171,7 +171,7 @@ class RunFolder:
             try:
                 lines.append(json.loads(line))
             except ValueError as error:
-                raise self.altered(name, f"line {number}: {error}", "unreadable_file") from error
+                raise self._unreadable(name, f"line {number}: {error}") from error
         return lines, content.rfind(b"\n") + 1
 
     def read_result(self) -> dict[str, Any]:
@@ -185,13 +185,20 @@ class RunFolder:
         for name, sha256 in written.get(FILES, {}).items():
             path = self.path / name
             if not path.is_file() or file_digest(path) != sha256:
-                raise self.altered(name, "its checksum differs", "wrong_checksum")
+                text = self.describe(name, "its checksum differs")
+                raise CorruptFile("wrong_checksum", text, path=path)
         return written
 
-    def altered(self, name: str, why: str, code: str = "wrong_content", **data: Any) -> CorruptFile:
-        """Return the error about an altered file."""
-        text = f"{self.path / name} was modified or damaged ({why}). {self._remedy}"
-        return CorruptFile(code, text, path=self.path / name, **data)
+    def altered(self, name: str, why: str) -> CorruptFile:
+        """Return the error about the content of a file that was altered."""
+        return CorruptFile("wrong_content", self.describe(name, why), path=self.path / name)
+
+    def describe(self, name: str, why: str) -> str:
+        """Return what is wrong with a file, and what to do."""
+        return f"{self.path / name} was modified or damaged ({why}). {self._remedy}"
+
+    def _unreadable(self, name: str, why: str) -> CorruptFile:
+        return CorruptFile("unreadable_file", self.describe(name, why), path=self.path / name)
 
     # The lock -----------------------------------------------------------------------------------
 

@@ -580,9 +580,13 @@ def read_outcome(folder: RunFolder, entry: Entry, name: str) -> Outcome:
         except (AcclimateError, TypeError, ValueError) as error:
             raise folder.altered(RECORDS, f"line {number}: {error}") from error
     if len(records) != (expected := written["n_batches"]):
-        sizes = {"found": len(records), "expected": expected}
-        why = f"expected {expected} lines, found {len(records)}"
-        raise folder.altered(RECORDS, why, "wrong_length", **sizes)
+        raise CorruptFile(
+            "wrong_length",
+            folder.describe(RECORDS, f"expected {expected} lines, found {len(records)}"),
+            path=folder.path / RECORDS,
+            expected=expected,
+            found=len(records),
+        )
     sums = [unpack_sums(line["measures"]) for line in folder.read_lines(SUMS)[0]]
     merged = merge(pair for own in sums for pair in own.items())
     return Outcome(entry, Result(tuple(records), merged), written["provenance"], name)
