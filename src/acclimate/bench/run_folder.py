@@ -185,20 +185,20 @@ class RunFolder:
         for name, sha256 in written.get(FILES, {}).items():
             path = self.path / name
             if not path.is_file() or file_digest(path) != sha256:
-                text = self.describe(name, "its checksum differs")
+                text = self.explain(name, "its checksum differs")
                 raise CorruptFile("wrong_checksum", text, path=path)
         return written
 
     def altered(self, name: str, why: str) -> CorruptFile:
         """Return the error about the content of a file that was altered."""
-        return CorruptFile("wrong_content", self.describe(name, why), path=self.path / name)
+        return CorruptFile("wrong_content", self.explain(name, why), path=self.path / name)
 
-    def describe(self, name: str, why: str) -> str:
+    def explain(self, name: str, why: str) -> str:
         """Return what is wrong with a file, and what to do."""
         return f"{self.path / name} was modified or damaged ({why}). {self._remedy}"
 
     def _unreadable(self, name: str, why: str) -> CorruptFile:
-        return CorruptFile("unreadable_file", self.describe(name, why), path=self.path / name)
+        return CorruptFile("unreadable_file", self.explain(name, why), path=self.path / name)
 
     # The lock -----------------------------------------------------------------------------------
 

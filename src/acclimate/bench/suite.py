@@ -582,7 +582,7 @@ def read_outcome(folder: RunFolder, entry: Entry, name: str) -> Outcome:
     if len(records) != (expected := written["n_batches"]):
         raise CorruptFile(
             "wrong_length",
-            folder.describe(RECORDS, f"expected {expected} lines, found {len(records)}"),
+            folder.explain(RECORDS, f"expected {expected} lines, found {len(records)}"),
             path=folder.path / RECORDS,
             expected=expected,
             found=len(records),
