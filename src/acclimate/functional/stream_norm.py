@@ -213,10 +213,14 @@ def use_styles(
     def mix(name: str, layer: _BatchNorm, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance of the mixture for each image, (N, C)."""
         source_mean, source_variance = _source_moments(layer)
-        maps = x.to(source_mean.dtype).flatten(2) if x.dim() > 2 else x[..., None]
         chosen = members.to(source_mean.dtype)
         weights = chosen / n.clamp_min(1).to(chosen.dtype)
-        variances, means = torch.var_mean(maps, dim=2, correction=0)
+        # Each channel of each image is a channel of its own.
+        maps = x.reshape(1, x.shape[0] * x.shape[1], -1)
+        means, variances = (
+            each.to(source_mean.dtype).view(x.shape[:2])
+            for each in _BatchMoments.apply(maps)  # type: ignore[no-untyped-call]
+        )
         mean = weights.T @ means  # (K, C)
         variance = weights.T @ (variances + (means - chosen @ mean) ** 2)
         old_mean, old_variance = (
