@@ -3,6 +3,7 @@
     python benchmarks/held_out.py --methods source steady
     python benchmarks/held_out.py --methods steady --constant functional.stream_norm.PRIOR=30
     python benchmarks/held_out.py --methods steady --set damping=10 --guard
+    python benchmarks/held_out.py --methods swr_nsp steady --time    # of a batch, without labels
 
 Constants of modules are options that a user does not see. Data and weights are found by
 ACCLIMATE_DATA and ACCLIMATE_SHARED. The fifteen corruptions of the benchmark are never read.
@@ -11,8 +12,10 @@ ACCLIMATE_DATA and ACCLIMATE_SHARED. The fifteen corruptions of the benchmark ar
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib
 import json
+import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -99,6 +102,20 @@ def measure(
     return 100 * float(result.error)
 
 
+def time_batches(
+    model: torch.nn.Module, methods: list[str], artifact: Artifact, batches: list[torch.Tensor]
+) -> list[float]:
+    """Return the median processor time of a batch in milliseconds for each method, interleaved."""
+    adapted = [acclimate.adapt(copy.deepcopy(model), method, artifact) for method in methods]
+    times: list[list[float]] = [[] for _ in methods]
+    for x in batches:
+        for each, own in zip(adapted, times, strict=True):
+            started = time.process_time()
+            each(x)
+            own.append(1000 * (time.process_time() - started))
+    return [statistics.median(own[1:]) for own in times]  # the first batch warms up
+
+
 def _to_tensor(pixels: Any) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))).float() / 255
 
@@ -124,6 +141,7 @@ def main() -> None:
     parser.add_argument("--constant", nargs="+", default=[], metavar="MODULE.NAME=VALUE")
     parser.add_argument("--guard", action="store_true")
     parser.add_argument("--artifact", type=Path, help="file to keep what was prepared")
+    parser.add_argument("--time", action="store_true", help="time batches of 200 instead")
     parser.add_argument("--images", type=int, default=400, help="of each domain")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
@@ -138,6 +156,20 @@ def main() -> None:
         artifact = acclimate.prepare(model, source, parts=list(parts))
         if asked.artifact is not None:
             artifact.save(asked.artifact)
+    if asked.time:
+        n, shifted = asked.images, domains[:-1]
+        kinds = {
+            "one style": [shifted[0].x[start : start + 200] for start in range(0, n, 200)] * 4,
+            "four styles": [
+                torch.cat([each.x[start : start + 50] for each in shifted])
+                for start in range(0, n, 50)
+            ],
+        }
+        for name, batches in kinds.items():
+            found = time_batches(model, asked.methods, artifact, batches)
+            texts = [f"{m}: {ms:.0f} ms" for m, ms in zip(asked.methods, found, strict=True)]
+            print(f"{name}: {', '.join(texts)}; last / first {found[-1] / found[0]:.2f}")
+        return
     made = make_streams(domains, asked.seed)
     print(f"{'stream':12}", *(f"{name:>10}" for name in asked.methods), flush=True)
     for name in asked.streams or made:

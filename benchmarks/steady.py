@@ -204,7 +204,8 @@ def make_suite(tables: list[str], rows: list[str] | None = None) -> Suite:
 def write_report(out: Path) -> None:
     """Write results/steady.json and the tables in docs/steady.md.
 
-    Tables and rows that the folder has no job of are kept as they are in results/steady.json.
+    Tables and rows that the folder has no job of are kept as they are in results/steady.json. A new
+    table is left out until all of its rows are measured.
     """
     path = ROOT / "results/steady.json"
     known = json.loads(path.read_text(encoding="utf-8"))
@@ -227,6 +228,7 @@ def write_report(out: Path) -> None:
             "provenance": outcomes[0].provenance,
         }
         for table, outcomes in found.items()
+        if table in known or len(outcomes) == len(TABLES[table])
     }
     tables = {name: {**known, **measured}[name] for name in TABLES if name in {**known, **measured}}
     text = shorten_paths(json.dumps(tables, indent=1, ensure_ascii=False, default=str))
