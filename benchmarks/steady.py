@@ -61,6 +61,8 @@ RESNET32 = {
     "weights": str(SHARED / "data/weights/cifar100-resnet32.safetensors"),
     "data": "cifar100c",
 }
+#: Tables whose rows have several numbers of predictions.
+SEVERAL = ("PACS", "ImageNet sample, EfficientNet-Lite0")
 PACS = ("art_painting", "cartoon", "photo", "sketch")
 PACS_MODELS = Path(os.environ.get("ACCLIMATE_DATA", "")) / "pacs-models"
 
@@ -204,8 +206,9 @@ def make_suite(tables: list[str], rows: list[str] | None = None) -> Suite:
 def write_report(out: Path) -> None:
     """Write results/steady.json and the tables in docs/steady.md.
 
-    Tables and rows that the folder has no job of are kept as they are in results/steady.json. A new
-    table is left out until all of its rows are measured.
+    Tables and rows that the folder has no job of are kept as they are in results/steady.json, but
+    not beside rows of another number of predictions. A new table is left out until all of its rows
+    are measured.
     """
     path = ROOT / "results/steady.json"
     known = json.loads(path.read_text(encoding="utf-8"))
@@ -214,7 +217,11 @@ def write_report(out: Path) -> None:
         found.setdefault(outcome.entry.group, []).append(outcome)
     measured = {
         table: {
-            "rows": known.get(table, {"rows": {}})["rows"]
+            "rows": {
+                label: row
+                for label, row in known.get(table, {"rows": {}})["rows"].items()
+                if table in SEVERAL or row["n"] == outcomes[0].result.n
+            }
             | {
                 outcome.entry.label: {
                     "error": round(outcome.error, 2),
