@@ -29,7 +29,19 @@ sys.path.append(str(ROOT / "docs"))
 from generate import leaderboard, methods
 
 #: Pages whose commands are run as they stand, in a folder that has what they name.
-RUN = ("README.md", "docs/own-model.md", "docs/export.md", "docs/segmentation.md")
+RUN = (
+    "README.md",
+    "docs/own-model.md",
+    "docs/choosing.md",
+    "docs/export.md",
+    "docs/segmentation.md",
+)
+#: Commands of other pages that take seconds.
+RUN_ALSO = (
+    "acclimate reproduce --list",
+    "acclimate reproduce table-2",
+    "acclimate reproduce table-6 --scale smoke",
+)
 #: Commands of these pages, or that begin so, are not run here.
 NOT_RUN = {
     "acclimate serve": "starts a server: tests/serve",
@@ -37,7 +49,6 @@ NOT_RUN = {
     "acclimate train": "takes minutes: tests/training",
     "acclimate reproduce table-s7": "takes hours; at the small scale, tests/paper/test_smoke.py",
     "docs/bench.md": "needs a suite: tests/bench, tests/cli/test_bench_report.py",
-    "docs/choosing.md": "takes a minute; the same command with other options is run",
     "docs/cifar10c.md": "downloads: tests/data, tests/cli/test_eval.py",
     "docs/domains.md": "needs archives: tests/domains, tests/training/domains",
     "docs/reproduction.md": "takes minutes to hours: tests/paper/test_smoke.py",
@@ -85,6 +96,8 @@ SHOWN = list_shown()
 
 
 def is_run(shown: Shown) -> bool:
+    if shlex.join(shown.words) in RUN_ALSO:
+        return True
     return shown.page in RUN and not any(shown.line.startswith(text) for text in NOT_RUN)
 
 
@@ -156,11 +169,18 @@ def test_the_commands_of_a_page_run_one_after_the_other(
 ) -> None:
     place = shutil.copytree(folder, tmp_path / "folder")
     chosen = [shown for shown in SHOWN if shown.page == page and is_run(shown)]
-    assert len(chosen) >= 2
+    assert chosen
     for shown in chosen:
         if page == "docs/own-model.md" and shown.line.startswith("acclimate prepare source "):
             shutil.rmtree(place / "source" / "images")  # the classes of another example
         assert run(shown.words, place).strip()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", RUN_ALSO)
+def test_a_short_command_of_other_pages_runs(line: str, tmp_path: Path) -> None:
+    assert line in {shlex.join(shown.words) for shown in SHOWN}
+    assert run(shlex.split(line), tmp_path).strip()
 
 
 @pytest.mark.slow
