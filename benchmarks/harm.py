@@ -41,7 +41,7 @@ METHODS = (
 )
 SHIFTS = ("gaussian_noise", "contrast", "pixelate", "jpeg_compression")
 #: Raise this number when the guard decides otherwise than before.
-GUARD = 5
+GUARD = 6
 #: More points than this above the source model's error are harm; and what the guard may cost.
 MOST_HARM, MOST_COST = 2.0, 0.3
 ENOUGH = 2000

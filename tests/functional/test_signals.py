@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import lsq_linear
 
 from acclimate.functional.pixels import Grid
 from acclimate.functional.signals import _UNLIKELY as UNLIKELY
@@ -219,13 +220,27 @@ def targets_of(accuracies):
     return np.concatenate([accuracies, accuracies[:, 1:] - accuracies[:, :1]], axis=1)
 
 
+#: Signs of the weights that have one: of confidence and consistency.
+SIGNED = {
+    "source": {0: 1, 1: 1},
+    "adapted": {4: 1, 5: 1},
+    "gain": {0: -1, 1: -1, 4: 1, 5: 1},
+}
+
+
 def ridge(rows, targets):
-    """Return ridge weights by least squares with one row more for each penalty."""
+    """Return signed ridge weights by least squares with one row more for each penalty."""
     n_columns = rows.shape[1]
     penalties = np.sqrt(np.array([1e-6] + [1.0] * (n_columns - 1)))
     augmented = np.concatenate([rows, np.diag(penalties)])
-    wanted = np.concatenate([targets, np.zeros((n_columns, targets.shape[1]))])
-    return np.linalg.lstsq(augmented, wanted, rcond=None)[0].T
+    found = []
+    for target, signs in zip(targets.T, SIGNED.values(), strict=True):
+        low, high = np.full(n_columns, -np.inf), np.full(n_columns, np.inf)
+        for place, sign in signs.items():
+            (low if sign > 0 else high)[1 + place] = 0.0
+        wanted = np.concatenate([target, np.zeros(n_columns)])
+        found.append(lsq_linear(augmented, wanted, (low, high), method="bvls", tol=1e-14).x)
+    return np.stack(found)
 
 
 def logistic(rows, truth):
@@ -450,6 +465,7 @@ def test_a_linear_relation_is_recovered():
     """Without noise, and with many windows, the map is almost exact for new ones."""
     signals, accuracies, correlated, shifts = windows(4000, noise=0.0)
     slopes = np.linspace(-0.2, 0.2, len(SIGNALS))
+    slopes[[0, 1, 4, 5]] = 0.1  # confidence and consistency
     accuracies[:, 0] = 0.6 + (signals - signals.mean(0)) @ slopes
     accuracies[:, 1] = accuracies[:, 0] + 0.1
     made = fit(signals, accuracies, correlated, shifts)
@@ -460,6 +476,23 @@ def test_a_linear_relation_is_recovered():
         assert found.source.value == pytest.approx(truth, abs=1e-3)
         assert found.gain.value == pytest.approx(0.1, abs=1e-3)
         assert found.is_familiar
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_maps_are_monotone_in_confidence_and_consistency(target):
+    """The weights keep their signs, also where the data would give them the others."""
+    names = [SIGNALS[place] for place in SIGNED[target]]
+    assert {name.split("_")[1] for name in names} == {"confidence", "consistency"}
+    place, is_at_bound = TARGETS.index(target), []
+    for seed in range(8):
+        made = fit(*windows(seed=seed))
+        for kind in made.weights:
+            found = kind[place, [1 + each for each in SIGNED[target]]]
+            signed = found * torch.tensor(list(SIGNED[target].values())).double()
+            assert (signed >= 0).all()
+            is_at_bound += (signed == 0).tolist()
+    assert any(is_at_bound)
+    assert not all(is_at_bound)
 
 
 # Estimates ----------------------------------------------------------------------------------------

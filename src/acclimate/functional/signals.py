@@ -24,6 +24,7 @@ accuracies, fitted where labels are known: on source images under synthetic shif
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,15 @@ SIGNALS = (
 
 #: What a map estimates: two accuracies, and how much higher the adapted one is.
 TARGETS = ("source", "adapted", "gain")
+#: Signals by which an estimate may only rise (1) or only fall (-1), for each target.
+MONOTONE: Mapping[str, Mapping[str, int]] = {
+    "source": {"source_confidence": 1, "source_consistency": 1},
+    "adapted": {"adapted_confidence": 1, "adapted_consistency": 1},
+    "gain": {
+        **{"adapted_confidence": 1, "adapted_consistency": 1},
+        **{"source_confidence": -1, "source_consistency": -1},
+    },
+}
 
 #: Pixels of each image whose predictions are recorded if a model predicts every pixel.
 PIXELS_PER_IMAGE = 32
@@ -193,7 +203,8 @@ class AccuracyMap:
     The same signals mean different things on a stream whose classes are mixed and on one that shows
     few classes at a time: there, concentrated predictions are right. So there are two ridge
     regressions, one for each kind of stream, weighted by a logistic regression that tells the kinds
-    apart by the signals and their products.
+    apart by the signals and their products. Each is monotone in the signals of `MONOTONE`: a model
+    that becomes more confident and more consistent is never taken for a worse one.
 
     Attributes:
         size: Number of images in the windows that it was fitted on.
@@ -366,9 +377,34 @@ def _gram(rows: Tensor, curvature: Tensor | None = None) -> Tensor:
 
 
 def _ridge(rows: Tensor, targets: Tensor) -> Tensor:
-    """Return intercept and weights for each target, (targets, columns)."""
-    found: Tensor = torch.linalg.solve(_gram(rows), rows.T @ targets)
-    return found.T.contiguous()
+    """Return intercept and weights for each target, (targets, columns), monotone as required."""
+    gram, moments = _gram(rows), rows.T @ targets
+    return torch.stack(
+        [
+            _solve_monotone(gram, moments[:, place], MONOTONE[name])
+            for place, name in enumerate(TARGETS)
+        ]
+    )
+
+
+def _solve_monotone(gram: Tensor, moments: Tensor, signs: Mapping[str, int]) -> Tensor:
+    """Return the best weights of which none has a wrong sign.
+
+    Some of the signed weights are zero at the optimum. There are so few of them that every choice
+    is tried.
+    """
+    places = [1 + SIGNALS.index(name) for name in signs]
+    wanted = torch.tensor(list(signs.values())).double()
+    best, lowest = torch.zeros_like(moments), math.inf
+    for is_free in itertools.product((True, False), repeat=len(places)):
+        zeros = {place for place, free in zip(places, is_free, strict=True) if not free}
+        kept = torch.tensor([place for place in range(len(moments)) if place not in zeros])
+        weights = torch.zeros_like(moments)
+        weights[kept] = torch.linalg.solve(gram[kept][:, kept], moments[kept])
+        loss = float(weights @ gram @ weights / 2 - weights @ moments)
+        if bool((weights[places] * wanted >= 0).all()) and loss < lowest:
+            best, lowest = weights, loss
+    return best
 
 
 def _logistic(rows: Tensor, is_true: Tensor, n_steps: int = 50) -> Tensor:

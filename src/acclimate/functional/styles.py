@@ -47,7 +47,7 @@ def has_style(x: Any) -> bool:
 
 @torch.no_grad()
 def describe_styles(x: Tensor) -> Tensor:
-    """Return the four numbers of each image (N, 5), in units of their usual spread."""
+    """Return the four numbers of each image (N, 4), in units of their usual spread."""
     x = x.float()
     fine, coarse, coarsest = (
         _laplacian(x if size == 1 else F.avg_pool2d(x, size)) for size in (1, 2, 4)
