@@ -59,8 +59,10 @@ MONOTONE: Mapping[str, Mapping[str, int]] = {
     "source": {"source_confidence": 1, "source_consistency": 1},
     "adapted": {"adapted_confidence": 1, "adapted_consistency": 1},
     "gain": {
-        **{"adapted_confidence": 1, "adapted_consistency": 1},
-        **{"source_confidence": -1, "source_consistency": -1},
+        "adapted_confidence": 1,
+        "adapted_consistency": 1,
+        "source_confidence": -1,
+        "source_consistency": -1,
     },
 }
 
