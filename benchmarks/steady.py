@@ -115,7 +115,7 @@ def _pacs() -> dict[str, dict[str, Any]]:
 def _imagenet() -> dict[str, dict[str, Any]]:
     """Return jobs on the ImageNet sample; prototypes need all classes, see `harm.py`."""
     model = MODELS["efficientnet-lite0"]
-    prepare = {**model["prepare"], "source": ALL_CLASSES["efficientnet-lite0"]}
+    prepare = {"source": ALL_CLASSES["efficientnet-lite0"]}
     streams = SOME["efficientnet-lite0"]
     specs = {
         f"{method} | {stream}": (method, STREAMS[stream])
