@@ -21,12 +21,16 @@ def without_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Accuracy, "find_obstacle", lambda x: "this test does without it")
 
 
-@pytest.fixture
-def quick_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
+def quicken_accuracy(patch: pytest.MonkeyPatch) -> None:
     """Measure the part accuracy, where it has default options, on few images."""
     quick = {"n_samples": 64, "severities": (5,), "n_runs": 4}
     for name, value in quick.items():
-        monkeypatch.setitem(Accuracy.__init__.__kwdefaults__, name, value)  # type: ignore[misc]
+        patch.setitem(Accuracy.__init__.__kwdefaults__, name, value)  # type: ignore[misc]
+
+
+@pytest.fixture
+def quick_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
+    quicken_accuracy(monkeypatch)
 
 
 @pytest.fixture(scope="session")

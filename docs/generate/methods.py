@@ -42,6 +42,9 @@ SPECIAL = {
     "entropy": "The learning rate of TENT: over all parameters, it tends to collapse there.",
 }
 
+#: Methods that refuse the built-in model; the demo has models for them.
+OWN_MODEL = ("note", "ttt_pp")
+
 
 def check_families() -> None:
     """Every registered method belongs to one family."""
@@ -120,8 +123,13 @@ def _use(name: str, method: type[Method]) -> Iterator[str]:
     if method.card.is_oracle:
         yield "Only evaluations that reveal labels run it: `acclimate eval --reveal-labels`.\n"
         return
-    yield f'In Python: `acclimate.adapt(model, "{name}"{argument})`. On the command line:\n'
-    yield f"```\nacclimate eval --model builtin --data builtin --method source,{name}\n```\n"
+    command = "acclimate eval --model builtin --data builtin --method"
+    which = ""
+    if name in OWN_MODEL:
+        command, which = "acclimate demo --methods", ", with a model of the demo that suits it"
+    names = name if name == "source" else f"source,{name}"
+    yield f'In Python: `acclimate.adapt(model, "{name}"{argument})`. On the command line{which}:\n'
+    yield f"```\n{command} {names}\n```\n"
     if presets:
         yield f"Presets with published values: {presets}.\n"
 
