@@ -213,7 +213,9 @@ def write_report(out: Path) -> None:
     path = ROOT / "results/steady.json"
     known = json.loads(path.read_text(encoding="utf-8"))
     found: dict[str, list[Outcome]] = {}
-    for outcome in Store(out, make_suite(list(TABLES))).outcomes():
+    # Without its models, the jobs of PACS have no keys.
+    readable = [name for name in TABLES if name != "PACS" or PACS_MODELS.is_dir()]
+    for outcome in Store(out, make_suite(readable)).outcomes():
         found.setdefault(outcome.entry.group, []).append(outcome)
     measured = {
         table: {
