@@ -13,13 +13,13 @@ from acclimate.report.charts import (
     Layer,
     Look,
     assign_looks,
-    axis_from_zero,
     axis_of_counts,
     compose,
     draw_curves,
     draw_layers,
     draw_scatter,
     find_ticks,
+    linear_axis,
 )
 from acclimate.report.pages import render_suite
 from tests.report.records import HOSTILE, make_demo, series_in, walk
@@ -29,7 +29,7 @@ from tests.report.samples import make_suite
 def make_curves(values: dict[str, tuple[float, ...]], high: float) -> str:
     curves = [Curve(label, tuple(enumerate(own, start=1))) for label, own in values.items()]
     n = max(map(len, values.values()))
-    axes = (axis_of_counts("batch", n), axis_from_zero("error, %", [high]))
+    axes = (axis_of_counts("batch", n), linear_axis("error, %", [high]))
     return draw_curves("fog", curves, assign_looks(list(values)), axes).svg
 
 
@@ -69,7 +69,7 @@ def test_lines_differ_by_more_than_colour():
 
 
 def test_points_are_grouped_by_class_and_can_be_found_by_their_place():
-    axes = (axis_from_zero("x", [10]), axis_from_zero("y", [10]))
+    axes = (linear_axis("x", [10]), linear_axis("y", [10]))
     points = [(0.0, 0.0, 1, ""), (10.0, 10.0, 0, "far"), (5.0, 0.0, 1, "")]
     root = ElementTree.fromstring(draw_scatter("t", points, axes, classes=("a", HOSTILE)).svg)
     groups = {g.attrib["data-label"]: g for g in root.iter("g")}
@@ -116,7 +116,7 @@ def test_layers_are_drawn_at_the_mean_of_their_penalties():
 
 @pytest.mark.parametrize("high", [0.004, 0.83, 1.0, 7, 47, 99.9, 100.0, 12345.0])
 def test_ticks_are_round_and_reach_the_highest_value(high):
-    ticks = find_ticks(high)
+    ticks = find_ticks(0, high)
     steps = {round(b - a, 9) for a, b in itertools.pairwise(ticks)}
     assert ticks[0] == 0
     assert ticks[-2] < high <= ticks[-1]

@@ -9,7 +9,7 @@ import pytest
 
 from acclimate.bench import Preparing
 from acclimate.report import headlines, make_document, render_csv, render_suite, summarize
-from acclimate.report.tables import group_notes, selection_line, split_notes
+from acclimate.report.tables import group_notes, lead_of, notes_of, selection_line
 from tests.report.outcomes import exact
 from tests.report.records import walk
 
@@ -116,14 +116,15 @@ def test_the_first_note_stands_in_the_headline_box():
 @pytest.mark.parametrize(
     ("notes", "first", "rest"),
     [
-        ("", "", ""),
-        ("One only", "One only", ""),
-        ("A line\nAnother.", "A line", "Another."),
-        ("Is it 2.5 s, e.g. so? Yes. No.", "Is it 2.5 s, e.g. so?", "Yes. No."),
+        ("", (), ()),
+        ("One only. Or two.", ("One only. Or two.",), ()),
+        ("A line\nAnother.\n", ("A line",), ("Another.",)),
     ],
 )
-def test_notes_are_split_after_their_first_sentence(notes, first, rest):
-    assert split_notes(notes) == (first, rest)
+def test_notes_are_split_after_their_first_line(notes, first, rest):
+    summary = make_swept(notes=notes)
+    assert lead_of(summary) == (*first, *headlines(summary))
+    assert notes_of(summary) == (selection_line(summary), *rest)
 
 
 def test_values_that_nobody_published_are_told():

@@ -14,7 +14,7 @@ from acclimate.report import (
     render_suite,
     summarize,
 )
-from acclimate.report.tables import caption, group_notes, summary_notes
+from acclimate.report.tables import caption, group_notes, job_notes
 from tests.report.outcomes import exact, make_outcome
 
 
@@ -34,7 +34,7 @@ def test_missing_is_what_the_suite_asked_for():
     assert [row.mark for row in asked.rows] == ["", "", ""]
     partial = summarize(outcomes[:-1], entries=entries)
     assert [row.missing for row in partial.groups[0].rows] == [(), (), (1,)]
-    assert "eta, seed 1" in summary_notes(partial)[0]
+    assert "eta, seed 1" in job_notes(partial)[0]
 
 
 def test_one_setting_is_not_missing_what_another_of_its_label_lacks():
@@ -96,11 +96,11 @@ def test_seeds_that_agree_have_no_spread():
     group = summary.groups[0]
     assert [cell.text for cell in error_table(group).rows[0][1:4]] == ["20.0", "31.0", "25.5"]
     told = caption(group)
-    assert "2 seeds, and the seed changes nothing here" in told
-    assert "measured on 100 images is uncertain by up to ±9.8 points" in told
+    assert "Without ±: one seed, or seeds that change nothing" in told
+    assert "an error on 100 images is uncertain by up to ±9.8 points" in told
     text = make_document(summary).to_markdown()
     assert " ± 0.0" not in text
-    assert text.count("the seed changes nothing here") == 1
+    assert text.count("seeds that change nothing") == 1
 
 
 def test_a_row_whose_seeds_agree_stands_beside_one_whose_seeds_do_not():
@@ -112,7 +112,7 @@ def test_a_row_whose_seeds_agree_stands_beside_one_whose_seeds_do_not():
     assert still == ["20.0", "30.0", "25.0"]
     assert moved == ["20.0 ± 0.0", "31.0 ± 1.4", "25.5 ± 0.7"]
     told = caption(group)
-    assert "standard deviation over 2 seeds; without ± (still), the seed changes" in told
+    assert "standard deviation over 2 seeds. Without ±: one seed, or seeds that change" in told
     assert "uncertain by up to" in told
 
 

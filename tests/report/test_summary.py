@@ -11,7 +11,7 @@ from acclimate.bench.suite import Entry
 from acclimate.errors import BadInput
 from acclimate.report import error_table, summarize
 from acclimate.report.facts import protocol_facts, settings_facts
-from acclimate.report.tables import group_notes, name_row, protocol_line, summary_notes
+from acclimate.report.tables import group_notes, job_notes, name_row, protocol_line
 from tests.codes import raises
 from tests.report.outcomes import exact, make_outcome, make_provenance, make_record
 
@@ -116,7 +116,7 @@ def test_jobs_of_the_suite_that_are_not_done_are_told():
     summary = summarize(outcomes, entries=planned)
     assert [row.missing for row in summary.groups[0].rows] == [(), (4,)]
     assert best(summary.groups[0], None) == []
-    note = next(note for note in summary_notes(summary) if note.startswith("Not finished"))
+    note = next(note for note in job_notes(summary) if note.startswith("Not finished"))
     assert note == "Not finished, 2 jobs of the suite: b, seed 4; never (other), seed 0."
 
 

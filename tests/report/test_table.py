@@ -110,4 +110,4 @@ def test_the_best_is_chosen_as_shown_among_those_that_compete():
 def test_details_come_last_where_space_is_short():
     columns = (Column("a", "label"), Column("b", "detail"), Column("c"))
     table = Table(columns, (tuple(map(plain, "abc")),))
-    assert [column.name for column in table.summary_first().columns] == ["a", "c", "b"]
+    assert [column.name for column in table.details_last().columns] == ["a", "c", "b"]

@@ -29,10 +29,10 @@ from acclimate.report.charts import (
     Axis,
     Chart,
     assign_looks,
-    axis_around,
     compose,
     draw_curves,
     draw_scatter,
+    linear_axis,
     log_axis,
 )
 from acclimate.report.figures import make_curve
@@ -62,10 +62,10 @@ def draw_against(context: FigureContext, name: str) -> Drawing:
     looks = assign_looks(list(dict.fromkeys(row.label for row in measured)))
     xs = [float(column) for column in table.columns]
     # What matters are differences, which an axis from zero would hide.
-    y_axis = axis_around("error, %", errors)
+    y_axis = linear_axis("error, %", errors, from_zero=False)
     if y_axis.low > 0:
         y_axis = replace(y_axis, name="error, % (not from 0)")
-    axes = (log_axis(f"{name}, log scale", xs), y_axis)
+    axes = (log_axis(name, xs), y_axis)
     panels = []
     for setup, rows in table.setups.items():
         curves = []

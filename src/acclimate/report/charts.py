@@ -1,18 +1,17 @@
 """Charts as SVG: curves, points, intervals and layers; one palette, for pages and for files.
 
-Labels are distinguished by a colour for the first few, and by dashes and markers for all. In a
-page, colours come from its style sheet; `compose` writes them into the picture.
+Labels are distinguished by a colour for the first few, and by dashes and markers for all. Colours
+come from the style sheet of the page, or of the picture that `compose` makes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from acclimate.report.table import render
 
@@ -89,13 +88,22 @@ class Layer:
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis: its name with the unit, its ends, and the values that are written beside it."""
+    """An axis: its name with the unit, its ends, and what is written where beside it.
+
+    `texts` belong to the ticks; without them the ticks are written as numbers.
+    """
 
     name: str
     low: float
     high: float
-    ticks: tuple[float, ...]
+    ticks: tuple[float, ...] = ()
+    texts: tuple[str, ...] = ()
     is_log: bool = False
+
+    @property
+    def labels(self) -> Iterable[tuple[float, str]]:
+        """The ticks with their texts."""
+        return zip(self.ticks, self.texts or format_ticks(self.ticks), strict=True)
 
     def share(self, value: float) -> float:
         """Return where a value is, from 0 at the low end to 1 at the high end."""
@@ -160,56 +168,34 @@ def assign_looks(labels: Sequence[str], reference: str | None = None) -> dict[st
     return looks if reference not in labels else {**looks, str(reference): Look("ref", 0)}
 
 
-def css_variables(selector: str = ":root") -> Markup:
-    """Return the palette as variables of a style sheet, for light and dark ground."""
-    light, dark = (
-        " ".join(f"--{name}: {pair[i]};" for name, pair in PALETTE.items()) for i in (0, 1)
-    )
-    return Markup(
-        f"{selector} {{ {light} }}\n"
-        f"@media (prefers-color-scheme: dark) {{ {selector} {{ {dark} }} }}\n"
-    )
-
-
 # Axes
 
 
-def find_ticks(high: float, n: int = 5) -> list[float]:
-    """Return round numbers from 0 to the first that is not below `high`, at most `n` steps.
+def find_ticks(low: float, high: float, n: int = 5) -> tuple[float, ...]:
+    """Return round numbers around a range, from one not above it to one not below it.
 
-    >>> find_ticks(0.83, 4), find_ticks(47)
-    ([0.0, 0.5, 1.0], [0.0, 10.0, 20.0, 30.0, 40.0, 50.0])
+    >>> find_ticks(0, 0.83, 4), find_ticks(0, 47), find_ticks(-2, 9)
+    ((0.0, 0.5, 1.0), (0.0, 10.0, 20.0, 30.0, 40.0, 50.0), (-5.0, 0.0, 5.0, 10.0))
     """
-    if not high > 0:
-        return [0.0, 1.0]
-    power = 10.0 ** math.floor(math.log10(high / n))
-    step = next(power * factor for factor in (1, 2, 5, 10) if high / (power * factor) <= n)
-    n_steps = math.ceil(round(high / step, 9))
-    return [round(step * index, 9) for index in range(n_steps + 1)]
+    power = 10.0 ** math.floor(math.log10((high - low) / n))
+    step = next(power * f for f in (1, 2, 5, 10) if (high - low) / (power * f) <= n)
+    first, last = math.floor(round(low / step, 9)), math.ceil(round(high / step, 9))
+    return tuple(round(step * index, 9) for index in range(first, last + 1))
 
 
-def axis_from_zero(name: str, values: Sequence[float]) -> Axis:
-    """Return a linear axis from zero to a round number that is not below the highest value."""
-    ticks = find_ticks(max(values, default=0.0))
-    return Axis(name, 0.0, ticks[-1], tuple(ticks))
-
-
-def axis_around(name: str, values: Sequence[float]) -> Axis:
-    """Return a linear axis between round numbers around the values, which may exclude zero."""
-    low, high = min(values), max(values)
+def linear_axis(name: str, values: Sequence[float], from_zero: bool = True) -> Axis:
+    """Return a linear axis between round numbers: from zero, or around the values."""
+    low, high = (0.0, max(values, default=0.0) or 1.0) if from_zero else (min(values), max(values))
     if high - low < 1e-9 * max(1.0, abs(high)):
         low, high = low - 0.5, high + 0.5
-    step = find_ticks(high - low, 5)[1]
-    first, last = math.floor(round(low / step, 9)), math.ceil(round(high / step, 9))
-    ticks = tuple(round(step * index, 9) for index in range(first, last + 1))
+    ticks = find_ticks(low, high)
     return Axis(name, ticks[0], ticks[-1], ticks)
 
 
-def axis_of_counts(name: str, n: int, room: float = 0.0) -> Axis:
+def axis_of_counts(name: str, n: int) -> Axis:
     """Return an axis of whole numbers from 1 to n: its ticks are 1 and multiples of a round one."""
-    step = max(1, round(find_ticks(n, 10 if room else 5)[1]))
-    ticks = sorted({1, *range(step, n + 1, step)})
-    return Axis(name, 1 - room, max(n, 2 - (room > 0)) + room, tuple(map(float, ticks)))
+    step = max(1, round(find_ticks(0, n)[1]))
+    return Axis(name, 1, max(n, 2), tuple(map(float, sorted({1, *range(step, n + 1, step)}))))
 
 
 def log_axis(name: str, values: Sequence[float]) -> Axis:
@@ -221,15 +207,15 @@ def log_axis(name: str, values: Sequence[float]) -> Axis:
         inside = tuple(tick for tick in ticks if low <= tick <= high)
         if len(inside) >= 3:
             break
-    return Axis(name, low, high, inside, is_log=True)
+    return Axis(f"{name}, log scale", low, high, inside, is_log=True)
 
 
 def best_axis(name: str, values: Sequence[float]) -> Axis:
     """Return a logarithmic axis if the values span much, else a linear one, from zero if it can."""
     low, high = min(values), max(values)
     if low > 0 and high / low >= LOG_FROM:
-        return log_axis(f"{name}, log scale", values)
-    return axis_from_zero(name, values) if low >= 0 else axis_around(name, values)
+        return log_axis(name, values)
+    return linear_axis(name, values, from_zero=low >= 0)
 
 
 def format_ticks(values: Sequence[float]) -> tuple[str, ...]:
@@ -240,13 +226,11 @@ def format_ticks(values: Sequence[float]) -> tuple[str, ...]:
     >>> format_ticks([0, 0.00025, 0.001, 10])
     ('0', '2.5e-4', '1e-3', '1e1')
     """
-    if any(0 < abs(value) < 0.001 for value in values):
-        parts = [f"{value:.5e}".split("e") for value in values]
-        texts = [f"{float(digits):g}e{int(power)}" for digits, power in parts]
-        texts = [text if value else "0" for text, value in zip(texts, values, strict=True)]
-    else:
-        texts = [f"{value:g}" for value in values]
-    return tuple(text if "e" in text else text.replace("-", "−") for text in texts)
+    if not any(0 < abs(value) < 0.001 for value in values):
+        return tuple(f"{value:g}".replace("-", "−") for value in values)
+    parts = [f"{value:.5e}".split("e") for value in values]
+    texts = [f"{float(digits):g}e{int(power)}" for digits, power in parts]
+    return tuple(text if value else "0" for text, value in zip(texts, values, strict=True))
 
 
 # Charts
@@ -256,10 +240,21 @@ def draw_curves(
     title: str, curves: Sequence[Curve], looks: Mapping[str, Look], axes: tuple[Axis, Axis]
 ) -> Chart:
     """Return a chart of lines; those of the first labels are on top."""
-    plot = Plot(*axes)
+    plot, parts = Plot(*axes), []
+    for label, points, spreads, marks in sorted(curves, key=lambda own: -looks[own.label].index):
+        look = looks[label]
+        places = [(plot.x(x), plot.y(y)) for x, y in points]
+        line = _line(" ".join(f"{x:.1f},{y:.1f}" for x, y in places), look.index)
+        drawn = [_title(label), line]
+        for (x, _), (_, y), spread in zip(places, points, spreads, strict=False):
+            if spread is not None:
+                low, high = max(y - spread, plot.y_axis.low), min(y + spread, plot.y_axis.high)
+                drawn.append(_path("whisker", f"M{x:.1f} {plot.y(low):.1f}V{plot.y(high):.1f}"))
+        for place, point in list(zip(places, points, strict=True))[0 if marks else -1 :]:
+            about = "{} at {:g}: {:.1f} %".format(label, *point)
+            drawn.append(draw_marker(look.index, *place, about))
+        parts.append(_series(look, label, *drawn))
     ends = [f"{curve.label} {curve.points[-1][1]:.1f} %" for curve in curves]
-    order = sorted(curves, key=lambda curve: -looks[curve.label].index)
-    parts = [_draw_axes(plot), *(_draw_curve(plot, own, looks[own.label]) for own in order)]
     shown = {curve.label: looks[curve.label] for curve in curves}
     return _picture(plot, title, f"at the end: {_list(ends)}", parts, shown)
 
@@ -276,13 +271,12 @@ def draw_points(
     taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in places]
     parts, ends = [], []
     for (label, x_value, y_value), (x, y) in zip(points, places, strict=True):
-        tag = _draw_tag(plot, label, x, y, taken)
-        about = f"{y_value:.1f} % at {x_value:.3g}"
-        mark = draw_marker(looks[label].index, x, y, f"{label}: {about}", 4)
-        parts.append(_series(looks[label].colour, label, mark, tag))
+        look, about = looks[label], f"{y_value:.1f} % at {x_value:.3g}"
+        mark = draw_marker(look.index, x, y, f"{label}: {about}", 4)
+        parts.append(_series(look, label, mark, _draw_tag(plot, label, x, y, taken)))
         ends.append(f"{label} {about}")
-    drawn = [_draw_axes(plot), *reversed(parts)]
-    return _picture(plot, title, _list(ends), drawn, {label: looks[label] for label, *_ in points})
+    shown = {label: looks[label] for label, *_ in points}
+    return _picture(plot, title, _list(ends), parts[::-1], shown)
 
 
 def draw_intervals(
@@ -292,23 +286,19 @@ def draw_intervals(
     x_axis: Axis,
 ) -> Chart:
     """Return a chart of one line for each label: a marker at the value, a bar over its interval."""
-    row, widest = 20.0, max(len(_cut(label)) for label, *_ in items)
-    left, height = 12 + _LETTER * widest, row * len(items) + 56
-    plot = Plot(x_axis, Axis("", 0, len(items), ()), height=height, left=left)
-    zero = plot.x(min(max(0.0, x_axis.low), x_axis.high))
-    lines = [("grid", plot.x(tick)) for tick in x_axis.ticks] + [("zero", zero)]
-    parts = [_path(kind, f"M{x:.1f} {plot.top:g}V{plot.base:.1f}") for kind, x in lines]
-    parts.append(_draw_axes(plot))
-    for index, (label, value, interval) in enumerate(items):
-        look, y = looks[label], plot.top + row * (index + 0.5)
-        about, bar = f"{label}: {value:+.2f} points", Markup()
+    n, names = len(items), tuple(_cut(label) for label, *_ in items)
+    y_axis = Axis("", n - 0.5, -0.5, tuple(range(n)), names)
+    left = 12 + _LETTER * max(map(len, names))
+    plot, parts = Plot(x_axis, y_axis, height=20 * n + 56, left=left), []
+    for row, (label, value, interval) in enumerate(items):
+        look, y, drawn = looks[label], plot.y(row), []
+        about = f"{label}: {value:+.2f} points"
         if interval is not None:
             low, high = interval
             about += f", 95 % interval {low:+.2f} to {high:+.2f}"
-            bar = _path("range", f"M{plot.x(low):.1f} {y:.1f}H{plot.x(high):.1f}")
-        name = _text("item", left - 8, y, _cut(label), "end", "0.32em")
+            drawn.append(_path("range", f"M{plot.x(low):.1f} {y:.1f}H{plot.x(high):.1f}"))
         mark = draw_marker(look.index, plot.x(value), y, about, 3.6)
-        parts.append(_series(look.colour, label, name, bar, mark))
+        parts.append(_series(look, label, *drawn, mark))
     ends = [f"{label} {value:+.1f}" for label, value, _ in items]
     return _picture(plot, title, _list(ends), parts, {label: looks[label] for label, *_ in items})
 
@@ -321,10 +311,18 @@ def draw_layers(layers: Sequence[Layer]) -> Chart:
     # Other colours than those of the first methods.
     kinds = dict.fromkeys(layer.kind for layer in layers)
     looks = {kind: Look(f"c{(4 + i) % 8}", i) for i, kind in enumerate(kinds)}
-    y_axis = axis_from_zero("penalty", [value for own in layers for value in own.penalties])
-    x_axis = axis_of_counts("parameter tensor, input to output", len(layers), 0.7)
-    plot = Plot(x_axis, y_axis, width=520, height=290, bottom=44)
-    parts = [*_bands(plot, layers), _draw_axes(plot)]
+    groups: dict[str, list[int]] = {}
+    for place, layer in enumerate(layers, start=1):
+        groups.setdefault(layer.name.partition(".")[0], []).append(place)
+    middles = tuple(sum(own) / len(own) for own in groups.values())
+    n = len(layers)
+    # Names that are wider than their group are left out.
+    names = tuple(
+        name if 450 * len(own) > 5 * len(name) * n else "" for name, own in groups.items()
+    )
+    x_axis = Axis("parameter tensor, input to output", 0.3, n + 0.7, middles, names)
+    y_axis = linear_axis("penalty", [value for own in layers for value in own.penalties])
+    plot, parts = Plot(x_axis, y_axis, width=520, height=290, bottom=44), []
     for place, layer in enumerate(layers, start=1):
         mean, look = sum(layer.penalties) / len(layer.penalties), looks[layer.kind]
         x, y = plot.x(place), plot.y(mean)
@@ -332,9 +330,9 @@ def draw_layers(layers: Sequence[Layer]) -> Chart:
         stem = _path("stem", f"M{x:.1f} {plot.base:.1f}V{y:.1f}")
         bar = _path("range", f"M{x:.1f} {low:.1f}V{high:.1f}")
         mark = draw_marker(look.index, x, y, f"{layer.name} ({layer.kind}): {mean:.3f}")
-        parts.append(_series(look.colour, layer.name, stem, bar, mark, kind="layer"))
+        parts.append(_series(look, layer.name, stem, bar, mark, kind="layer"))
     top = max(layers, key=lambda layer: sum(layer.penalties))
-    about = f"{len(layers)} parameter tensors; the highest is that of {top.name}"
+    about = f"{n} parameter tensors; the highest is that of {top.name}"
     return _picture(plot, "Penalties by layer", about, parts, looks)
 
 
@@ -352,16 +350,14 @@ def draw_scatter(
     A page can find a point again in another chart by its place among the points.
     """
     plot = Plot(*axes, width=size[0], height=size[1])
-    marks: dict[int, list[Markup]] = {}
-    for index, (x, y, own, about) in enumerate(points):
-        number = f' data-point="{index}"'
-        dot = _circle(plot.x(x), plot.y(y), "1.8", _title(about), number)
-        marks.setdefault(own, []).append(dot)
     looks = {name: Look(f"c{index % N_COLOURS}", 0) for index, name in enumerate(classes)}
-    parts = [_draw_axes(plot)]
-    for own, dots in sorted(marks.items()):
-        name = classes[own]
-        parts.append(_series(looks[name].colour, name, _title(name), *dots))
+    marks: dict[str, list[Markup]] = {name: [] for name in classes}
+    for number, (x, y, own, about) in enumerate(points):
+        dot = draw_marker(0, plot.x(x), plot.y(y), about, 1.8, number)
+        marks[classes[own]].append(dot)
+    parts = [
+        _series(looks[name], name, _title(name), *dots) for name, dots in marks.items() if dots
+    ]
     return _picture(plot, title, note, parts, looks, note)
 
 
@@ -369,10 +365,10 @@ def compose(
     title: str, charts: Sequence[Chart], n_columns: int, legend: Mapping[str, Look] | None = None
 ) -> str:
     """Return one picture of several charts, row by row, as a file that needs no style sheet."""
-    width = max(chart.size[0] for chart in charts)
-    height = max(chart.size[1] for chart in charts) + _CAPTION
+    width = max(chart.size[0] for chart in charts) + _GAP
+    height = max(chart.size[1] for chart in charts) + _CAPTION + _GAP
     n_columns = min(n_columns, len(charts))
-    whole = _GAP + n_columns * (width + _GAP)
+    whole = _GAP + n_columns * width
     x, y, keys = _GAP, _HEAD, []
     for label, look in (legend or {}).items():
         needed = 46 + 6.4 * len(label)
@@ -383,25 +379,29 @@ def compose(
     top = y + 24 if keys else _HEAD
     panels = []
     for index, chart in enumerate(charts):
-        at_y, at_x = divmod(index, n_columns)
+        row, column = divmod(index, n_columns)
         # A picture in a picture needs a place and a size.
-        start = Markup('<svg y="{:g}" width="{:g}" height="{:g}" ').format(_CAPTION, *chart.size)
-        panels.append(
-            {
-                "x": _GAP + at_x * (width + _GAP),
-                "y": top + at_y * (height + _GAP),
-                "chart": chart,
-                "svg": Markup(chart.svg.replace(Markup("<svg "), start, 1)),
-            }
-        )
-    size = (whole, top + -(-len(charts) // n_columns) * (height + _GAP))
+        place = Markup('<svg y="{:g}" width="{:g}" height="{:g}" ').format(_CAPTION, *chart.size)
+        svg = Markup(chart.svg.replace(Markup("<svg "), place, 1))
+        at = {"x": _GAP + column * width, "y": top + row * height}
+        panels.append({**at, "chart": chart, "svg": svg})
+    size = (whole, top + -(-len(charts) // n_columns) * height)
     shown = {"title": title, "size": size, "keys": keys, "panels": panels}
-    return str(render("figure.svg", style=css_variables("svg"), **shown))
+    return str(render("figure.svg", palette=PALETTE, **shown))
+
+
+# Parts
+
+
+def list_looks(charts: Sequence[Chart]) -> list[tuple[str, Look]]:
+    """Return the labels of charts with their looks, for a common legend."""
+    looks = {label: look for chart in charts for label, look in chart.looks.items()}
+    return sorted(looks.items(), key=lambda item: item[1].index)
 
 
 def draw_key(look: Look, with_line: bool = True) -> Markup:
     """Return the line and marker of a legend, 34 by 14."""
-    line = _polyline("1,7 33,7", look.index, 1.8) if with_line else Markup()
+    line = _line("1,7 33,7", look.index, "1.8") if with_line else Markup()
     return line + draw_marker(look.index, 17, 7, size=4)
 
 
@@ -414,29 +414,30 @@ _CORNERS = (
 )
 
 
-def draw_marker(index: int, x: float, y: float, title: str = "", size: float = 3) -> Markup:
+def draw_marker(
+    index: int, x: float, y: float, about: str = "", size: float = 3, number: int | str = ""
+) -> Markup:
     """Return a marker at a place; the index chooses its shape."""
-    inside = _title(title)
-    shape = _CORNERS[index % len(_CORNERS)]
+    shape, more = _CORNERS[index % len(_CORNERS)], {"class_": "mark", "data_point": number}
     if not shape:
-        return _circle(x, y, f"{size:g}", inside)
+        return _tag("circle", _title(about), **more, cx=float(x), cy=float(y), r=f"{size:g}")
     near = {"l": x - size, "r": x + size, "t": y - size, "b": y + size, "x": x, "y": y}
     far = {"L": x - 1.3 * size, "R": x + 1.3 * size, "T": y - 1.3 * size, "B": y + 1.3 * size}
     path = shape.format(**{key: f"{value:.1f}" for key, value in (near | far).items()})
-    return _path("mark", path, inside)
-
-
-# Parts
+    return _tag("path", _title(about), **more, d=path)
 
 
 def _draw_axes(plot: Plot) -> Markup:
     parts = []
-    for tick in plot.y_axis.ticks:
-        parts.append(_path("grid", f"M{plot.left:g} {plot.y(tick):.1f}H{plot.end:g}"))
-        parts.append(_text("tick", plot.left - 5, plot.y(tick), f"{tick:g}", "end", "0.32em"))
+    has_rows = bool(plot.y_axis.texts)  # the grid crosses the axis that has numbers
+    for tick, text in plot.y_axis.labels:
+        if not has_rows:
+            parts.append(_path("grid", f"M{plot.left:g} {plot.y(tick):.1f}H{plot.end:g}"))
+        parts.append(_text("tick", plot.left - 5, plot.y(tick), text, "end", "0.32em"))
     parts.append(_path("axis", f"M{plot.left:g} {plot.base:.1f}H{plot.end:g}"))
-    ticks = plot.x_axis.ticks
-    for tick, text in zip(ticks, format_ticks(ticks), strict=True):
+    for tick, text in plot.x_axis.labels:
+        if has_rows:
+            parts.append(_path("grid", f"M{plot.x(tick):.1f} {plot.top:g}V{plot.base:.1f}"))
         parts.append(_path("axis", f"M{plot.x(tick):.1f} {plot.base:.1f}v4"))
         parts.append(_text("tick", plot.x(tick), plot.base + 6, text, "middle", "0.8em"))
     parts.append(_text("name", 2, 10, plot.y_axis.name))
@@ -444,35 +445,10 @@ def _draw_axes(plot: Plot) -> Markup:
     return Markup().join(parts)
 
 
-def _bands(plot: Plot, layers: Sequence[Layer]) -> list[Markup]:
-    """Shade every other group of layers, and name those that are wide enough for their name."""
-    parts, start = [], 0.5
-    grouped = groupby(layer.name.partition(".")[0] for layer in layers)
-    for index, (name, members) in enumerate(grouped):
-        end = start + len(list(members))
-        low, high = plot.x(start), plot.x(end)
-        start = end
-        if index % 2:
-            path = f"M{low:.1f} {plot.top:g}H{high:.1f}V{plot.base:.1f}H{low:.1f}Z"
-            parts.append(_path("band", path))
-        if high - low > 4.2 * len(name):
-            parts.append(_text("group", (low + high) / 2, plot.top - 5, name, "middle"))
-    return parts
-
-
-def _draw_curve(plot: Plot, curve: Curve, look: Look) -> Markup:
-    places = [(plot.x(x), plot.y(y)) for x, y in curve.points]
-    # What is drawn later is on top and thinner, so that equal lines stay visible.
-    line = _polyline(" ".join(f"{x:.1f},{y:.1f}" for x, y in places), look.index, 1.6)
-    bars, marks = [], []
-    for (x, _), (_, y), spread in zip(places, curve.points, curve.spreads, strict=False):
-        if spread is not None:
-            low, high = max(y - spread, plot.y_axis.low), min(y + spread, plot.y_axis.high)
-            bars.append(_path("whisker", f"M{x:.1f} {plot.y(low):.1f}V{plot.y(high):.1f}"))
-    for place, point in list(zip(places, curve.points, strict=True))[0 if curve.marks else -1 :]:
-        about = "{} at {:g}: {:.1f} %".format(curve.label, *point)
-        marks.append(draw_marker(look.index, *place, about))
-    return _series(look.colour, curve.label, _title(curve.label), line, *bars, *marks)
+_TAG_PLACES = (
+    *((7, 0, "start"), (-7, 0, "end"), (0, -11, "middle"), (0, 11, "middle")),
+    *((6, -10, "start"), (6, 10, "start"), (-6, -10, "end"), (-6, 10, "end")),
+)
 
 
 def _draw_tag(
@@ -481,20 +457,17 @@ def _draw_tag(
     """Return the label beside its point; if all places are taken, hidden until it is needed."""
     text = _cut(label)
     width = _LETTER * len(text)
-    shifts = [(7, 0, "start"), (-7, 0, "end"), (0, -11, "middle"), (0, 11, "middle")]
-    shifts += [(6, -10, "start"), (6, 10, "start"), (-6, -10, "end"), (-6, 10, "end")]
-    shown, kind = shifts[x + 7 + width > plot.width], "tag crowded"
-    others = [other for other in taken if other != (x - 4, y - 4, x + 4, y + 4)]
-    for right, down, anchor in shifts:
-        at, level = x + right, y + down
-        start = {"start": at, "middle": at - width / 2, "end": at - width}[anchor]
-        box = (start, level - _LINE / 2, start + width, level + _LINE / 2)
-        is_inside = box[0] >= plot.left and box[2] <= plot.width and box[1] >= plot.top - 8
-        if is_inside and box[3] <= plot.base and not any(_overlap(box, own) for own in others):
+    for right, down, anchor in _TAG_PLACES:
+        start = x + right - {"start": 0, "middle": width / 2, "end": width}[anchor]
+        box = (start, y + down - _LINE / 2, start + width, y + down + _LINE / 2)
+        is_inside = start >= plot.left and box[2] <= plot.width and box[1] >= plot.top - 8
+        own = (x - 4, y - 4, x + 4, y + 4)
+        covers = any(_overlap(box, other) for other in taken if other != own)
+        if is_inside and box[3] <= plot.base and not covers:
             taken.append(box)
-            shown, kind = (right, down, anchor), "tag"
-            break
-    return _text(kind, x + shown[0], y + shown[1], text, shown[2], "0.32em")
+            return _text("tag", x + right, y + down, text, anchor, "0.32em")
+    right, anchor = (-7, "end") if x + 7 + width > plot.width else (7, "start")
+    return _text("tag crowded", x + right, y, text, anchor, "0.32em")
 
 
 def _overlap(one: Sequence[float], two: Sequence[float]) -> bool:
@@ -509,46 +482,52 @@ def _picture(
     looks: Mapping[str, Look],
     note: str = "",
 ) -> Chart:
-    start = Markup('<svg class="chart" viewBox="0 0 {:g} {:g}" role="img" aria-label="{}">').format(
-        plot.width, plot.height, f"{title}: {about}" if about else title
-    )
-    svg = start + Markup().join(parts) + Markup("</svg>")
+    label, box = f"{title}: {about}" if about else title, f"0 0 {plot.width:g} {plot.height:g}"
+    names = {"class_": "chart", "viewBox": box, "role": "img", "aria_label": label}
+    svg = _tag("svg", _draw_axes(plot), *parts, **names)
     return Chart(title, svg, looks, (plot.width, plot.height), note)
 
 
-def _series(colour: str, label: str, *parts: Markup, kind: str = "series") -> Markup:
-    name = Markup(' data-label="{}"').format(label) if label else ""
-    start = Markup('<g class="{} {}"{}>').format(kind, colour, name)
-    return start + Markup().join(parts) + Markup("</g>")
+# Elements
 
 
-def _path(kind: str, path: str, inside: Markup | None = None) -> Markup:
-    if inside is None:
-        return Markup('<path class="{}" d="{}"/>').format(kind, path)
-    return Markup('<path class="{}" d="{}">{}</path>').format(kind, path, inside)
+def _tag(name: str, *inside: Markup, **attributes: Any) -> Markup:
+    """Return an element with its attributes escaped; those without a value are left out.
+
+    >>> _tag("text", Markup("1"), class_="tick", x=0.25, text_anchor="")
+    Markup('<text class="tick" x="0.2">1</text>')
+    """
+    texts = [f"<{name}"]
+    for key, value in attributes.items():
+        if value != "":
+            text = f"{value:.1f}" if isinstance(value, float) else escape(value)
+            texts.append(
+                f' {key if key == "viewBox" else key.strip("_").replace("_", "-")}="{text}"'
+            )
+    texts += [">", *inside, f"</{name}>"] if inside else ["/>"]
+    return Markup("".join(texts))
 
 
-def _circle(x: float, y: float, radius: str, inside: Markup, more: str = "") -> Markup:
-    start = Markup('<circle class="mark" cx="{:.1f}" cy="{:.1f}" r="{}"').format(x, y, radius)
-    return start + Markup(more) + Markup(">") + inside + Markup("</circle>")
+def _series(look: Look, label: str, *parts: Markup, kind: str = "series") -> Markup:
+    return _tag("g", *parts, class_=f"{kind} {look.colour}", data_label=label)
+
+
+def _path(kind: str, path: str, *inside: Markup) -> Markup:
+    return _tag("path", *inside, class_=kind, d=path)
 
 
 def _title(text: str) -> Markup:
     return Markup("<title>{}</title>").format(text) if text else Markup()
 
 
-def _polyline(points: str, index: int, width: float) -> Markup:
+def _line(points: str, index: int, width: str = "1.6") -> Markup:
     dashes = _DASHES[index % len(_DASHES)]
-    dash = Markup(' stroke-dasharray="{}"').format(dashes) if dashes else ""
-    return Markup('<polyline points="{}" stroke-width="{:g}"{}/>').format(points, width, dash)
+    return _tag("polyline", points=points, stroke_width=width, stroke_dasharray=dashes)
 
 
 def _text(kind: str, x: float, y: float, text: str, anchor: str = "", shift: str = "") -> Markup:
-    more = Markup(' text-anchor="{}"').format(anchor) if anchor else Markup()
-    more += Markup(' dy="{}"').format(shift) if shift else Markup()
-    return Markup('<text class="{}" x="{:.1f}" y="{:.1f}"{}>{}</text>').format(
-        kind, x, y, more, text
-    )
+    place = {"x": float(x), "y": float(y), "text_anchor": anchor, "dy": shift}
+    return _tag("text", Markup.escape(text), class_=kind, **place)
 
 
 def _list(texts: Sequence[str]) -> str:

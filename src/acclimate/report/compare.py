@@ -16,14 +16,20 @@ from acclimate.report.facts import (
     settings_facts,
 )
 from acclimate.report.stats import FEWEST_UNITS, N_RESAMPLES, SEED, Difference, pair
-from acclimate.report.summary import label_outcomes
-from acclimate.report.table import ABSENT, Cell, Column, Document, Table, plain
-from acclimate.report.tables import format_difference
-
-Rows = Mapping[tuple[str, str], list[Outcome]]
+from acclimate.report.summary import identify, label_outcomes
+from acclimate.report.table import ABSENT, Cell, Column, Document, Table, format_number, plain
+from acclimate.report.tables import format_interval
 
 # Facts that differ between any two runs.
 _FLEETING = ("date", "seconds", "started", "finished", "command", "when")
+_CAPTION = (
+    "Mean error in %, over the domains and seeds that both have; difference in points with the "
+    f"95 % interval of a paired bootstrap ({N_RESAMPLES} resamples, seed {SEED}) over seeds and "
+    f"domains, or over batches where there is one domain. Fewer than {FEWEST_UNITS} units have no "
+    "interval, and P(B lower) is at most 1 − 2⁻ⁿ for n units."
+)
+
+Rows = Mapping[tuple[str, str], list[Outcome]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,23 +57,18 @@ class Pair:
     origin: tuple[str, ...]
 
     @property
-    def name(self) -> str:
-        """The label, with the group if there is one."""
-        return _name(self.group, self.label)
-
-    @property
     def cells(self) -> tuple[Cell, ...]:
         """The row of a table."""
-        state = "equal" if not self.protocol else "differs: not comparable"
+        name = _name(self.group, self.label)
+        state = "differs: not comparable" if self.protocol else "equal"
         apart = self.difference
         if self.first is None or self.second is None or apart is None:
-            return tuple(map(plain, (self.name, *[ABSENT] * 4, "none shared", state)))
-        found = ["identical", ABSENT]
-        if not self.is_same:
-            found = [format_difference(apart), f"{apart.probability:.3f}"]
+            return tuple(map(plain, (name, *[ABSENT] * 4, "none shared", state)))
+        found = (format_interval(apart), f"{apart.probability:.3f}")
+        numbers = (Cell(format_number(own), own) for own in (self.first, self.second))
         units = f"{apart.n_units} {apart.kind.split()[-1]}"
-        numbers = (Cell(f"{own:.1f}", own) for own in (self.first, self.second))
-        return (plain(self.name), *numbers, *map(plain, (*found, units, state)))
+        about = (*(("identical", ABSENT) if self.is_same else found), units, state)
+        return (plain(name), *numbers, *map(plain, about))
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,90 +79,73 @@ class SuiteComparison:
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
 
-    def to_table(self) -> Table:
-        """Return the errors of both, their difference, and the notes on them."""
-        heads = ("A", "B", "B − A", "P(B lower)", "units")
-        columns = (Column("method", "label"), *map(Column, heads), Column("protocol", "words"))
+    def to_document(self, names: tuple[str, str] = ("A", "B")) -> Document:
+        """Return the errors of both, their difference, and the notes on them.
+
+        The names are those of the two, such as their folders.
+        """
         notes = [
-            f"{own.name}: {what} of B: {'; '.join(apart)}"
+            f"{_name(own.group, own.label)}: {what} of B: {'; '.join(apart)}"
             for own in self.pairs
             for what in ("protocol", "settings", "origin")
             if (apart := getattr(own, what))
         ]
         both = (("A", self.only_first), ("B", self.only_second))
         notes += [f"only in {name}: {'; '.join(jobs)}" for name, jobs in both if jobs]
-        caption = (
-            "Mean error in %, over the domains and seeds that both have; difference in points with "
-            f"the 95 % interval of a paired bootstrap ({N_RESAMPLES} resamples, seed {SEED}) over "
-            "seeds and domains, or over batches where there is one domain. Fewer than "
-            f"{FEWEST_UNITS} units have no interval, and P(B lower) is at most 1 − 2⁻ⁿ for n units."
-        )
+        about = (f"A: {names[0]}", f"B: {names[1]}")
+        if not self.pairs:
+            return Document("", (), ("No label is in both.",), (*about, *notes))
+        heads = ("A", "B", "B − A", "P(B lower)", "units")
+        columns = (Column("method", "label"), *map(Column, heads), Column("protocol", "words"))
         rows = tuple(own.cells for own in self.pairs)
-        return Table(columns, rows, caption=caption, notes=tuple(notes))
-
-    def to_document(self, names: tuple[str, str] = ("A", "B")) -> Document:
-        """Return the table; the names are those of the two, such as their folders."""
-        table, both = self.to_table(), (f"A: {names[0]}", f"B: {names[1]}")
-        if table.rows:
-            return Document("", (("", (table,)),), notes=both)
-        return Document("", (), ("No label is in both.",), (*both, *table.notes))
+        table = Table(columns, rows, caption=_CAPTION, notes=tuple(notes))
+        return Document("", (("", (table,)),), notes=about)
 
 
 def compare_suites(first: Sequence[Outcome], second: Sequence[Outcome]) -> SuiteComparison:
     """Return the labels of both suites, and the jobs of one only."""
     rows, others = _label(first), _label(second)
-    pairs = tuple(_pair(key, rows[key], others[key]) for key in rows if key in others)
+    pairs = tuple(_pair(*key, rows[key], others[key]) for key in rows if key in others)
     return SuiteComparison(pairs, _left_over(rows, others), _left_over(others, rows))
 
 
-def _pair(key: tuple[str, str], first: Sequence[Outcome], second: Sequence[Outcome]) -> Pair:
-    units = pair([second, first])
-    counts = {outcome.entry.spec.seed: domain_counts(outcome) for outcome in second}
-    shared = [outcome for outcome in first if outcome.entry.spec.seed in counts]
-    differences = []
-    for make in (protocol_facts, settings_facts, _origin):
-        before, after = (merge_facts([make(o) for o in own]) for own in (first, second))
-        differences.append(find_differences(after, before))
+def _label(outcomes: Sequence[Outcome]) -> Rows:
+    labelled = label_outcomes(outcomes, identify(own.entry for own in outcomes))
+    return {(group, label): o for group, own in labelled.items() for label, o in own.items()}
+
+
+def _left_over(rows: Rows, others: Rows) -> tuple[str, ...]:
+    there = {(key, own.entry.spec.seed) for key, every in others.items() for own in every}
+    jobs = [(key, own.entry.spec.seed) for key, every in rows.items() for own in every]
+    return tuple(f"{_name(*job[0])}, seed {job[1]}" for job in jobs if job not in there)
+
+
+def _pair(group: str, label: str, first: Sequence[Outcome], second: Sequence[Outcome]) -> Pair:
+    units = pair([first, second])
+    counts, others = (
+        {own.entry.spec.seed: domain_counts(own) for own in both} for both in (first, second)
+    )
+    shared = counts.keys() & others.keys()
+    protocol, settings, origin = (
+        find_differences(*(merge_facts([make(o) for o in own]) for own in (second, first)))
+        for make in (protocol_facts, settings_facts, _origin)
+    )
     return Pair(
-        *key,
-        first=None if units is None else float(units.means[1]),
-        second=None if units is None else float(units.means[0]),
-        difference=None if units is None else units.compare(units.resample(), 0, 1),
-        is_same=bool(units and shared)
-        and all(domain_counts(outcome) == counts[outcome.entry.spec.seed] for outcome in shared),
-        protocol=differences[0],
-        settings=differences[1],
-        origin=differences[2],
+        group,
+        label,
+        first=None if units is None else float(units.means[0]),
+        second=None if units is None else float(units.means[1]),
+        difference=None if units is None else units.compare(units.resample(), 1, 0),
+        is_same=bool(units and shared) and all(counts[seed] == others[seed] for seed in shared),
+        protocol=protocol,
+        settings=settings,
+        origin=origin,
     )
 
 
 def _origin(outcome: Outcome) -> Facts:
     facts = origin_facts([outcome]).items()
-    return {
-        name: text
-        for name, text in facts
-        if not any(word in name.replace(":", "").split() for word in _FLEETING)
-    }
-
-
-def _label(outcomes: Sequence[Outcome]) -> Rows:
-    groups: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        groups.setdefault(outcome.entry.group, []).append(outcome)
-    return {
-        (group, label): own
-        for group, every in groups.items()
-        for label, own in label_outcomes(every).items()
-    }
-
-
-def _left_over(rows: Rows, others: Rows) -> tuple[str, ...]:
-    jobs = []
-    for (group, label), own in rows.items():
-        there = {outcome.entry.spec.seed for outcome in others.get((group, label), [])}
-        name = _name(group, label)
-        jobs += [f"{name}, seed {o.entry.spec.seed}" for o in own if o.entry.spec.seed not in there]
-    return tuple(jobs)
+    return {n: text for n, text in facts if not set(n.replace(":", "").split()) & set(_FLEETING)}
 
 
 def _name(group: str, label: str) -> str:

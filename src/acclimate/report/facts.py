@@ -26,18 +26,11 @@ SHORT = 10
 #: Facts by name; those of the protocol decide which rows may be compared.
 Facts = dict[str, str]
 
-# Shown only where they are not as usual.
-_ABOUT = (
-    *("size", "normalization", "ignored label", "logits", "part", "size of domains"),
-    *("window", "clean probe"),
-)
-# Already part of the facts of the protocol, or too long for a line.
+# Facts of the origin that are part of the protocol or the settings, or too long for a line.
 _OMITTED = (
     *("spec", "protocol_line", "order", "reset", "predicts", "n_images", "data", "settings"),
     *("method", "artifact", "seconds", "n_batches", "model: name", "model: weights sha256"),
 )
-
-
 # Streams that show every image once, in whatever order.
 _WHOLE = (
     *("reset_each", "continual", "gradual", "mixed", "label_sorted"),
@@ -93,21 +86,23 @@ def split_domain(name: str, spec: JobSpec) -> tuple[str, int | None]:
     return name, None
 
 
-def _count_images(outcome: Outcome, counts: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-    """Return how many images each domain has; where every pixel is a sample, as the data says."""
-    if outcome.miou is None:
-        return {name: n for name, (n, _) in counts.items()}
-    described = outcome.provenance["data"]
-    # Clean images that come in turns with the domains are not described.
-    return {name: int(described[name]["n"]) for name in counts if name in described}
-
-
 def protocol_facts(outcome: Outcome) -> Facts:
-    """Return all that must be equal for errors to be compared, as short texts by name."""
-    spec = outcome.entry.spec
-    protocol = spec.get_protocol()
-    counts = domain_counts(outcome)
+    """Return all that must be equal for errors to be compared, as short texts by name.
+
+    What is "none" is as usual.
+    """
+    spec, described = outcome.entry.spec, outcome.provenance["data"]
+    protocol, normal, choice = spec.get_protocol(), spec.get_info().normalization, spec.domains
+    counts = {name: n for name, (n, _) in domain_counts(outcome).items()}
+    sizes = list(counts.values())
+    if outcome.miou is not None:  # every pixel is a sample; clean images are not described
+        sizes = [int(described[name]["n"]) for name in counts if name in described]
     options = ", ".join(f"{name} {value:g}" for name, value in protocol.own_options.items())
+    if normal is not None:
+        given = spec.normalization
+        normal = given if isinstance(given, str) else _to_json(normal.to_dict())
+    usual_label = spec.ignore_label == IGNORE_LABEL
+    logits = [str(own) for own in (spec.head, spec.logits_at) if own is not None]
     facts = {
         "model": spec.model_name,
         "weights": str(outcome.provenance["model"]["weights_sha256"])[:SHORT],
@@ -115,35 +110,25 @@ def protocol_facts(outcome: Outcome) -> Facts:
         "data checksum": data_hash(outcome),
         "domains": _list_domains(counts, spec),
         "severity": ", ".join(map(str, sorted(spec.severities))),
-        "images": _list_sizes(list(_count_images(outcome, counts).values())),
+        "images": _list_sizes(sizes),
         "stream": f"{protocol.stream} ({options})" if options else protocol.stream,
         "reset": describe_resets(protocol),
         "order": describe_order(protocol),
         "batch size": str(protocol.batch_size),
         "passes": str(protocol.epochs),
-        "window": str(protocol.window) if protocol.window else "none",
-        "clean probe": "after each domain" if protocol.clean_probe else "none",
+        "window": protocol.window or None,
+        "clean probe": "after each domain" if protocol.clean_probe else None,
         "predictions": f"from {get_method(spec.method).card.predicts} the update",
-    }
-    if not has_severity(outcome):
-        del facts["severity"]
-    return facts | _form_facts(spec)
-
-
-def _form_facts(spec: JobSpec) -> Facts:
-    """Return what images and labels are brought to, where a job says something of it."""
-    normal, choice = spec.get_info().normalization, spec.domains
-    if normal is not None and not isinstance(spec.normalization, str):
-        normal = _to_json(normal.to_dict())
-    described = {
         "size": spec.size,
-        "normalization": spec.normalization if isinstance(spec.normalization, str) else normal,
-        "ignored label": None if spec.ignore_label == IGNORE_LABEL else spec.ignore_label,
-        "logits": " at ".join(str(x) for x in (spec.head, spec.logits_at) if x is not None) or None,
+        "normalization": normal,
+        "ignored label": None if usual_label else spec.ignore_label,
+        "logits": " at ".join(logits) or None,
         "part": None if choice is None or choice.part == "all" else choice.part,
         "size of domains": None if choice is None else choice.size,
     }
-    return {name: str(value) for name, value in described.items() if value is not None}
+    if not has_severity(outcome):
+        del facts["severity"]
+    return {name: str(value) for name, value in facts.items() if value is not None}
 
 
 def has_severity(outcome: Outcome) -> bool:
@@ -178,21 +163,14 @@ def find_differences(found: Mapping[str, str], expected: Mapping[str, str]) -> t
 
 def describe_protocol(facts: Mapping[str, str]) -> str:
     """Return the protocol as one line, in the words of the facts."""
-    severity = f" at severity {facts['severity']}" if "severity" in facts else ""
-    passes = facts.get("passes", "1")
-    about = ((name, facts.get(name, "none")) for name in _ABOUT)
-    parts = [
-        "model {model} (weights {weights})",
-        f"data {{data}} (checksum {{data checksum}}){severity}",
-        "{domains}, {images} images each",
-        "stream {stream}, reset {reset}",
-        "order {order}",
-        "batches of {batch size}",
-        f"{passes} pass{'es' if passes != '1' else ''}",
-    ]
-    shown = [part.format_map(facts) for part in parts]
-    shown += [f"{name} {text}" for name, text in about if text != "none"]
-    return "; ".join([*shown, f"predictions {facts['predictions']}"])
+    severity = " at severity {severity}" if "severity" in facts else ""
+    line = (
+        "model {model} (weights {weights}); data {data} (checksum {data checksum})"
+        f"{severity}; {{domains}}, {{images}} images each; stream {{stream}}, reset {{reset}}; "
+        "order {order}; batches of {batch size}; passes {passes}"
+    )
+    more = [f"{name} {text}" for name, text in facts.items() if f"{{{name}}}" not in line]
+    return "; ".join([line.format_map(facts), *more])
 
 
 def settings_facts(outcome: Outcome) -> Facts:

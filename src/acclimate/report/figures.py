@@ -14,13 +14,12 @@ from acclimate.report.charts import (
     Curve,
     Look,
     assign_looks,
-    axis_around,
-    axis_from_zero,
     axis_of_counts,
     best_axis,
     draw_curves,
     draw_intervals,
     draw_points,
+    linear_axis,
 )
 from acclimate.report.facts import split_domain
 from acclimate.report.stats import Measure, Ranking
@@ -65,135 +64,9 @@ def smooth(counts: Sequence[tuple[int, int]], window: int) -> list[float]:
 
     `counts` are images and errors of each batch.
     """
-    seen = [0, *itertools.accumulate(n for n, _ in counts)]
-    wrong = [0, *itertools.accumulate(n_errors for _, n_errors in counts)]
-    starts = [max(0, end - window) for end in range(1, len(counts) + 1)]
-    return [
-        100 * (wrong[end] - wrong[start]) / (seen[end] - seen[start])
-        for end, start in enumerate(starts, start=1)
-    ]
-
-
-def draw_streams(group: Group, looks: Looks) -> tuple[Chart, ...]:
-    """Return a chart for each domain: smoothed error by batch, a line for each method."""
-    batches = {row.label: count_batches(row) for row in group.drawn}
-    charts = []
-    for name in dict.fromkeys(name for own in batches.values() for name in own):
-        curves = [_curve(label, own[name]) for label, own in batches.items() if own.get(name)]
-        longest = max(len(own.get(name, ())) for own in batches.values())
-        y_axis = axis_from_zero(_ERROR, [y for curve in curves for _, y in curve.points])
-        axes = (axis_of_counts("batch", longest), y_axis)
-        charts.append(draw_curves(name.replace("_", " "), curves, looks, axes))
-    return tuple(charts)
-
-
-def draw_severities(group: Group, looks: Looks) -> tuple[Chart, ...]:
-    """Return a chart of the mean error at each severity; none where there is one severity only."""
-    curves = []
-    for row in group.drawn:
-        found = row.severity_errors()
-        if len(found) > 1:
-            curves.append(make_curve(row.label, found.items()))
-    if not curves:
-        return ()
-    levels = sorted({x for curve in curves for x, _ in curve.points})
-    x_axis = Axis("severity", levels[0] - 0.3, levels[-1] + 0.3, tuple(levels))
-    y_axis = axis_from_zero(_ERROR, [y for curve in curves for _, y in curve.points])
-    return (draw_curves("mean over corruptions", curves, looks, (x_axis, y_axis)),)
-
-
-def draw_costs(group: Group, looks: Looks) -> tuple[Chart, ...]:
-    """Return charts of the mean error against time per image, and against memory if it is known."""
-    rows = group.drawn
-    times = [(row.label, row.ms_per_image, row.mean.mean) for row in rows]
-    sizes = [(r.label, r.peak_memory / 1e6, r.mean.mean) for r in rows if r.peak_memory is not None]
-    charts = (("against time per image", "ms per image", times), ("against memory", "MB", sizes))
-    found = []
-    for title, name, points in charts:
-        if points:
-            y_axis = axis_around(_MEAN, [y for _, _, y in points])
-            axes = (best_axis(name, [x for _, x, _ in points]), y_axis)
-            found.append(draw_points(title, points, looks, axes))
-    return tuple(found)
-
-
-def draw_ranking(ranking: Ranking, looks: Looks) -> Chart:
-    """Return a chart of how far each method is behind the first, with intervals."""
-    items: list[tuple[str, float, tuple[float, float] | None]] = []
-    ends: list[float] = []
-    for place in ranking.places:
-        far = place.to_first
-        value = 0.0 if far is None else far.value
-        interval = None if far is None or not far.has_interval else (far.low, far.high)
-        items.append((place.row.label, value, interval))
-        ends += [value, *(interval or ())]
-    axis = axis_around("points above the first", ends)
-    return draw_intervals("distance from the first", items, looks, axis)
-
-
-def list_axes(group: Group) -> tuple[str, ...]:
-    """Return what the suite varies, as far as these are numbers and make a line in a chart."""
-    names = dict.fromkeys(name for row in group.rows for name in row.outcomes[0].entry.axes)
-    return tuple(name for name in names if name != "seed" and axis_lines(group, name))
-
-
-def draw_axis(group: Group, name: str) -> Chart:
-    """Return a chart of the mean error along what the suite varies."""
-    curves = [
-        make_curve(label, [(x, row.mean) for x, row in points])
-        for label, points in axis_lines(group, name).items()
-    ]
-    curves.sort(key=lambda curve: min(y for _, y in curve.points))
-    xs = [x for curve in curves for x, _ in curve.points]
-    flat = [row for row in group.rows if row.is_reference and _axis_value(row, name) is None]
-    for row in flat[:1]:  # the source model has no such option: a level line
-        ends = ((min(xs), row.mean.mean), (max(xs), row.mean.mean))
-        curves.append(Curve(row.label, ends, marks=False))
-    looks = assign_looks([curve.label for curve in curves], flat[0].label if flat else None)
-    y_axis = axis_from_zero(_MEAN, [y for curve in curves for _, y in curve.points])
-    return draw_curves(f"against {name}", curves, looks, (best_axis(name, xs), y_axis))
-
-
-def axis_lines(group: Group, name: str) -> dict[str, list[tuple[float, Row]]]:
-    """Return the rows along an axis by line: those whose labels differ in the axis only.
-
-    A row that is alone is no line.
-    """
-    lines: dict[str, list[tuple[float, Row]]] = {}
-    for row in group.rows:
-        value = _axis_value(row, name)
-        if value is None:
-            continue
-        label = without_axis(row.label, name, row.outcomes[0].entry.axes[name]) or row.method
-        own = lines.setdefault(label, [])
-        if any(x == value for x, _ in own):  # two rows at one place: these are not one line
-            own = lines.setdefault(row.label, [])
-        own.append((value, row))
-    return {
-        label: sorted(points, key=lambda point: point[0])
-        for label, points in lines.items()
-        if len(points) > 1
-    }
-
-
-def without_axis(label: str, name: str, value: Any) -> str:
-    """Return a label without what it says of an axis.
-
-    >>> without_axis("tent, lr 0.001", "lr", 0.001), without_axis("tent (lr 1e-05)", "lr", 1e-5)
-    ('tent', 'tent')
-    >>> without_axis("SWR (lr 0.01, images 8)", "options.lr", 0.01)
-    'SWR (images 8)'
-    """
-    number = _to_number(value)
-    texts = {str(value), *([] if number is None else [f"{number:g}", str(number)])}
-    names = {name, name.rpartition(".")[2]}
-    known = {f"{one}{sign}{text}" for one in names for text in texts for sign in " ="}
-    bracketed = re.fullmatch(r"(.*) \((.*)\)", label)
-    parts = (bracketed[2] if bracketed else label).split(", ")
-    kept = ", ".join(part for part in parts if part not in known)
-    if bracketed is None:
-        return kept
-    return f"{bracketed[1]} ({kept})" if kept else bracketed[1]
+    seen, wrong = ([0, *itertools.accumulate(column)] for column in zip(*counts, strict=True))
+    spans = [(max(0, end - window), end) for end in range(1, len(counts) + 1)]
+    return [100 * (wrong[end] - wrong[at]) / (seen[end] - seen[at]) for at, end in spans]
 
 
 def count_batches(row: Row) -> dict[str, list[tuple[int, int]]]:
@@ -212,6 +85,116 @@ def count_batches(row: Row) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
+def draw_streams(group: Group, looks: Looks) -> list[Chart]:
+    """Return a chart for each domain: smoothed error by batch, a line for each method."""
+    batches = {row.label: count_batches(row) for row in group.drawn}
+    charts = []
+    for name in dict.fromkeys(name for own in batches.values() for name in own):
+        counts = {label: own[name] for label, own in batches.items() if own.get(name)}
+        x_axis = axis_of_counts("batch", max(map(len, counts.values())))
+        curves = [_smooth_curve(label, own) for label, own in counts.items()]
+        charts.append(_draw_errors(name.replace("_", " "), curves, looks, x_axis))
+    return charts
+
+
+def draw_severities(group: Group, looks: Looks) -> list[Chart]:
+    """Return a chart of the mean error at each severity; none where there is one severity only."""
+    found = {row.label: row.severity_errors() for row in group.drawn}
+    curves = [make_curve(label, own.items()) for label, own in found.items() if len(own) > 1]
+    if not curves:
+        return []
+    levels = sorted({x for curve in curves for x, _ in curve.points})
+    x_axis = Axis("severity", levels[0] - 0.3, levels[-1] + 0.3, tuple(levels))
+    return [_draw_errors("mean over corruptions", curves, looks, x_axis)]
+
+
+def draw_costs(group: Group, looks: Looks) -> list[Chart]:
+    """Return charts of the mean error against time per image, and against memory if it is known."""
+    rows = group.drawn
+    times = [(row.label, row.ms_per_image, row.mean.mean) for row in rows]
+    sizes = [(r.label, r.peak_memory / 1e6, r.mean.mean) for r in rows if r.peak_memory is not None]
+    charts = []
+    for title, name, points in (
+        ("against time per image", "ms per image", times),
+        ("against memory", "MB", sizes),
+    ):
+        if points:
+            _, xs, ys = zip(*points, strict=True)
+            axes = (best_axis(name, xs), linear_axis(_MEAN, ys, from_zero=False))
+            charts.append(draw_points(title, points, looks, axes))
+    return charts
+
+
+def draw_ranking(ranking: Ranking, looks: Looks) -> Chart:
+    """Return a chart of how far each method is behind the first, with intervals."""
+    items: list[tuple[str, float, tuple[float, float] | None]] = []
+    for place in ranking.places:
+        far = place.to_first
+        interval = None if far is None or not far.has_interval else (far.low, far.high)
+        items.append((place.row.label, 0.0 if far is None else far.value, interval))
+    ends = [end for _, value, interval in items for end in (value, *(interval or ()))]
+    axis = linear_axis("points above the first", ends, from_zero=False)
+    return draw_intervals("distance from the first", items, looks, axis)
+
+
+def draw_sweeps(group: Group) -> list[Chart]:
+    """Return a chart of the mean error along each number that the suite varies."""
+    names = dict.fromkeys(name for row in group.rows for name in row.outcomes[0].entry.axes)
+    found = {name: sweep_lines(group, name) for name in names if name != "seed"}
+    return [_draw_sweep(group, name, lines) for name, lines in found.items() if lines]
+
+
+def _draw_sweep(group: Group, name: str, lines: Mapping[str, list[tuple[float, Row]]]) -> Chart:
+    curves = [
+        make_curve(label, [(x, row.mean) for x, row in points]) for label, points in lines.items()
+    ]
+    curves.sort(key=lambda curve: min(y for _, y in curve.points))
+    xs = [x for curve in curves for x, _ in curve.points]
+    flat = [row for row in group.rows if row.is_reference and _sweep_value(row, name) is None]
+    for row in flat[:1]:  # the source model has no such option: a level line
+        ends = ((min(xs), row.mean.mean), (max(xs), row.mean.mean))
+        curves.append(Curve(row.label, ends, marks=False))
+    looks = assign_looks([curve.label for curve in curves], flat[0].label if flat else None)
+    return _draw_errors(f"against {name}", curves, looks, best_axis(name, xs), _MEAN)
+
+
+def sweep_lines(group: Group, name: str) -> dict[str, list[tuple[float, Row]]]:
+    """Return the rows along what is varied by line: those whose labels differ in it only.
+
+    A row that is alone is no line.
+    """
+    lines: dict[str, list[tuple[float, Row]]] = {}
+    for row in group.rows:
+        value = _sweep_value(row, name)
+        if value is None:
+            continue
+        label = without_value(row.label, name, row.outcomes[0].entry.axes[name]) or row.method
+        own = lines.setdefault(label, [])
+        if any(x == value for x, _ in own):  # two rows at one place: these are not one line
+            own = lines.setdefault(row.label, [])
+        own.append((value, row))
+    return {
+        label: sorted(points, key=lambda point: point[0])
+        for label, points in lines.items()
+        if len(points) > 1
+    }
+
+
+def without_value(label: str, name: str, value: Any) -> str:
+    """Return a label without what it says of an option.
+
+    >>> without_value("tent, lr 0.001", "lr", 0.001), without_value("tent (lr 1e-05)", "lr", 1e-5)
+    ('tent', 'tent')
+    >>> without_value("SWR (lr 0.01, images 8)", "options.lr", 0.01)
+    'SWR, images 8'
+    """
+    number = _to_number(value)
+    texts = {str(value), *([] if number is None else [f"{number:g}", str(number)])}
+    names = {name, name.rpartition(".")[2]}
+    known = {f"{one}{sign}{text}" for one in names for text in texts for sign in " ="}
+    return ", ".join(p for p in re.split(r", | \(|\)", label) if p and p not in known)
+
+
 def make_curve(label: str, measures: Iterable[tuple[float, Measure]]) -> Curve:
     """Return a line of means, with their deviations over seeds."""
     xs, found = zip(*measures, strict=True)
@@ -219,7 +202,7 @@ def make_curve(label: str, measures: Iterable[tuple[float, Measure]]) -> Curve:
     return Curve(label, points, tuple(own.deviation for own in found))
 
 
-def _curve(label: str, counts: Sequence[tuple[int, int]]) -> Curve:
+def _smooth_curve(label: str, counts: Sequence[tuple[int, int]]) -> Curve:
     values = smooth(counts, window_of(len(counts)))
     step = max(1, -(-len(values) // MOST_POINTS))
     chosen = sorted({*range(0, len(values), step), len(values) - 1})
@@ -227,14 +210,20 @@ def _curve(label: str, counts: Sequence[tuple[int, int]]) -> Curve:
     return Curve(label, points, marks=len(points) <= _MOST_MARKS)
 
 
+def _draw_errors(
+    title: str, curves: Sequence[Curve], looks: Looks, x_axis: Axis, name: str = _ERROR
+) -> Chart:
+    y_axis = linear_axis(name, [y for curve in curves for _, y in curve.points])
+    return draw_curves(title, curves, looks, (x_axis, y_axis))
+
+
 def _to_number(value: Any) -> float | None:
     """Return a number, or the only number of a list; None for anything else."""
     if isinstance(value, list | tuple) and len(value) == 1:
         value = value[0]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else None
 
 
-def _axis_value(row: Row, name: str) -> float | None:
+def _sweep_value(row: Row, name: str) -> float | None:
     return _to_number(row.outcomes[0].entry.axes.get(name))

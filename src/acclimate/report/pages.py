@@ -5,24 +5,14 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from acclimate.methods import get_method
-from acclimate.report import figures, tables
-from acclimate.report.charts import (
-    Axis,
-    Chart,
-    Layer,
-    Look,
-    css_variables,
-    draw_key,
-    draw_layers,
-    draw_scatter,
-)
+from acclimate.report import charts, figures, tables
+from acclimate.report.charts import Axis, Chart, Layer, draw_scatter
 from acclimate.report.facts import SHORT, data_checksums, origin_facts
 from acclimate.report.summary import Group, Summary
 from acclimate.report.table import Document, render
@@ -83,36 +73,14 @@ def render_suite(summary: Summary, records: str | None = "") -> str:
         records: The folder of the suite as seen from the page, for links to the records: "" if the
             page is in it, None for no links.
     """
-    return _render_summary(
-        "suite.html",
-        summary,
-        title=summary.title or "Test-time adaptation by method",
-        kicker="acclimate bench",
-        notes=tables.notes_of(summary),
-        settings=tables.settings_table(summary),
-        jobs=tables.jobs_table(summary, records),
-        boxes=[
-            (group.name, _protocol(group, summary), origin_facts(group.outcomes))
-            for group in summary.groups
-        ],
-    )
+    title = summary.title or "Test-time adaptation by method"
+    return _render_summary("suite.html", summary, title, kicker="acclimate bench", records=records)
 
 
 def render_demo(page: DemoPage) -> str:
     """Return the page of the demonstration."""
-    samples = groupby(page.samples, key=lambda sample: sample.domain)
-    return _render_summary(
-        "demo.html",
-        page.summary,
-        title="A model adapts itself to images it was not trained for",
-        kicker="acclimate demo",
-        page=page,
-        domains=[name.replace("_", " ") for name in page.summary.groups[0].columns],
-        layers=_show([draw_layers(page.layers)], with_line=False) if page.layers else None,
-        n_seeds=len(page.layers[0].penalties) if page.layers else 0,
-        samples=[(domain, list(own)) for domain, own in samples],
-        boxes=[("", page.protocol, page.provenance)],
-    )
+    title = "A model adapts itself to images it was not trained for"
+    return _render_summary("demo.html", page.summary, title, kicker="acclimate demo", page=page)
 
 
 def render_document(
@@ -132,80 +100,50 @@ def render_clouds(title: str, clouds: Sequence[Cloud], notes: Sequence[str]) -> 
 
     Neighbouring clouds, first and second, third and fourth, show the same images in one order.
     """
-    shown = _show([cloud.draw() for cloud in clouds], with_line=False)
-    values = {"title": title, "kicker": "acclimate reproduce", "lead": ()}
-    return _render("clouds.html", **values, shown=shown, notes=notes)
+    drawn = [cloud.draw() for cloud in clouds]
+    values = {"title": title, "kicker": "acclimate reproduce", "lead": (), "notes": notes}
+    return _render("clouds.html", drawn=drawn, **values)
 
 
-def _render_summary(name: str, summary: Summary, **values: Any) -> str:
+def _render_summary(name: str, summary: Summary, title: str, **values: Any) -> str:
+    """Render a page of a summary; its template makes the tables and charts it shows."""
+    own = {"summary": summary, "lead": tables.lead_of(summary), "title": title}
+    helpers = (describe_methods, describe_protocol, describe_streams, list_left_out, origin_facts)
+    own |= {helper.__name__: helper for helper in helpers}
     looks = figures.choose_looks(summary)
-    return _render(
-        name,
-        lead=tables.lead_of(summary),
-        groups=[_describe_group(group, looks) for group in summary.groups],
-        methods=_describe_methods(summary),
-        has_grey=any(look.colour == "other" for look in looks.values()),
-        **values,
-    )
+    return _render(name, looks=looks, tables=tables, figures=figures, **own, **values)
 
 
 def _render(name: str, **values: Any) -> str:
-    page = render(name, palette=css_variables(), to_uri=to_uri, **values)
+    page = render(name, palette=charts.PALETTE, charts=charts, to_uri=to_uri, **values)
     return str(page).replace(" %", "\u00a0%")  # a number and its sign stay on one line
 
 
-def _describe_group(group: Group, looks: Mapping[str, Look]) -> dict[str, Any]:
-    """Return the tables and charts of a group, as the templates need them."""
-    severities = figures.draw_severities(group, looks)
+def describe_streams(group: Group) -> str:
+    """Return what the charts of errors over the stream show."""
     counts = [len(own) for row in group.rows for own in figures.count_batches(row).values()]
-    named = [
-        (f"{group.name}, protocol {own.protocol + 1}" if own.protocol else group.name, own)
-        for own in group.rankings
-    ]
-    return {
-        "group": group,
-        "table": tables.error_table(group).summary_first(),
-        "protocol": tables.protocol_line(group),
-        "rankings": [
-            (name, figures.draw_ranking(own, looks), tables.ranking_table(own, name))
-            for name, own in named
-        ],
-        "streams": _show(figures.draw_streams(group, looks)),
-        "severities": _show(severities) if severities else None,
-        "severity_table": tables.severity_table(group) if severities else None,
-        "costs": _show(figures.draw_costs(group, looks)),
-        "axes": [_show([figures.draw_axis(group, name)]) for name in figures.list_axes(group)],
-        "window": figures.window_of(max(counts)),
-        "left_out": _list_left_out(group),
-    }
+    seeds = "; all seeds together" if group.n_seeds > 1 else ""
+    return (
+        f"Running mean of the error over {figures.window_of(max(counts))} batches{seeds}. Every "
+        f"axis starts at zero and has its own scale. {list_left_out(group)}"
+    )
 
 
-def _show(charts: Sequence[Chart], with_line: bool = True) -> dict[str, Any]:
-    """Return charts with their common legend."""
-    looks = {label: look for chart in charts for label, look in chart.looks.items()}
-    items = [
-        (label, look, draw_key(look, with_line))
-        for label, look in sorted(looks.items(), key=lambda item: item[1].index)
-    ]
-    legend = render("legend.html", items=items, with_line=with_line)
-    return {"charts": charts, "legend": legend}
-
-
-def _list_left_out(group: Group) -> str:
-    drawn = {id(row) for row in group.drawn}
-    names = ", ".join(row.label for row in group.rows if id(row) not in drawn)
+def list_left_out(group: Group) -> str:
+    """Return which rows are not in the charts, and which are only in part."""
+    names = ", ".join(row.label for row in group.rows if row.protocol)
     partial = ", ".join(row.label for row in group.drawn if row.missing)
     texts = [f"Not drawn, as measured under another protocol: {names}."] if names else []
     texts += [f"Drawn from the seeds that are there: {partial}."] if partial else []
     return " ".join(texts)
 
 
-def _describe_methods(summary: Summary) -> list[tuple[str, str, str]]:
+def describe_methods(summary: Summary) -> list[tuple[str, str, str]]:
     """Return the name of each method, what it does and costs, and its paper."""
     found = []
     for name in dict.fromkeys(row.method for _, row in summary.rows):
-        card = get_method(name).card
-        text = (get_method(name).__doc__ or name).partition("\n")[0].strip()
+        method = get_method(name)
+        card, text = method.card, (method.__doc__ or name).partition("\n")[0].strip()
         text += f" A reconstruction: {card.reconstruction}." if card.reconstruction else ""
         passes = {"forward": card.forwards, "backward": card.backwards}
         cost = " and ".join(f"{n} {word}{'s' * (n > 1)}" for word, n in passes.items() if n)
@@ -214,7 +152,8 @@ def _describe_methods(summary: Summary) -> list[tuple[str, str, str]]:
     return found
 
 
-def _protocol(group: Group, summary: Summary) -> dict[str, str]:
+def describe_protocol(group: Group, summary: Summary) -> dict[str, str]:
+    """Return the common protocol with seeds, selection and checksums, by name."""
     facts = dict(group.protocols[0])
     facts["seeds"] = ", ".join(map(str, sorted({seed for r in group.rows for seed in r.seeds})))
     facts["selection"] = tables.selection_line(summary)

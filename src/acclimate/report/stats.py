@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ FEW_UNITS = 10
 #: With fewer units than this there is no interval: the resamples are too much alike.
 FEWEST_UNITS = 5
 
-_LOW, _HIGH = 2.5, 97.5  # the middle 95 % of the resamples
+_MIDDLE = (2.5, 97.5)  # percentiles: the middle 95 % of the resamples
 
 Array = NDArray[np.float64]
 
@@ -69,16 +69,6 @@ def most_confidence(n_pairs: int) -> float:
     (0.5, 0.875)
     """
     return 1 - 0.5**n_pairs
-
-
-def cap_share(share: float, n_pairs: int) -> float:
-    """Return a share of resamples, kept as far from 0 and from 1 as so many pairs demand.
-
-    >>> cap_share(1.0, 2), cap_share(0.6, 2), cap_share(0.0, 2)
-    (0.75, 0.6, 0.25)
-    """
-    most = most_confidence(n_pairs)
-    return min(max(share, 1 - most), most)
 
 
 def resample(
@@ -135,11 +125,12 @@ class Units:
     def compare(self, means: Array, first: int, second: int) -> Difference:
         """Return how far two of the methods are apart; `means` are those of the resamples."""
         apart = means[:, first] - means[:, second]
-        low, high = np.percentile(apart, [_LOW, _HIGH])
-        share = float((apart < 0).mean() + (apart == 0).mean() / 2)
+        low, high = np.percentile(apart, _MIDDLE)
         between = (self.errors[first] - self.errors[second]).mean(axis=0)
         value = float(np.average(between, weights=self.weights))
-        probability = cap_share(share, self.n)
+        share = float((apart < 0).mean() + (apart == 0).mean() / 2)
+        most = most_confidence(self.n)
+        probability = min(max(share, 1 - most), most)
         return Difference(value, float(low), float(high), probability, self.n, self.kind)
 
 
@@ -216,14 +207,15 @@ def rank(rows: Sequence[Row], n_resamples: int = N_RESAMPLES, seed: int = SEED) 
     units = replace(units, errors=units.errors[order])
     errors = units.means.tolist()
     means = units.resample(n_resamples, seed)
-    ends = np.percentile(_rank_columns(means), [_LOW, _HIGH], axis=0)
+    ranks = np.stack([1 + (means < own[:, None]).sum(axis=1) for own in means.T], axis=1)
+    low, high = np.percentile(ranks, _MIDDLE, axis=0)
     last = len(errors) - 1
     places = tuple(
         Place(
             row=rows[own],
             error=errors[place],
             rank=1 + errors.index(errors[place]),  # errors ascend
-            ranks=(int(np.floor(ends[0, place])), int(np.ceil(ends[1, place]))),
+            ranks=(math.floor(low[place]), math.ceil(high[place])),
             to_next=units.compare(means, place, place + 1) if place < last else None,
             to_first=units.compare(means, place, 0) if place else None,
         )
@@ -267,40 +259,20 @@ def pair(methods: Sequence[Sequence[Outcome]]) -> Units | None:
 
 def _pair_batches(methods: Sequence[Sequence[Outcome]], domain: str) -> Units | None:
     """Return the batches of a domain; None if no seed is shared, as it may decide their order."""
-    seeds = [{outcome.entry.spec.seed for outcome in outcomes} for outcomes in methods]
-    shared = set.intersection(*seeds)
+    by_seed = [{own.entry.spec.seed: own for own in outcomes} for outcomes in methods]
+    shared = set.intersection(*map(set, by_seed))
     if not shared:
         return None
-    batches = [_count_batches(outcomes, domain, min(shared)) for outcomes in methods]
-    if any(set(own) != set(batches[0]) for own in batches):
-        return None
-    sizes = [[own[index][0] for index in batches[0]] for own in batches]
+    batches = [_count_batches(own[min(shared)], domain) for own in by_seed]
+    sizes = [{index: n for index, (n, _) in own.items()} for own in batches]
     if any(own != sizes[0] for own in sizes) or len(sizes[0]) < 2:
         return None
-    counts = np.array([[[own[index][1] for index in batches[0]]] for own in batches], float)
-    return Units("batches", 100 * counts / np.array(sizes[0]), np.array(sizes[0], float))
+    weights = np.array(list(sizes[0].values()), float)
+    wrong = np.array([[[own[index][1] for index in sizes[0]]] for own in batches], float)
+    return Units("batches", 100 * wrong / weights, weights)
 
 
-def _count_batches(
-    outcomes: Sequence[Outcome], domain: str, seed: int
-) -> Mapping[int, tuple[int, int]]:
+def _count_batches(outcome: Outcome, domain: str) -> dict[int, tuple[int, int]]:
     """Return images and errors of the domain in each batch, by the batch's place in the stream."""
-    return {
-        record.index: record.by_domain[domain]
-        for outcome in outcomes
-        if outcome.entry.spec.seed == seed
-        for record in outcome.result.counted
-        if domain in record.by_domain
-    }
-
-
-def _rank_columns(means: Array) -> NDArray[np.int64]:
-    """Return the rank of each column in each row: one more than there are lower values."""
-    order = np.argsort(means, axis=1)
-    ordered = np.take_along_axis(means, order, axis=1)
-    places = np.arange(means.shape[1])
-    is_new = np.diff(ordered, axis=1, prepend=-np.inf) > 0
-    ranks = np.empty_like(order)
-    first = np.maximum.accumulate(np.where(is_new, places, 0), axis=1)
-    np.put_along_axis(ranks, order, first + 1, axis=1)
-    return ranks
+    counts = {record.index: record.by_domain for record in outcome.result.counted}
+    return {index: own[domain] for index, own in counts.items() if domain in own}

@@ -88,6 +88,11 @@ class Row:
         return " + ".join([self.method, *map(str.upper, self.spec.terms)])
 
     @property
+    def counted(self) -> tuple[Outcome, ...]:
+        """The outcomes that numbers are means over: if the seed changes nothing, one."""
+        return self.outcomes[:1] if self.ignores_seed else self.outcomes
+
+    @property
     def is_one_of_several(self) -> bool:
         """Whether the table has other settings of the same method, so that one can be picked."""
         return self.n_settings > 1
@@ -125,34 +130,27 @@ class Row:
     @property
     def estimated(self) -> Measure | None:
         """Mean error in percent as the guard estimated it; None if there is no estimate."""
-        return self.measure(lambda own: _percent(own.result.estimated_error), every=True)
+        errors = [own.result.estimated_error for own in self.outcomes]
+        found = [100 * error for error in errors if error is not None]
+        return Measure.of(found) if found else None
 
     @property
     def by_source(self) -> float | None:
         """Share of images in percent that the source model answered; None without a guard."""
-        found = self.measure(lambda own: _percent(own.result.by_source), every=True)
-        return None if found is None else found.mean
+        shares = [own.result.by_source for own in self.outcomes]
+        found = [100 * share for share in shares if share is not None]
+        return statistics.fmean(found) if found else None
 
-    def measure(
-        self, get: Callable[[Outcome], float | None], every: bool = False
-    ) -> Measure | None:
-        """Return mean and deviation of a number over the outcomes that have it; None if none.
-
-        If the seed changes nothing, the first outcome is taken, unless `every` one is to count.
-        """
-        first = self.ignores_seed and not every
-        found = [get(own) for own in (self.outcomes[:1] if first else self.outcomes)]
-        values = [value for value in found if value is not None]
+    def measure(self, get: Callable[[Outcome], float | None]) -> Measure | None:
+        """Return mean and deviation of a number over the outcomes that have it; None if none."""
+        values = [value for own in self.counted if (value := get(own)) is not None]
         return Measure.of(values) if values else None
 
     def severity_errors(self) -> dict[int, Measure]:
         """Return the mean error over corruptions at each severity."""
-        found: dict[int, list[float]] = {}
-        for outcome in self.outcomes[:1] if self.ignores_seed else self.outcomes:
-            for severity, errors in _split_errors(outcome, 1).items():
-                if severity is not None:
-                    found.setdefault(severity, []).append(statistics.fmean(errors))
-        return {severity: Measure.of(errors) for severity, errors in sorted(found.items())}
+        found = _gather_errors(self.counted, 1)
+        found.pop(None, None)
+        return {severity: Measure.of(found[severity]) for severity in sorted(found)}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers as JSON types."""
@@ -283,62 +281,55 @@ def summarize(
     """
     if not outcomes:
         raise BadInput("no_finished_job", "Expected at least one finished job, found none.")
-    names = _Names()
-    done = {(*names.of_row(own.entry), own.entry.spec.seed) for own in outcomes}
-    asked: dict[tuple[str, str, str], set[int]] = {}
-    unfinished = []
+    keys = identify([*entries, *(own.entry for own in outcomes)])
+    done = {(keys[id(own.entry)], own.entry.spec.seed) for own in outcomes}
+    asked: dict[str, set[int]] = {}
     for entry in entries:
-        asked.setdefault(names.of_row(entry), set()).add(entry.spec.seed)
-        if (*names.of_row(entry), entry.spec.seed) not in done:
-            unfinished.append(entry)
-    by_group: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        by_group.setdefault(outcome.entry.group, []).append(outcome)
-    groups = (_group(name, own, asked, names) for name, own in by_group.items())
+        asked.setdefault(keys[id(entry)], set()).add(entry.spec.seed)
+    unfinished = [own for own in entries if (keys[id(own)], own.spec.seed) not in done]
+    labelled = label_outcomes(outcomes, keys).items()
+    groups = (_group(name, own, asked, keys) for name, own in labelled)
     return Summary(title, selection, notes, tuple(groups), tuple(unfinished))
 
 
-class _Names:
-    """Texts that identify jobs; each is made once, as reports of thousands of jobs ask often."""
-
-    def __init__(self) -> None:
-        self._texts: dict[int, tuple[Entry, str]] = {}
-
-    def of_row(self, entry: Entry) -> tuple[str, str, str]:
-        """Return what two jobs share if they differ in the seed only."""
-        if id(entry) not in self._texts:
-            spec = {name: value for name, value in entry.spec.to_dict().items() if name != "seed"}
-            self._texts[id(entry)] = (entry, json.dumps(spec, sort_keys=True))
-        return entry.group, entry.label, self._texts[id(entry)][1]
+def identify(entries: Iterable[Entry]) -> dict[int, str]:
+    """Return by the id of each entry what entries share that differ in the seed only."""
+    found = {}
+    for number, entry in {id(entry): entry for entry in entries}.items():
+        spec = {name: value for name, value in entry.spec.to_dict().items() if name != "seed"}
+        found[number] = json.dumps([entry.group, entry.label, spec], sort_keys=True)
+    return found
 
 
 def label_outcomes(
-    outcomes: Sequence[Outcome], names: _Names | None = None
-) -> dict[str, list[Outcome]]:
-    """Return the outcomes of each row, seeds ascending; equal labels are made different."""
-    names = names if names is not None else _Names()
-    variants: dict[str, dict[str, dict[int, Outcome]]] = {}
+    outcomes: Sequence[Outcome], keys: Mapping[int, str]
+) -> dict[str, dict[str, list[Outcome]]]:
+    """Return the outcomes of each row by group and label, seeds ascending; labels are made unique.
+
+    `keys` are those of `identify`.
+    """
+    variants: dict[tuple[str, str], dict[str, dict[int, Outcome]]] = {}
     for outcome in outcomes:
         entry = outcome.entry
-        kinds = variants.setdefault(entry.label, {})
+        kinds = variants.setdefault((entry.group, entry.label), {})
         # A job that two rows of a suite share may come twice: the same numbers count once.
-        kinds.setdefault(names.of_row(entry)[2], {}).setdefault(entry.spec.seed, outcome)
-    found: dict[str, list[Outcome]] = {}
-    for label, kinds in variants.items():
-        axes = [next(iter(own.values())).entry.axes for own in kinds.values()]
+        kinds.setdefault(keys[id(entry)], {}).setdefault(entry.spec.seed, outcome)
+    found: dict[str, dict[str, list[Outcome]]] = {}
+    for (group, label), kinds in variants.items():
+        rows = [[own[seed] for seed in sorted(own)] for own in kinds.values()]
+        axes = [row[0].entry.axes for row in rows]
         every = dict.fromkeys(name for own in axes for name in own if name != "seed")
         varying = [name for name in every if len({str(own.get(name)) for own in axes}) > 1]
-        for own, at in zip(kinds.values(), axes, strict=True):
+        for row, at in zip(rows, axes, strict=True):
             name = ", ".join([label, *(f"{axis} {at[axis]}" for axis in varying if axis in at)])
-            if name in found:
-                group = next(iter(own.values())).entry.group
+            if name in found.setdefault(group, {}):
                 raise BadInput(
                     "duplicate",
                     f'Two different jobs in the group "{group}" have the name "{name}", so their '
                     "results would be mixed. Give them different labels.",
                     name=name,
                 )
-            found[name] = [own[seed] for seed in sorted(own)]
+            found[group][name] = row
     return found
 
 
@@ -358,88 +349,81 @@ def median_ms(records: Iterable[Record]) -> float:
 
 def _group(
     name: str,
-    outcomes: Sequence[Outcome],
-    asked: Mapping[tuple[str, str, str], set[int]],
-    names: _Names,
+    found: Mapping[str, list[Outcome]],
+    asked: Mapping[str, set[int]],
+    keys: Mapping[int, str],
 ) -> Group:
-    found = label_outcomes(outcomes, names)
     facts = {label: merge_facts([protocol_facts(o) for o in own]) for label, own in found.items()}
-    keys = {label: json.dumps(own, sort_keys=True) for label, own in facts.items()}
-    labels: dict[str, list[str]] = {}
-    seeds: dict[str, set[int]] = {}  # of all rows of a protocol
-    for label, key in keys.items():
-        labels.setdefault(key, []).append(label)
-        seeds.setdefault(key, set()).update(o.entry.spec.seed for o in found[label])
-
-    def weigh(key: str) -> tuple[int, bool]:
-        has_source = any(is_source(found[label][0].entry.spec) for label in labels[key])
-        return len(labels[key]), has_source
-
+    sources = [facts[label] for label, own in found.items() if is_source(own[0].entry.spec)]
+    every = list(facts.values())
     # The protocol of most rows first, among equals that of the source row.
-    common = max(labels, key=weigh)
-    order = [common, *(key for key in labels if key != common)]
+    protocols = [max(every, key=lambda own: (every.count(own), own in sources))]
+    for own in every:
+        protocols += [own] if own not in protocols else []
+    places = {label: protocols.index(own) for label, own in facts.items()}
+    seeds: dict[int, set[int]] = {}  # of all rows of a protocol
+    for label, row in found.items():
+        seeds.setdefault(places[label], set()).update(o.entry.spec.seed for o in row)
     rows = []
-    for label, own in found.items():
-        expected = asked.get(names.of_row(own[0].entry)) or seeds[keys[label]]
-        missing = set() if ignores_seed(own) else expected - {o.entry.spec.seed for o in own}
-        rows.append(_row(label, own, order.index(keys[label]), tuple(sorted(missing))))
-    rows = _add_gains(_count_settings(rows))
-    rows.sort(key=lambda row: not row.is_reference)
+    for label, row in found.items():
+        expected = asked.get(keys[id(row[0].entry)]) or seeds[places[label]]
+        rows.append(_row(label, row, places[label], expected))
+    rows = _relate(rows)
     columns = dict.fromkeys(column for row in rows for column in row.errors)
-    protocols = {keys[label]: own for label, own in facts.items()}
-    return Group(name, tuple(columns), tuple(rows), tuple(protocols[key] for key in order))
+    return Group(name, tuple(columns), tuple(rows), tuple(protocols))
 
 
-def _row(label: str, own: Sequence[Outcome], protocol: int, missing: tuple[int, ...]) -> Row:
-    counted = own[:1] if ignores_seed(own) else own  # the same numbers again have no spread
-    errors: dict[str, list[float]] = {}
-    for outcome in counted:
-        for column, values in _split_errors(outcome, 0).items():
-            errors.setdefault(column, []).append(statistics.fmean(values))
-    measures = {column: Measure.of(values) for column, values in errors.items()}
+def _row(label: str, outcomes: Sequence[Outcome], protocol: int, expected: set[int]) -> Row:
+    is_still = ignores_seed(outcomes)
+    counted = outcomes[:1] if is_still else outcomes  # the same numbers again have no spread
+    errors = {column: Measure.of(own) for column, own in _gather_errors(counted, 0).items()}
     mean = Measure.of([outcome.error for outcome in counted])
-    return Row(label, tuple(own), measures, mean, missing, protocol)
+    missing = set() if is_still else expected - {own.entry.spec.seed for own in outcomes}
+    return Row(label, tuple(outcomes), errors, mean, tuple(sorted(missing)), protocol)
 
 
-def _split_errors(outcome: Outcome, place: int) -> dict[Any, list[float]]:
-    """Return the errors of the domains in percent by corruption (0) or by severity (1)."""
+def _gather_errors(outcomes: Sequence[Outcome], place: int) -> dict[Any, list[float]]:
+    """Return by corruption (0) or by severity (1) the mean error in percent of each outcome."""
     found: dict[Any, list[float]] = {}
-    for name, error in domain_errors(outcome).items():
-        found.setdefault(split_domain(name, outcome.entry.spec)[place], []).append(error)
+    for outcome in outcomes:
+        own: dict[Any, list[float]] = {}
+        for name, error in domain_errors(outcome).items():
+            own.setdefault(split_domain(name, outcome.entry.spec)[place], []).append(error)
+        for name, errors in own.items():
+            found.setdefault(name, []).append(statistics.fmean(errors))
     return found
 
 
-def _count_settings(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows, each with the number of settings of its method in its protocol."""
-    found: dict[tuple[int, str], set[str]] = {}
+def _relate(rows: Sequence[Row]) -> list[Row]:
+    """Return the source row and the others, with gains and the numbers of settings."""
+    bases = {row.protocol: row for row in reversed(rows) if row.is_reference}
+    settings: dict[tuple[int, str], set[str]] = {}
     for row in rows:
         terms = {name: dict(given) for name, given in row.spec.terms.items()}
         values = json.dumps([row.spec.get_config().to_dict(), terms], sort_keys=True, default=str)
-        found.setdefault((row.protocol, row.kind), set()).add(values)
-    return [replace(row, n_settings=len(found[row.protocol, row.kind])) for row in rows]
+        settings.setdefault((row.protocol, row.kind), set()).add(values)
+    related = [
+        replace(
+            row,
+            gain=_find_gain(row, bases.get(row.protocol)),
+            n_settings=len(settings[row.protocol, row.kind]),
+        )
+        for row in rows
+    ]
+    return sorted(related, key=lambda row: not row.is_reference)
 
 
-def _add_gains(rows: Sequence[Row]) -> list[Row]:
-    bases = {row.protocol: row for row in reversed(rows) if row.is_reference}
-    found = []
-    for row in rows:
-        base = bases.get(row.protocol)
-        if base is None or row.is_reference:
-            found.append(row)
-            continue
-        own, other = ({o.entry.spec.seed: o.error for o in r.outcomes} for r in (row, base))
-        if base.ignores_seed:
-            other = dict.fromkeys(own, base.mean.mean)
-        elif row.ignores_seed:
-            own = dict.fromkeys(other, row.mean.mean)
-        apart = [own[seed] - other[seed] for seed in own if seed in other]
-        found.append(replace(row, gain=statistics.fmean(apart) if apart else None))
-    return found
+def _find_gain(row: Row, base: Row | None) -> float | None:
+    if base is None or row.is_reference:
+        return None
+    own, other = ({o.entry.spec.seed: o.error for o in r.outcomes} for r in (row, base))
+    if base.ignores_seed:
+        other = dict.fromkeys(own, base.mean.mean)
+    elif row.ignores_seed:
+        own = dict.fromkeys(other, row.mean.mean)
+    apart = [own[seed] - other[seed] for seed in own if seed in other]
+    return statistics.fmean(apart) if apart else None
 
 
 def _ascending(rows: Iterable[Row]) -> tuple[Row, ...]:
     return tuple(sorted(rows, key=lambda row: row.mean.mean))
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share

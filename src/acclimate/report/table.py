@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,37 +26,31 @@ ColumnKind = Literal["label", "value", "detail", "words"]
 
 _HEAD_WIDTH = 9  # characters of a folded heading
 _MOST_FLAT_HEADS = 9  # LaTeX tables with more columns have upright headings
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|#~])")
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': "''",
-    # After the end of a line these two would be read as its options.
-    "[": "{[}",
-    "*": "{*}",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "−": "$-$",
-    "–": "--",
-    "…": r"\dots{}",
-    "⁻": r"$^{-}$",
-    "ⁿ": r"$^{n}$",
-    "†": r"$\dagger$",
-    "‡": r"$\ddagger$",
-    "→": r"$\rightarrow$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "α": r"$\alpha$",
-    "θ": r"$\theta$",
-    "λ": r"$\lambda$",
-    "✓": r"$\checkmark$",
-    "✗": r"$\times$",
-}
+_LATEX_HEADER = r"% needs \usepackage{booktabs} and \usepackage{graphicx} in the preamble"
+_MARKDOWN = str.maketrans({sign: f"\\{sign}" for sign in "\\`*_{}[]<>|#~"})
+# Signs, each with its name in a formula.
+_SIGNS = "±pm ×times ✗times ✓checkmark †dagger ‡ddagger →rightarrow ≤leq ≥geq αalpha θtheta λlambda"
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': "''",
+        # After the end of a line these two would be read as its options.
+        "[": "{[}",
+        "*": "{*}",
+        "−": "$-$",
+        "–": "--",
+        "…": r"\dots{}",
+        "⁻": r"$^{-}$",
+        "ⁿ": r"$^{n}$",
+        **{own[0]: rf"$\{own[1:]}$" for own in _SIGNS.split()},
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -144,7 +137,7 @@ class Table:
         best = f"{mark}: {self.best}" if self.best else ""
         return " ".join(text for text in (self.caption, best) if text)
 
-    def summary_first(self) -> Table:
+    def details_last(self) -> Table:
         """Return the table with its details after all other columns."""
         order = sorted(range(len(self.columns)), key=lambda i: self.columns[i].kind == "detail")
         return self._take(order)
@@ -172,17 +165,18 @@ class Table:
             made = self._take(columns)._make_rich(console)
             return Measurement.get(console, options, made).maximum <= console.width
 
-        every = list(range(len(self.columns)))
-        labels = [i for i in every if self.columns[i].kind == "label"]
-        details = [i for i in every if self.columns[i].kind == "detail"]
-        if not details or fits(every):
+        kinds = [column.kind for column in self.columns]
+        labels = [i for i, kind in enumerate(kinds) if kind == "label"]
+        details = [i for i, kind in enumerate(kinds) if kind == "detail"]
+        if not details or fits(range(len(kinds))):
             return [self._make_rich(console)]
-        parts = [[i for i in every if i not in details], list(labels)]
+        parts = [[i for i, kind in enumerate(kinds) if kind != "detail"]]
         for index in details:
-            if parts[-1] != labels and not fits([*parts[-1], index]):
-                parts.append(list(labels))
-            parts[-1].append(index)
-        return [self._take(part)._make_rich(console) for part in parts if part != labels]
+            if len(parts) > 1 and fits([*parts[-1], index]):
+                parts[-1].append(index)
+            else:
+                parts.append([*labels, index])
+        return [self._take(part)._make_rich(console) for part in parts]
 
     def _make_rich(self, console: Console) -> RichTable:
         from rich import box
@@ -195,7 +189,7 @@ class Table:
         made = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
         for column in self.columns:
             if column.is_text:
-                made.add_column(column.name, overflow="fold", ratio=None)
+                made.add_column(column.name, overflow="fold")
             else:
                 made.add_column(_fold(column.name), justify="right", no_wrap=True)
         for row in self.rows:
@@ -219,21 +213,16 @@ class Table:
     def to_latex(self) -> str:
         """Return the table in LaTeX, for a document that loads `booktabs` and `graphicx`."""
         heads = [escape_latex(column.name.replace("_", " ")) for column in self.columns]
-        upright = len(heads) > _MOST_FLAT_HEADS
         sides = ["l" if column.is_text else "r" for column in self.columns]
-        if upright:
-            heads = [
-                rf"\rotatebox{{90}}{{{head}}}" if side == "r" else head
-                for head, side in zip(heads, sides, strict=True)
-            ]
+        if len(heads) > _MOST_FLAT_HEADS:
+            forms = {"l": "{}", "r": r"\rotatebox{{90}}{{{}}}"}
+            heads = [forms[side].format(head) for head, side in zip(heads, sides, strict=True)]
         body = []
         for index, row in enumerate(self.rows):
             if index and index - 1 in self.references and index not in self.references:
                 body.append(r"\midrule")
             body.append(" & ".join(map(_to_latex, row)) + r" \\")
-        title = " ".join(
-            text for text in (f"{self.name}." * bool(self.name), self.describe()) if text
-        )
+        title = " ".join(filter(None, (f"{self.name}." if self.name else "", self.describe())))
         lines = [
             r"\begin{table}",
             r"\centering",
@@ -247,13 +236,10 @@ class Table:
             *body,
             r"\bottomrule",
             r"\end{tabular}}",
-            *(
-                rf"\par\smallskip\parbox{{\linewidth}}{{\footnotesize {escape_latex(note)}}}"
-                for note in self.notes
-            ),
-            r"\end{table}",
         ]
-        return "\n".join(lines)
+        small = r"\par\smallskip\parbox{{\linewidth}}{{\footnotesize {}}}"
+        lines += [small.format(escape_latex(note)) for note in self.notes]
+        return "\n".join([*lines, r"\end{table}"])
 
     def to_csv(self) -> str:
         """Return a CSV file with all digits; lines end as in RFC 4180."""
@@ -342,16 +328,31 @@ def render(template: str, /, **values: Any) -> Markup:
     return Markup(_environment().get_template(template).render(**values))
 
 
-_LATEX_HEADER = r"% needs \usepackage{booktabs} and \usepackage{graphicx} in the preamble"
-
-
 def plain(value: Any) -> Cell:
     """Return a cell of a plain value; a cell is returned as it is."""
     if isinstance(value, Cell):
         return value
-    if value is None or value == "":
-        return Cell("" if value == "" else ABSENT)
-    return Cell(str(value), value)
+    return Cell(ABSENT) if value is None else Cell(str(value), value)
+
+
+def format_number(value: float, digits: int = 1, sign: str = "") -> str:
+    """Return a number with a minus sign as wide as a plus; `sign` "+" is for differences.
+
+    >>> format_number(-1.25), format_number(3, sign="+"), format_number(0.123, 3)
+    ('−1.2', '+3.0', '0.123')
+    """
+    return f"{value:{sign}.{digits}f}".replace("-", "−")
+
+
+def format_ms(value: float) -> str:
+    """Return milliseconds with as many digits as mean something.
+
+    >>> format_ms(0.0432), format_ms(1.816), format_ms(12.34), format_ms(1234.5)
+    ('0.043', '1.8', '12', '1234')
+    """
+    if value >= 10:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 1 else f"{value:.2g}"
 
 
 def escape_markdown(text: str) -> str:
@@ -360,7 +361,7 @@ def escape_markdown(text: str) -> str:
     >>> escape_markdown("a_b | *c*")
     'a\\_b \\| \\*c\\*'
     """
-    return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
+    return " ".join(text.split()).translate(_MARKDOWN)
 
 
 def escape_latex(text: str) -> str:
@@ -369,7 +370,7 @@ def escape_latex(text: str) -> str:
     >>> escape_latex("a_b & 5 %")
     'a\\_b \\& 5 \\%'
     """
-    return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))
+    return " ".join(text.split()).translate(_LATEX)
 
 
 def _to_markdown(cell: Cell) -> str:
@@ -382,11 +383,9 @@ def _to_latex(cell: Cell) -> str:
 
 
 def _to_text(cell: Cell, escape: Callable[[str], str], best: str, spread: str, mark: str) -> str:
-    texts = (cell.number, cell.spread, cell.about, cell.mark)
-    forms = (best if cell.best else "{}", spread, " {}", mark)
-    return "".join(
-        form.format(escape(text)) for form, text in zip(forms, texts, strict=True) if text
-    )
+    forms = {best if cell.best else "{}": cell.number, spread: cell.spread}
+    forms |= {" {}": cell.about, mark: cell.mark}
+    return "".join(form.format(escape(text)) for form, text in forms.items() if text)
 
 
 def _to_csv(cell: Cell) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from urllib.parse import quote
@@ -32,6 +31,8 @@ from acclimate.report.table import (
     ColumnKind,
     Document,
     Table,
+    format_ms,
+    format_number,
     mark_best,
     plain,
 )
@@ -41,12 +42,6 @@ _MOST_NAMED = 6
 _SEVERAL = "the suite sets these itself, and the lowest of them is a choice made on the test stream"
 # What changes times without changing errors; names as in the provenance.
 _MACHINE = ("machine", "cpu", "device", "n threads", "n cores", "threads", "cores", "gpu")
-_UNITS = {
-    "domain × seed pairs": "over seeds and domains, each drawn on their own",
-    "domains": "over domains, as there is one seed or the seed changes nothing",
-    "batches": "over batches, as there is one domain and one seed; batches of one stream depend on "
-    "each other, so the true intervals are wider",
-}
 
 
 # Tables
@@ -55,38 +50,38 @@ _UNITS = {
 def error_table(group: Group) -> Table:
     """Return errors and cost of all rows of a group."""
     rows = group.rows
-    shared = (p for p in range(len(group.protocols)) if group.shares_seeds(p))
-    competing = [set(map(id, group.competing(p))) for p in shared]
+    shared = [p for p in range(len(group.protocols)) if group.shares_seeds(p)]
+    competing = [{id(row) for row in group.competing(p)} for p in shared]
     rivals = [[id(row) in own for row in rows] for own in competing]
     columns: list[tuple[Column, list[Cell]]] = []
 
     def add(
         name: str,
-        values: Sequence[Measure | float | None],
-        show: Callable[[float], str] | None = None,
+        values: Iterable[Measure | float | None],
+        show: Callable[[float], str] = format_number,
+        best: Callable[..., float] | None = None,
         kind: ColumnKind = "value",
-        choose: Callable[..., float] | None = None,
         digits: int = 1,
     ) -> None:
         """Add a column; the best of each protocol are marked if it is said how to choose them."""
-        cells = [_measured(value, digits, show) for value in values]
-        for own in rivals if choose else ():
-            cells = mark_best(cells, own, choose or min, digits)
+        cells = [_measured(value, show, digits) for value in values]
+        for own in rivals if best else ():
+            cells = mark_best(cells, own, best or min, digits)
         columns.append((Column(name, kind), cells))
 
     for name in group.columns:
-        add(name, [row.errors.get(name) for row in rows], kind="detail", choose=min)
-    add(_MEAN, [row.mean for row in rows], choose=min)
+        add(name, [row.errors.get(name) for row in rows], best=min, kind="detail")
+    add(_MEAN, [row.mean for row in rows], best=min)
     if any(row.is_reference for row in rows) and len(rows) > 1:
-        add("vs source, points", [row.gain for row in rows], signed)
+        add("vs source, points", [row.gain for row in rows], format_difference)
     if group.has_guard:
         add("estimated error, %", [row.estimated for row in rows])
         add("by source, %", [row.by_source for row in rows], "{:.0f}".format)
     if group.has_pixels:
-        add("mIoU", [row.miou for row in rows], choose=max)
+        add("mIoU", [row.miou for row in rows], best=max)
     if len(group.columns) == 1 and all(outcome.result.sums for outcome in group.outcomes):
-        add("NLL", [r.measure(lambda o: o.result.nll) for r in rows], choose=min, digits=3)
-        add("ECE", [r.measure(lambda o: o.result.ece) for r in rows], choose=min, digits=3)
+        add("NLL", [r.measure(lambda o: o.result.nll) for r in rows], best=min, digits=3)
+        add("ECE", [r.measure(lambda o: o.result.ece) for r in rows], best=min, digits=3)
     add("time, ms/image", [row.ms_per_image for row in rows], format_ms)
     if any(row.peak_memory is not None for row in rows):
         add("memory, MB", [row.peak_memory for row in rows], lambda size: f"{size / 1e6:.0f}")
@@ -107,21 +102,19 @@ def ranking_table(ranking: Ranking, name: str = "") -> Table:
     """Return ranks with intervals, and how far each row is from the next."""
     rows = []
     for place in ranking.places:
-        row, (low, high) = place.row, place.ranks
+        row, after, (low, high) = place.row, place.to_next, place.ranks
         spread = Cell(str(low) if low == high else f"{low} to {high}", low)
         # The table's own number if it is the same, so that both round to the same digits.
         is_same = abs(row.mean.mean - place.error) < 1e-6
-        after = place.to_next
-        apart = [Cell(ABSENT)] * 2
-        if after is not None:
-            chance = after.probability
-            apart = [Cell(format_difference(after), after.value), Cell(f"{chance:.3f}", chance)]
-        cells = (
+        cells = [
+            name_row(row),
             plain(place.rank),
             spread if ranking.has_intervals else Cell(ABSENT),
             _measured(row.mean.mean if is_same else place.error),
-        )
-        rows.append((name_row(row), *cells, *apart))
+            Cell(format_interval(after), after.value) if after else Cell(ABSENT),
+            _measured(after.probability if after else None, digits=3),
+        ]
+        rows.append(tuple(cells))
     heads = ("rank", "rank, 95 % interval", _MEAN, "difference to next, points", "P(lower)")
     return Table(
         columns=(Column("method", "label"), *map(Column, heads)),
@@ -172,25 +165,6 @@ def jobs_table(summary: Summary, records: str | None) -> Table:
     return Table.of(heads, rows, name="Jobs")
 
 
-def long_table(summary: Summary) -> Table:
-    """Return a line for each job and domain, with all digits."""
-    lines: list[dict[str, object]] = []
-    for group, row in summary.rows:
-        for outcome in row.outcomes:
-            first = {"group": group.name, "label": row.label, "method": row.method}
-            last = {
-                "is_oracle": row.is_oracle,
-                "is_complete": not row.missing,
-                "protocol_mark": name_mark(row.protocol),
-                "folder": outcome.folder,
-                "selection": name_selection(summary, row),
-                "protocol": describe_protocol(protocol_facts(outcome)),
-            }
-            lines += [{**first, **line, **last} for line in _list_domains(outcome)]
-    cells = [[Cell("") if value is None else value for value in own.values()] for own in lines]
-    return Table.of(list(lines[0]), cells)
-
-
 def name_row(row: Row) -> Cell:
     """Return the cell that names a row."""
     return Cell(row.label, row.label, mark=row.mark, about=row.about)
@@ -213,51 +187,109 @@ def make_document(summary: Summary) -> Document:
 
 def render_csv(summary: Summary) -> str:
     """Return a line for each job and domain, with all digits."""
-    return long_table(summary).to_csv()
+    lines = [
+        line
+        for _, row in summary.rows
+        for outcome in row.outcomes
+        for line in _list_domains(summary, row, outcome)
+    ]
+    cells = [["" if value is None else value for value in line.values()] for line in lines]
+    return Table.of(list(lines[0]), cells).to_csv()
+
+
+def _list_domains(summary: Summary, row: Row, outcome: Outcome) -> Iterator[dict[str, object]]:
+    errors, result, entry = domain_errors(outcome), outcome.result, outcome.entry
+    overlaps, estimates = result.miou_by_domain, result.estimated_error_by_domain
+    by_source, spec, is_corrupted = result.by_source, entry.spec, has_severity(outcome)
+    is_chosen = row.is_one_of_several and not _is_oracle(summary)
+    by_domain: dict[str, list[Record]] = {}
+    for record in result.counted:
+        for name in record.by_domain:
+            by_domain.setdefault(name, []).append(record)
+    for domain, (n, n_errors) in domain_counts(outcome).items():
+        corruption, severity = split_domain(domain, spec)
+        is_alone = all(len(record.by_domain) == 1 for record in by_domain[domain])
+        yield {
+            "group": entry.group,
+            "label": row.label,
+            "method": row.method,
+            "seed": spec.seed,
+            "domain": domain,
+            "corruption": corruption,
+            "severity": severity or spec.severities[0] if is_corrupted else None,
+            "n": n,
+            "n_errors": n_errors,
+            "error_percent": errors[domain],
+            "miou_percent": 100 * overlaps[domain] if domain in overlaps else None,
+            "ms_per_image": median_ms(by_domain[domain]) if is_alone else None,
+            "peak_memory_bytes": result.peak_memory,
+            "estimated_error_percent": 100 * estimates[domain] if domain in estimates else None,
+            "by_source_percent": None if by_source is None else 100 * by_source,
+            "is_oracle": row.is_oracle,
+            "is_complete": not row.missing,
+            "protocol_mark": name_mark(row.protocol),
+            "folder": outcome.folder,
+            "selection": f"set by the suite, one of {row.n_settings}"
+            if is_chosen
+            else summary.selection,
+            "protocol": describe_protocol(protocol_facts(outcome)),
+        }
 
 
 # Sentences
 
 
 def lead_of(summary: Summary) -> tuple[str, ...]:
-    """Return the first note, which limits all numbers, and what the lowest errors are."""
-    caveat = split_notes(summary.notes)[0]
-    return (*([caveat] if caveat else []), *headlines(summary))
+    """Return the first line of the notes, which limits all numbers, and the lowest errors."""
+    return (*summary.notes.strip().splitlines()[:1], *headlines(summary))
 
 
 def notes_of(summary: Summary) -> tuple[str, ...]:
     """Return how hyper-parameters were chosen, and the notes that are not in the lead."""
-    rest = replace(summary, notes=split_notes(summary.notes)[1])
-    return (selection_line(summary), *summary_notes(rest))
+    return (selection_line(summary), *summary.notes.strip().splitlines()[1:], *job_notes(summary))
 
 
 def headlines(summary: Summary) -> tuple[str, ...]:
     """Return a sentence for each group on the lowest error, made of its numbers."""
-    found = [_headline(group, _is_oracle(summary)) for group in summary.groups]
+    found = [
+        f"{group.name}: {_headline(group, summary)}" if group.name else _headline(group, summary)
+        for group in summary.groups
+    ]
     if _is_oracle(summary):
         found.append(f"These are {RULES[summary.selection].sentence}.")
     return tuple(found)
 
 
+def _headline(group: Group, summary: Summary) -> str:
+    rows = group.competing(0)
+    if not rows:
+        return "No row is complete yet."
+    if not group.shares_seeds(0):
+        return "The rows are means over different seeds; the ranking is over shared seeds."
+    lowest = format_number(rows[0].mean.mean)
+    best = [row for row in rows if format_number(row.mean.mean) == lowest]
+    base = next((row for row in rows if row.is_reference), None)
+    if base in best and len(rows) > 1:
+        return f"No method lowers the mean error of the source model, {lowest} %."
+    named = " and ".join(row.label for row in best[:_MOST_NAMED])
+    text = f"The lowest mean error is that of {named}, {lowest} %"
+    if base is not None and base not in best:
+        text += f", against {format_number(base.mean.mean)} % without adapting"
+    picked = "" if _is_oracle(summary) else _list_several(best)
+    return f"{text}; picked on the test itself: {picked}." if picked else f"{text}."
+
+
 def selection_line(summary: Summary) -> str:
     """Return by which rule hyper-parameters were chosen, and for which methods by none."""
-    more = ""
-    if not _is_oracle(summary):
-        found = _list_several(row for _, row in summary.rows)
-        more = f"; not so for {found}: {_SEVERAL}" if found else ""
-    if summary.selection == "paper":
-        more += _list_own(row for _, row in summary.rows)
+    rows = [row for _, row in summary.rows]
+    several = "" if _is_oracle(summary) else _list_several(rows)
+    more = f"; not so for {several}: {_SEVERAL}" if several else ""
+    own = _list_own(rows) if summary.selection == "paper" else ""
+    more += f"; the suite itself sets: {own}" if own else ""
     if summary.selection in RULES:
         sentence = RULES[summary.selection].sentence
         return f'Selection rule "{summary.selection}": {sentence}{more}.'
     return f"Selection rule: {summary.selection.strip().rstrip('.') or 'not stated'}{more}."
-
-
-def name_selection(summary: Summary, row: Row) -> str:
-    """Return the rule by which the hyper-parameters of a row were chosen."""
-    if row.is_one_of_several and not _is_oracle(summary):
-        return f"set by the suite, one of {row.n_settings}"
-    return summary.selection
 
 
 def protocol_line(group: Group) -> str:
@@ -267,17 +299,29 @@ def protocol_line(group: Group) -> str:
 
 def caption(group: Group) -> str:
     """Return what the numbers of a table are."""
-    parts = [f"Share of wrong predictions in %, lower is better; {_describe_spread(group)}."]
-    if group.has_pixels:
+    parts = ["Share of wrong predictions in %, lower is better."]
+    has_spread = [row.mean.deviation is not None for row in group.rows]
+    if any(has_spread):
+        parts.append(f"Mean ± standard deviation over {group.n_seeds} seeds.")
+    if not all(has_spread):
+        counts = domain_counts(group.drawn[0].outcomes[0]).values()
+        n = min(n for n, _ in counts)
+        limit = f"an error on {n} images is uncertain by up to ±{margin(n):.1f} points (95 %)"
         parts.append(
-            "mIoU: mean intersection over union in %, over classes and domains, of pixels."
+            "Without ±: one seed, or seeds that change nothing"
+            + ("." if group.has_pixels else f"; {limit}.")
         )
+    if group.has_pixels:
+        parts.append("mIoU: mean intersection over union in %, over classes and domains.")
     if group.has_guard:
         parts.append(
-            "Estimated error: the mean error as the guard estimates it without labels. By source: "
-            "share of images that the source model answered."
+            "Estimated error: as the guard estimates it without labels. By source: share of images "
+            "that the source model answered."
         )
-    return " ".join([*parts, "Time: median over batches."])
+    parts.append("Time: median over batches.")
+    if any(row.peak_memory is not None for row in group.rows):
+        parts.append("Memory: peak, on a CPU that of the whole process.")
+    return " ".join(parts)
 
 
 def group_notes(group: Group) -> tuple[str, ...]:
@@ -298,7 +342,12 @@ def group_notes(group: Group) -> tuple[str, ...]:
     ]
     if several := _list_several(group.rows):
         notes.append(f"‡: one of several settings of a method, {several}: {_SEVERAL}.")
-    if fewer := _list_fewer_seeds(group):
+    fewer = "; ".join(
+        f"{row.label} {_name_seeds(row.seeds)}"
+        for row in group.rows
+        if len(row.seeds) < group.n_seeds and not row.missing and not row.ignores_seed
+    )
+    if fewer:
         notes.append(
             f"The suite asks for fewer seeds in some rows ({fewer}). Gains and the ranking are "
             "over the seeds that rows share; none is marked as the best."
@@ -309,22 +358,16 @@ def group_notes(group: Group) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def summary_notes(summary: Summary) -> tuple[str, ...]:
-    """Return the notes of the suite, the jobs that are missing, and what limits costs."""
-    notes = [summary.notes.strip()] if summary.notes.strip() else []
-    if summary.unfinished:
+def job_notes(summary: Summary) -> tuple[str, ...]:
+    """Return which jobs of the suite are missing, and in what the machines of the others differ."""
+    notes, count = [], len(summary.unfinished)
+    if count:
         by_row: dict[str, list[int]] = {}
         for entry in summary.unfinished:
             label = f"{entry.label} ({entry.group})" if entry.group else entry.label
             by_row.setdefault(label, []).append(entry.spec.seed)
         listed = "; ".join(f"{label}, {_name_seeds(seeds)}" for label, seeds in by_row.items())
-        count = len(summary.unfinished)
         notes.append(f"Not finished, {count} job{'s' * (count > 1)} of the suite: {listed}.")
-    if any(row.peak_memory is not None for _, row in summary.rows):
-        notes.append(
-            "Memory: on a CUDA device the peak of a call, on a CPU that of the whole process, with "
-            "libraries, data and model."
-        )
     apart = [
         name
         for name, text in origin_facts(summary.outcomes).items()
@@ -337,129 +380,44 @@ def summary_notes(summary: Summary) -> tuple[str, ...]:
 
 def ranking_note(ranking: Ranking) -> str:
     """Return how a ranking was made."""
-    few = ranking.n_units < FEW_UNITS
-    state = "the intervals are rough" if ranking.has_intervals else "there are no intervals"
-    rough = f" With {ranking.n_units} {ranking.kind} {state}." if few else ""
-    return (
-        f"Paired bootstrap {_UNITS[ranking.kind]} ({ranking.n_units} {ranking.kind}, "
-        f"{ranking.n_resamples} resamples, seed {SEED}). P(lower): share of resamples with a lower "
-        "error than the next, at most 1 − 2⁻ⁿ for n units. Not corrected for several "
-        f"comparisons.{rough}"
+    units = f"{ranking.n_units} {ranking.kind}"
+    text = (
+        f"Paired bootstrap ({units}, {ranking.n_resamples} resamples, seed {SEED}). P(lower): "
+        "share of resamples with a lower error than the next, at most 1 − 2⁻ⁿ for n units. Not "
+        "corrected for several comparisons."
     )
+    if ranking.kind == "batches":
+        text += " Batches of a stream depend on each other: the true intervals are wider."
+    if ranking.n_units < FEW_UNITS:
+        state = "the intervals are rough" if ranking.has_intervals else "there are no intervals"
+        text += f" With {units} {state}."
+    return text
 
 
-def split_notes(notes: str) -> tuple[str, str]:
-    """Return the first sentence of a suite's notes, and the others.
-
-    >>> split_notes("A trial, e.g. of 2.5 s: it means nothing. Then more.\\nAnd more.")
-    ('A trial, e.g. of 2.5 s: it means nothing.', 'Then more.\\nAnd more.')
-    """
-    text = notes.strip()
-    end = re.search(r"(?<=[.!?…])\s+(?=[^a-z\s])|\n", text)
-    return (text, "") if end is None else (text[: end.start()], text[end.end() :].strip())
+def format_difference(value: float) -> str:
+    """Return a difference in points, with its sign."""
+    return format_number(value, sign="+z")
 
 
-def format_difference(found: Difference) -> str:
+def format_interval(found: Difference) -> str:
     """Return a difference in points with its interval; a dash if there are too few units."""
-    interval = f"{signed(found.low)}, {signed(found.high)}" if found.has_interval else ABSENT
-    return f"{signed(found.value)} [{interval}]"
-
-
-def signed(value: float) -> str:
-    """Return a number with its sign.
-
-    >>> signed(-1.25), signed(0.04), signed(-0.01), signed(3)
-    ('−1.2', '0.0', '0.0', '+3.0')
-    """
-    text = f"{abs(value):.1f}"
-    return text if text == "0.0" else f"{'−' if value < 0 else '+'}{text}"
-
-
-def format_ms(value: float) -> str:
-    """Return milliseconds with as many digits as mean something.
-
-    >>> format_ms(0.0432), format_ms(1.816), format_ms(12.34), format_ms(1234.5)
-    ('0.043', '1.8', '12', '1234')
-    """
-    if value >= 10:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 1 else f"{value:.2g}"
-
-
-def _headline(group: Group, is_oracle: bool) -> str:
-    where = f"{group.name}: " if group.name else ""
-    rows = group.competing(0)
-    if not rows:
-        return f"{where}No row is complete yet."
-    if not group.shares_seeds(0):
-        return f"{where}The rows are means over different seeds; the ranking is over shared seeds."
-    best = [row for row in rows if round(row.mean.mean, 1) == round(rows[0].mean.mean, 1)]
-    base = next((row for row in rows if row.is_reference), None)
-    lowest = f"{best[0].mean.mean:.1f} %"
-    named = " and ".join(row.label for row in best[:_MOST_NAMED])
-    if base is not None and base in best and len(rows) > 1:
-        return f"{where}No method lowers the mean error of the source model, {lowest}."
-    against = ""
-    if base is not None and base not in best:
-        against = f", against {base.mean.mean:.1f} % without adapting"
-    text = f"{where}The lowest mean error is that of {named}, {lowest}{against}"
-    picked = "" if is_oracle else _list_several(best)
-    return f"{text}{f'; picked on the test itself: {picked}' if picked else ''}."
-
-
-def _describe_spread(group: Group) -> str:
-    """Return what stands behind the numbers, and the uncertainty of those without a spread."""
-    several = [row for row in group.rows if len(row.seeds) > 1]
-    still = [row for row in several if row.ignores_seed]
-    if not several:
-        return f"one seed; {_describe_margin(group)}"
-    spread = f"mean ± standard deviation over {group.n_seeds} seeds"
-    if not still:
-        return spread
-    same = f"the seed changes nothing here; {_describe_margin(group)}"
-    if len(still) == len(several):
-        return f"{group.n_seeds} seeds, and {same}"
-    return f"{spread}; without ± ({', '.join(row.label for row in still)}), {same}"
-
-
-def _describe_margin(group: Group) -> str:
-    if group.has_pixels:
-        return "the uncertainty is unknown, as the pixels of an image are alike"
-    row = next(row for row in group.rows if row.protocol == 0)
-    n = min(n for n, _ in domain_counts(row.outcomes[0]).values())
-    return f"an error measured on {n} images is uncertain by up to ±{margin(n):.1f} points (95 %)"
-
-
-def _list_fewer_seeds(group: Group) -> str:
-    """Return the rows that were asked for with fewer seeds than others; empty if none."""
-    most: dict[int, int] = {}
-    for row in group.rows:
-        n = len(row.seeds) + len(row.missing)
-        most[row.protocol] = max(n, most.get(row.protocol, 0))
-    return "; ".join(
-        f"{row.label} {_name_seeds(row.seeds)}"
-        for row in group.rows
-        if not row.missing and not row.ignores_seed and len(row.seeds) < most[row.protocol]
-    )
+    ends = map(format_difference, (found.low, found.high))
+    return f"{format_difference(found.value)} [{', '.join(ends) if found.has_interval else ABSENT}]"
 
 
 def _list_several(rows: Iterable[Row]) -> str:
-    counts: dict[str, int] = {}
-    for row in rows:
-        if row.is_one_of_several:
-            counts[row.kind] = max(row.n_settings, counts.get(row.kind, 0))
+    counts = {row.kind: row.n_settings for row in rows if row.is_one_of_several}
     return ", ".join(f"{kind} ({count} settings)" for kind, count in counts.items())
 
 
 def _list_own(rows: Iterable[Row]) -> str:
     """Return which rows have values that are not published; empty if none has."""
-    found: dict[str, str] = {}
-    for row in rows:
-        own = {} if row.is_one_of_several else list_own_settings(row.spec)
-        if own:
-            found.setdefault(row.label, ", ".join(f"{name} {v}" for name, v in own.items()))
-    listed = "; ".join(f"{label} ({text})" for label, text in found.items())
-    return f"; the suite itself sets: {listed}" if listed else ""
+    found = {row.label: list_own_settings(row.spec) for row in rows if not row.is_one_of_several}
+    return "; ".join(
+        f"{label} ({', '.join(f'{name} {value}' for name, value in own.items())})"
+        for label, own in found.items()
+        if own
+    )
 
 
 def _is_oracle(summary: Summary) -> bool:
@@ -474,13 +432,16 @@ def _name_seeds(seeds: Sequence[int]) -> str:
 
 
 def _measured(
-    found: Measure | float | None, digits: int = 1, show: Callable[[float], str] | None = None
+    found: Measure | float | None,
+    show: Callable[[float], str] = format_number,
+    digits: int = 1,
 ) -> Cell:
     if found is None:
         return Cell(ABSENT)
-    if isinstance(found, Measure):
-        return Cell(str(found) if digits == 1 else f"{found.mean:.{digits}f}", found.mean)
-    return Cell(show(found) if show else f"{found:.{digits}f}", found)
+    value = found.mean if isinstance(found, Measure) else found
+    if digits != 1:
+        return Cell(format_number(value, digits), value)
+    return Cell(str(found) if isinstance(found, Measure) else show(found), value)
 
 
 def _count_seeds(row: Row) -> Cell:
@@ -496,30 +457,3 @@ def _link(outcome: Outcome, records: str | None) -> tuple[tuple[str, str, str], 
     name = f"{outcome.entry.label}, seed {outcome.entry.spec.seed}"
     files = (("records.jsonl", "records"), ("result.json", "result"))
     return tuple((f"{address}/{file}", what, f"{what} of {name}") for file, what in files)
-
-
-def _list_domains(outcome: Outcome) -> Iterator[dict[str, object]]:
-    errors, result, spec = domain_errors(outcome), outcome.result, outcome.entry.spec
-    overlaps, estimates = result.miou_by_domain, result.estimated_error_by_domain
-    by_source, memory, is_corrupted = result.by_source, result.peak_memory, has_severity(outcome)
-    by_domain: dict[str, list[Record]] = {}
-    for record in result.counted:
-        for name in record.by_domain:
-            by_domain.setdefault(name, []).append(record)
-    for domain, (n, n_errors) in domain_counts(outcome).items():
-        corruption, severity = split_domain(domain, spec)
-        is_alone = all(len(record.by_domain) == 1 for record in by_domain[domain])
-        yield {
-            "seed": spec.seed,
-            "domain": domain,
-            "corruption": corruption,
-            "severity": severity or spec.severities[0] if is_corrupted else None,
-            "n": n,
-            "n_errors": n_errors,
-            "error_percent": errors[domain],
-            "miou_percent": 100 * overlaps[domain] if domain in overlaps else None,
-            "ms_per_image": median_ms(by_domain[domain]) if is_alone else None,
-            "peak_memory_bytes": memory,
-            "estimated_error_percent": 100 * estimates[domain] if domain in estimates else None,
-            "by_source_percent": None if by_source is None else 100 * by_source,
-        }
