@@ -20,11 +20,12 @@ from acclimate.paper.experiment import FigureContext
 from acclimate.paper.figures import (
     Features,
     draw_against,
+    draw_cloud,
     draw_penalties,
     read_penalties,
     separation_by_class,
 )
-from acclimate.report.pages import Cloud, render_clouds
+from acclimate.report.pages import render_clouds
 from tests.codes import raises
 from tests.paper.outcomes import fill
 from tests.report.records import walk
@@ -226,9 +227,8 @@ def test_tsne_itself() -> None:
 def test_the_page_stands_alone_and_links_its_charts() -> None:
     places = np.array([[0.0, 1.0], [0.5, 0.25]])
     hostile = "</script><b>"
-    clouds = [
-        Cloud(title, places, np.array([0, 1]), ("cat", hostile)) for title in ("before", "after")
-    ]
+    found = Features(places, np.array([0, 1]), ("cat", hostile), "fog")
+    clouds = [draw_cloud(title, places, found) for title in ("before", "after")]
     page = render_clouds("Title & more", clouds, ["A note."])
     walker = walk(page)
     assert [tag for tag, _ in walker.tags].count("script") == 1

@@ -36,7 +36,7 @@ from acclimate.report.charts import (
     log_axis,
 )
 from acclimate.report.figures import make_curve
-from acclimate.report.pages import Cloud, render_clouds
+from acclimate.report.pages import render_clouds
 from acclimate.report.panels import render_panels
 from acclimate.terms.swr import SwrOptions
 
@@ -171,7 +171,6 @@ class Features:
 def draw_embedding(context: FigureContext) -> Drawing:
     """Compute and draw the features of both jobs of every setup, and measure how they separate."""
     panels: list[Chart] = []
-    clouds: list[Cloud] = []
     grids = []
     for grid in read_grids(context.outcomes, "jobs"):
         extra: dict[Cell, Errors] = {}
@@ -179,22 +178,27 @@ def draw_embedding(context: FigureContext) -> Drawing:
             row, seed = str(outcome.entry.axes["row"]), outcome.entry.spec.seed
             found = gather_features(outcome, context)
             places = embed(found.values, seed)
-            title = f"{grid.name}, {row.lower()}"
-            clouds.append(Cloud(title, places, found.labels, found.classes))
-            panels.append(clouds[-1].draw(found.domain.replace("_", " ")))
+            panels.append(draw_cloud(f"{grid.name}, {row.lower()}", places, found))
             extra[row, SEPARATION] = {seed: separation_by_class(found)}
         grids.append(replace(grid, cells={**grid.cells, **extra}))
     published = load_published()[context.table.id]
     table = tabulate(published, grids, "jobs", notes=context.table.notes)
     table = replace(table, rising=(SEPARATION,), notes=tuple(dict.fromkeys(table.notes)))
-    title, classes = "Target features before and after adaptation", clouds[0].classes
-    notes = _read_notes("fig-6")
-    legend = panels[0].looks if len(classes) <= N_COLOURS else None
+    title, notes = "Target features before and after adaptation", _read_notes("fig-6")
+    legend = panels[0].looks if len(panels[0].looks) <= N_COLOURS else None
     files = {
         "fig-6.svg": compose(title, panels, 2, legend),
-        "fig-6.html": render_clouds(title, clouds, notes),
+        "fig-6.html": render_clouds(title, panels, notes),
     }
     return Drawing(files, table, tuple(judge(_SEPARATES, grid) for grid in grids), notes)
+
+
+def draw_cloud(title: str, places: Floats, found: Features) -> Chart:
+    """Return a chart of features at places (n, 2) from 0 to 1, coloured by class."""
+    pairs = zip(places, found.labels, strict=True)
+    points = [(float(x), float(y), int(label), "") for (x, y), label in pairs]
+    axes, note = (Axis("", -0.03, 1.03), Axis("", -0.03, 1.03)), found.domain.replace("_", " ")
+    return draw_scatter(title, points, axes, classes=found.classes, size=(340, 300), note=note)
 
 
 def gather_features(outcome: Outcome, context: FigureContext) -> Features:

@@ -21,7 +21,7 @@ from acclimate.paper.claims import (
 )
 from acclimate.paper.published import Published, is_accuracy
 from acclimate.report.stats import Measure
-from acclimate.report.table import ABSENT, Cell, Column, Document, Table, plain
+from acclimate.report.table import ABSENT, Cell, Column, Document, Table, format_number, plain
 
 #: What stands where a row of ours has no counterpart, and where the paper has only a picture.
 NOT_IN_PAPER, NOT_IN_TEXT = "not in the paper", "not in the text"
@@ -127,42 +127,36 @@ class PaperTable:
         is_flat = len(self.columns) == 1
         rows: list[tuple[Cell, ...]] = []
         for row in self.setups[setup]:
-            name, lines = _name_row(row, ran), self._lines(row, best)
+            missing = "" if row.is_published else row.absent
+            if ran and not row.is_measured:
+                missing = "not run"
+            marks = ", ".join(mark for mark in (row.mark, missing) if mark)
+            name = Cell(row.label, row.label, about=f"({marks})" if marks else "")
+            ours = [
+                _number(own, column, is_best=best.get((row.label, index), False))
+                for index, (own, column) in enumerate(zip(row.ours, self.columns, strict=True))
+            ]
+            theirs = list(map(_number, row.published, self.columns))
+            apart = [_number(*own, "+") for own in zip(row.differences, self.columns, strict=True)]
             if is_flat:
-                if row.published[0] is None:
-                    lines["published"] = (Cell(row.absent),)
-                rows.append((name, *(cell for cells in lines.values() for cell in cells)))
+                absent = [Cell(row.absent)] if row.published[0] is None else theirs
+                rows.append((name, *absent, *ours, *apart))
                 continue
-            there = {"published": row.is_published, "ours": row.is_measured}
-            for kind, cells in lines.items():
-                if there.get(kind, all(there.values())):
+            for kind, cells, is_there in (
+                ("published", theirs, row.is_published),
+                ("ours", ours, row.is_measured),
+                ("difference", apart, row.is_published and row.is_measured),
+            ):
+                if is_there:
                     rows.append((name, plain(kind), *cells))
                     name = Cell("")
-        if is_flat:
-            columns = [Column("", "label"), *map(Column, ("published", "ours", "difference"))]
-        else:
-            columns = [Column("", "label")] * 2 + [
-                Column(name.replace("_", " "), "detail" if index else "value")
-                for index, name in enumerate(self.columns)
-            ]
+        heads = ("published", "ours", "difference") if is_flat else self.columns
+        columns = [Column("", "label")] * (1 if is_flat else 2) + [
+            Column(head.replace("_", " "), "detail" if index and not is_flat else "value")
+            for index, head in enumerate(heads)
+        ]
         caption = f"{self.place}; {self.unit}."
         return Table(tuple(columns), tuple(rows), f"{self.title}: {setup}", caption)
-
-    def _lines(
-        self, row: PaperRow, best: Mapping[tuple[str, int], bool]
-    ) -> dict[str, tuple[Cell, ...]]:
-        ours = []
-        for index, (own, column) in enumerate(zip(row.ours, self.columns, strict=True)):
-            has_spread = own is not None and own.deviation is not None and column not in BENCHMARK
-            spread = f" ± {own.deviation:.2f}" if own is not None and has_spread else ""
-            is_best = best.get((row.label, index), False)
-            ours.append(
-                _number(None if own is None else own.mean, column, spread=spread, is_best=is_best)
-            )
-        pairs = zip(row.published, row.differences, self.columns, strict=True)
-        others = [(_number(a, name), _number(b, name, "+")) for a, b, name in pairs]
-        published, difference = zip(*others, strict=True)
-        return {"published": published, "ours": tuple(ours), "difference": difference}
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
@@ -256,22 +250,18 @@ def _published(
     return statistics.fmean(numbers) if len(numbers) == len(chosen) else None
 
 
-def _name_row(row: PaperRow, ran: bool) -> Cell:
-    missing = "" if row.is_published else row.absent
-    if ran and not row.is_measured:
-        missing = "not run"
-    marks = ", ".join(mark for mark in (row.mark, missing) if mark)
-    return Cell(row.label, row.label, about=f"({marks})" if marks else "")
-
-
 def _number(
-    value: float | None, column: str, sign: str = "", spread: str = "", is_best: bool = False
+    value: Measure | float | None, column: str, sign: str = "", is_best: bool = False
 ) -> Cell:
     """Return a cell; the paper has one decimal for a corruption, two for a mean."""
     if value is None:
         return Cell(ABSENT)
-    text = f"{value:{sign}.{1 if column in BENCHMARK else 2}f}".replace("-", "−")
-    return Cell(text + spread, value, is_best)
+    digits, spread = (1, "") if column in BENCHMARK else (2, "")
+    if isinstance(value, Measure):
+        if value.deviation is not None and digits == 2:
+            spread = f" ± {value.deviation:.2f}"
+        value = value.mean
+    return Cell(format_number(value, digits, sign) + spread, value, is_best)
 
 
 def claims_table(verdicts: Sequence[Verdict]) -> Table:
@@ -291,7 +281,7 @@ def describe_verdict(verdict: Verdict) -> str:
     """Return what became of a claim, without the claim itself."""
     parts = []
     if verdict.margin is not None:
-        parts.append(f"{verdict.margin:+.2f} points".replace("-", "−"))
+        parts.append(f"{format_number(verdict.margin, 2, '+')} points")
     if verdict.confidence:
         parts.append(f"confidence {min(verdict.confidence, 0.9999):.1%}")
     if verdict.n_seeds:

@@ -7,12 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from acclimate.methods import get_method
 from acclimate.report import charts, figures, tables
-from acclimate.report.charts import Axis, Chart, Layer, draw_scatter
+from acclimate.report.charts import Chart, Layer
 from acclimate.report.facts import SHORT, data_checksums, origin_facts
 from acclimate.report.summary import Group, Summary
 from acclimate.report.table import Document, render
@@ -47,24 +44,6 @@ class DemoPage:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Cloud:
-    """Points of one chart: places (n, 2) from 0 to 1, the class of each, and all names."""
-
-    title: str
-    places: npt.NDArray[np.floating]
-    labels: npt.NDArray[np.int64]
-    classes: tuple[str, ...]
-
-    def draw(self, note: str = "") -> Chart:
-        """Return the chart of the points."""
-        pairs = zip(self.places, self.labels, strict=True)
-        points = [(float(x), float(y), int(label), "") for (x, y), label in pairs]
-        axes = (Axis("", -0.03, 1.03, ()), Axis("", -0.03, 1.03, ()))
-        size = (340.0, 300.0)
-        return draw_scatter(self.title, points, axes, classes=self.classes, size=size, note=note)
-
-
 def render_suite(summary: Summary, records: str | None = "") -> str:
     """Return the page of a suite; the same outcomes give the same text.
 
@@ -95,12 +74,11 @@ def render_document(
     return _render("tables.html", **vars(document), kicker=kicker, pictures=pictures)
 
 
-def render_clouds(title: str, clouds: Sequence[Cloud], notes: Sequence[str]) -> str:
+def render_clouds(title: str, drawn: Sequence[Chart], notes: Sequence[str]) -> str:
     """Return a page of points: classes can be hidden, and a point is found in the other charts.
 
-    Neighbouring clouds, first and second, third and fourth, show the same images in one order.
+    Neighbouring charts, first and second, third and fourth, show the same images in one order.
     """
-    drawn = [cloud.draw() for cloud in clouds]
     values = {"title": title, "kicker": "acclimate reproduce", "lead": (), "notes": notes}
     return _render("clouds.html", drawn=drawn, **values)
 

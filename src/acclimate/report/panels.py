@@ -68,21 +68,24 @@ def render_panels(
     if len(shapes) > 1:
         raise BadInput("mixed_sizes", text, sizes=tuple(sorted(shapes)))
     height, width = shapes.pop()[:2]
-    full_width = len(titles) * (width + _GAP) + _GAP
-    top = _BAR + _GAP
-    key = _lay_out(classes, full_width)
+    full_width, top = len(titles) * (width + _GAP) + _GAP, _BAR + _GAP
     bottom = top + len(rows) * (height + _GAP)
-    n_lines = key[-1][1] + 1 if key else 0
+    font = ImageFont.load_default(11)
+    # The key has columns as wide as the longest name of a class.
+    step = max([round(font.getlength(name)) for name in classes], default=0) + _KEY + 3 * _GAP
+    n_columns = max(1, full_width // step)
+    n_lines = -(-len(classes) // n_columns)
     canvas = Image.new("RGB", (full_width, bottom + n_lines * (_KEY + _GAP)), _PAPER)
-    draw, font = ImageDraw.Draw(canvas), ImageFont.load_default(11)
+    draw = ImageDraw.Draw(canvas)
     for column, title in enumerate(titles):
         draw.text((_GAP + column * (width + _GAP), 2), title, _INK, font)
     for line, row in enumerate(pictures):
         for column, picture in enumerate(row):
             place = (_GAP + column * (width + _GAP), top + line * (height + _GAP))
             canvas.paste(Image.fromarray(picture), place)
-    for name, (left, line), colour in zip(classes, key, palette, strict=False):
-        y = bottom + line * (_KEY + _GAP)
+    for number, (name, colour) in enumerate(zip(classes, palette, strict=False)):
+        line, column = divmod(number, n_columns)
+        left, y = _GAP + column * step, bottom + line * (_KEY + _GAP)
         draw.rectangle((left, y, left + _KEY, y + _KEY - 1), colour, _INK)
         draw.text((left + _KEY + _GAP, y - 1), name, _INK, font)
     buffer = io.BytesIO()
@@ -94,16 +97,3 @@ def _to_picture(panel: npt.NDArray[np.generic], palette: Sequence[Colour]) -> Pi
     if panel.ndim == 3:
         return np.ascontiguousarray(panel, dtype=np.uint8)
     return paint(panel.astype(np.int64), palette)
-
-
-def _lay_out(classes: Sequence[str], width: int) -> list[tuple[int, int]]:
-    """Return the place of each name of the key: pixels from the left, and the line."""
-    font = ImageFont.load_default(11)
-    places, left, line = [], _GAP, 0
-    for name in classes:
-        length = round(font.getlength(name)) + _KEY + 3 * _GAP
-        if left + length > width and left > _GAP:
-            left, line = _GAP, line + 1
-        places.append((left, line))
-        left += length
-    return places
