@@ -10,14 +10,15 @@ import pytest
 
 from acclimate.report.charts import (
     Curve,
+    Dot,
     Layer,
     Look,
     assign_looks,
     axis_of_counts,
     compose,
     draw_curves,
+    draw_dots,
     draw_layers,
-    draw_scatter,
     find_ticks,
     linear_axis,
 )
@@ -70,8 +71,9 @@ def test_lines_differ_by_more_than_colour():
 
 def test_points_are_grouped_by_class_and_can_be_found_by_their_place():
     axes = (linear_axis("x", [10]), linear_axis("y", [10]))
-    points = [(0.0, 0.0, 1, ""), (10.0, 10.0, 0, "far"), (5.0, 0.0, 1, "")]
-    root = ElementTree.fromstring(draw_scatter("t", points, axes, classes=("a", HOSTILE)).svg)
+    points = [Dot(HOSTILE, 0.0, 0.0), Dot("a", 10.0, 10.0, "far"), Dot(HOSTILE, 5.0, 0.0)]
+    looks = {"a": Look("c0", 0), HOSTILE: Look("c1", 0)}
+    root = ElementTree.fromstring(draw_dots("t", points, looks, axes, size=(220, 160)).svg)
     groups = {g.attrib["data-label"]: g for g in root.iter("g")}
     places = {
         label: [circle.attrib["data-point"] for circle in group.iter("circle")]
@@ -86,7 +88,7 @@ def test_points_are_grouped_by_class_and_can_be_found_by_their_place():
 
 def test_a_composed_picture_is_a_file_of_its_own():
     layers = (Layer(HOSTILE, "head", (0.5,)),)
-    text = compose(HOSTILE, [draw_layers(layers)] * 3, 2, {HOSTILE: Look("c1", 0)})
+    text = compose(HOSTILE, [draw_layers("t", layers, (520, 290))] * 3, 2, {HOSTILE: Look("c1", 0)})
     root = ElementTree.fromstring(text)
     namespace = "{http://www.w3.org/2000/svg}"
     inside = [svg for svg in root.iter(f"{namespace}svg") if svg is not root]
@@ -98,20 +100,21 @@ def test_a_composed_picture_is_a_file_of_its_own():
 
 def test_layers_are_drawn_at_the_mean_of_their_penalties():
     layers = make_demo().layers
-    root = ElementTree.fromstring(draw_layers(layers).svg)
-    titles = [title.text for title in root.iter("title")]
+    root = ElementTree.fromstring(draw_layers("t", layers, (520, 290)).svg)
+    marks = [mark for mark in root.iter() if mark.get("class") == "mark"]
+    titles = [mark.find("title").text for mark in marks]
     assert titles[0] == "stem.weight (convolution): 0.150"
     assert titles[2] == f"{HOSTILE} (head, weight): 1.000"
     ticks = {t.text: t.attrib for t in root.iter("text") if t.get("text-anchor") == "end"}
     zero, one = float(ticks["0"]["y"]), float(ticks["1"]["y"])
-    groups = [group for group in root.iter("g") if "layer" in group.attrib["class"]]
+    ranges = [path for path in root.iter("path") if path.get("class") == "range"]
     heights = []
-    for group in groups:
-        stem = next(e for e in group if e.attrib["class"] == "stem")
-        base, top = re.fullmatch(r"M[\d.]+ ([\d.]+)V([\d.]+)", stem.attrib["d"]).groups()
-        assert float(base) == pytest.approx(zero, abs=0.11)
-        heights.append((float(top) - zero) / (one - zero))
-    assert heights == pytest.approx([0.15, 0.45, 1.0], abs=0.001)
+    for path in ranges:
+        ends = re.fullmatch(r"M[\d.]+ ([\d.]+)V([\d.]+)", path.attrib["d"]).groups()
+        heights += [(float(end) - zero) / (one - zero) for end in ends]
+    assert heights == pytest.approx([0.1, 0.2, 0.4, 0.5, 1.0, 1.0], abs=0.001)
+    (circle,) = [mark for mark in marks if mark.tag == "circle"]
+    assert (float(circle.attrib["cy"]) - zero) / (one - zero) == pytest.approx(0.15, abs=0.001)
 
 
 @pytest.mark.parametrize("high", [0.004, 0.83, 1.0, 7, 47, 99.9, 100.0, 12345.0])

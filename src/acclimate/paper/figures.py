@@ -28,10 +28,14 @@ from acclimate.report.charts import (
     N_COLOURS,
     Axis,
     Chart,
+    Dot,
+    Layer,
+    Look,
     assign_looks,
     compose,
     draw_curves,
-    draw_scatter,
+    draw_dots,
+    draw_layers,
     linear_axis,
     log_axis,
 )
@@ -133,17 +137,12 @@ def read_penalties(outcome: Outcome, artifacts: Path) -> dict[str, float]:
 
 
 def _penalty_panel(name: str, weights: Mapping[str, float], errors: Mapping[str, float]) -> Chart:
-    points = [
-        (float(index), value, 0, f"{layer}: {value:.3f}")
-        for index, (layer, value) in enumerate(weights.items(), start=1)
-    ]
-    n = len(points)
-    axes = (Axis("layer", 0, n + 1, (1, n)), Axis("penalty", 0, 1, (0, 0.5, 1)))
+    layers = [Layer(layer, "", (value,)) for layer, value in weights.items()]
     note = f"{errors[name]:.2f}" if name in errors else ""
     if note and name != "a" and "a" in errors:
         note += f" ({errors[name] - errors['a']:+.2f})"
     variant = read_toml("experiments.toml")["fig-s2"]["variants"][name]
-    return draw_scatter(f"({name}) {variant}", points, axes, note=note)
+    return draw_layers(f"({name}) {variant}", layers, (220, 160), note)
 
 
 # Figure 6: target features in two dimensions by t-SNE
@@ -195,10 +194,13 @@ def draw_embedding(context: FigureContext) -> Drawing:
 
 def draw_cloud(title: str, places: Floats, found: Features) -> Chart:
     """Return a chart of features at places (n, 2) from 0 to 1, coloured by class."""
-    pairs = zip(places, found.labels, strict=True)
-    points = [(float(x), float(y), int(label), "") for (x, y), label in pairs]
+    dots = [
+        Dot(found.classes[label], float(x), float(y))
+        for (x, y), label in zip(places, found.labels, strict=True)
+    ]
+    looks = {name: Look(f"c{i % N_COLOURS}", 0) for i, name in enumerate(found.classes)}
     axes, note = (Axis("", -0.03, 1.03), Axis("", -0.03, 1.03)), found.domain.replace("_", " ")
-    return draw_scatter(title, points, axes, classes=found.classes, size=(340, 300), note=note)
+    return draw_dots(title, dots, looks, axes, size=(340, 300), note=note)
 
 
 def gather_features(outcome: Outcome, context: FigureContext) -> Features:

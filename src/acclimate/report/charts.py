@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
 
 from markupsafe import Markup, escape
@@ -69,6 +69,16 @@ class Curve(NamedTuple):
     points: tuple[tuple[float, float], ...]
     spreads: tuple[float | None, ...] = ()
     marks: bool = True
+
+
+class Dot(NamedTuple):
+    """A point of a chart, with a description and, if it stands for several, their range."""
+
+    label: str
+    x: float
+    y: float
+    about: str = ""
+    ends: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -303,62 +313,61 @@ def draw_intervals(
     return _picture(plot, title, _list(ends), parts, {label: looks[label] for label, *_ in items})
 
 
-def draw_layers(layers: Sequence[Layer]) -> Chart:
-    """Return a chart of penalties by layer: a marker at the mean over seeds, a bar for their range.
-
-    Layers are in the order of the model; those with the same first name are in one group.
-    """
-    # Other colours than those of the first methods.
-    kinds = dict.fromkeys(layer.kind for layer in layers)
-    looks = {kind: Look(f"c{(4 + i) % 8}", i) for i, kind in enumerate(kinds)}
-    groups: dict[str, list[int]] = {}
-    for place, layer in enumerate(layers, start=1):
-        groups.setdefault(layer.name.partition(".")[0], []).append(place)
-    middles = tuple(sum(own) / len(own) for own in groups.values())
-    n = len(layers)
-    # Names that are wider than their group are left out.
-    names = tuple(
-        name if 450 * len(own) > 5 * len(name) * n else "" for name, own in groups.items()
-    )
-    x_axis = Axis("parameter tensor, input to output", 0.3, n + 0.7, middles, names)
-    y_axis = linear_axis("penalty", [value for own in layers for value in own.penalties])
-    plot, parts = Plot(x_axis, y_axis, width=520, height=290, bottom=44), []
-    for place, layer in enumerate(layers, start=1):
-        mean, look = sum(layer.penalties) / len(layer.penalties), looks[layer.kind]
-        x, y = plot.x(place), plot.y(mean)
-        low, high = plot.y(min(layer.penalties)), plot.y(max(layer.penalties))
-        stem = _path("stem", f"M{x:.1f} {plot.base:.1f}V{y:.1f}")
-        bar = _path("range", f"M{x:.1f} {low:.1f}V{high:.1f}")
-        mark = draw_marker(look.index, x, y, f"{layer.name} ({layer.kind}): {mean:.3f}")
-        parts.append(_series(look, layer.name, stem, bar, mark, kind="layer"))
-    top = max(layers, key=lambda layer: sum(layer.penalties))
-    about = f"{n} parameter tensors; the highest is that of {top.name}"
-    return _picture(plot, "Penalties by layer", about, parts, looks)
-
-
-def draw_scatter(
+def draw_dots(
     title: str,
-    points: Sequence[tuple[float, float, int, str]],
+    dots: Sequence[Dot],
+    looks: Mapping[str, Look],
     axes: tuple[Axis, Axis],
     *,
-    classes: Sequence[str] = ("",),
-    size: tuple[float, float] = (220, 160),
+    size: tuple[float, float],
+    radius: float = 1.8,
+    about: str = "",
     note: str = "",
 ) -> Chart:
-    """Return a chart of points: x, y, the number of a class, and a description.
+    """Return a chart of any number of points for each label, with bars over their ranges.
 
     A page can find a point again in another chart by its place among the points.
     """
     plot = Plot(*axes, width=size[0], height=size[1])
-    looks = {name: Look(f"c{index % N_COLOURS}", 0) for index, name in enumerate(classes)}
-    marks: dict[str, list[Markup]] = {name: [] for name in classes}
-    for number, (x, y, own, about) in enumerate(points):
-        dot = draw_marker(0, plot.x(x), plot.y(y), about, 1.8, number)
-        marks[classes[own]].append(dot)
-    parts = [
-        _series(looks[name], name, _title(name), *dots) for name, dots in marks.items() if dots
-    ]
-    return _picture(plot, title, note, parts, looks, note)
+    drawn: dict[str, list[Markup]] = {label: [_title(label)] for label in looks}
+    for number, (label, x, y, text, ends) in enumerate(dots):
+        if ends is not None:
+            low, high = map(plot.y, ends)
+            drawn[label].append(_path("range", f"M{plot.x(x):.1f} {low:.1f}V{high:.1f}"))
+        look = looks[label]
+        drawn[label].append(draw_marker(look.index, plot.x(x), plot.y(y), text, radius, number))
+    there = {dot.label for dot in dots}
+    parts = [_series(looks[label], label, *own) for label, own in drawn.items() if label in there]
+    return _picture(plot, title, about or note, parts, looks, note)
+
+
+def draw_layers(
+    title: str, layers: Sequence[Layer], size: tuple[float, float], note: str = ""
+) -> Chart:
+    """Return a chart of penalties by layer: a marker at the mean over seeds, a bar for their range.
+
+    Layers are in the order of the model; those with the same first name are named together.
+    """
+    n, dots = len(layers), []
+    groups: dict[str, list[int]] = {}
+    for x, (name, kind, penalties) in enumerate(map(astuple, layers), start=1):
+        mean, ends = sum(penalties) / len(penalties), (min(penalties), max(penalties))
+        text = f"{name} ({kind}): {mean:.3f}" if kind else f"{name}: {mean:.3f}"
+        dots.append(Dot(kind, x, mean, text, ends if len(penalties) > 1 else None))
+        groups.setdefault(name.partition(".")[0], []).append(x)
+    # Other colours than those of the first methods.
+    kinds = dict.fromkeys(layer.kind for layer in layers)
+    looks = {kind: Look(f"c{(4 + i) % 8}", i) for i, kind in enumerate(kinds)}
+    middles = tuple(sum(own) / len(own) for own in groups.values())
+    # Names that are wider than their group are left out.
+    room = (size[0] - 50) / n / _LETTER  # letters for each layer
+    names = tuple(name if room * len(own) > len(name) else "" for name, own in groups.items())
+    x_axis = Axis("parameter tensor, input to output", 0.3, n + 0.7, middles, names)
+    y_axis = linear_axis("penalty", [value for own in layers for value in own.penalties])
+    top = max(layers, key=lambda layer: sum(layer.penalties))
+    about = f"{n} parameter tensors; the highest is that of {top.name}"
+    shown = {"size": size, "radius": 3 if size[0] > 300 else 1.8, "about": about, "note": note}
+    return draw_dots(title, dots, looks, (x_axis, y_axis), **shown)
 
 
 def compose(
@@ -508,8 +517,8 @@ def _tag(name: str, *inside: Markup, **attributes: Any) -> Markup:
     return Markup("".join(texts))
 
 
-def _series(look: Look, label: str, *parts: Markup, kind: str = "series") -> Markup:
-    return _tag("g", *parts, class_=f"{kind} {look.colour}", data_label=label)
+def _series(look: Look, label: str, *parts: Markup) -> Markup:
+    return _tag("g", *parts, class_=f"series {look.colour}", data_label=label)
 
 
 def _path(kind: str, path: str, *inside: Markup) -> Markup:

@@ -130,20 +130,23 @@ class Row:
     @property
     def estimated(self) -> Measure | None:
         """Mean error in percent as the guard estimated it; None if there is no estimate."""
-        errors = [own.result.estimated_error for own in self.outcomes]
-        found = [100 * error for error in errors if error is not None]
-        return Measure.of(found) if found else None
+        return self.measure(lambda own: own.result.estimated_error, every=True, scale=100)
 
     @property
     def by_source(self) -> float | None:
         """Share of images in percent that the source model answered; None without a guard."""
-        shares = [own.result.by_source for own in self.outcomes]
-        found = [100 * share for share in shares if share is not None]
-        return statistics.fmean(found) if found else None
+        found = self.measure(lambda own: own.result.by_source, every=True, scale=100)
+        return None if found is None else found.mean
 
-    def measure(self, get: Callable[[Outcome], float | None]) -> Measure | None:
-        """Return mean and deviation of a number over the outcomes that have it; None if none."""
-        values = [value for own in self.counted if (value := get(own)) is not None]
+    def measure(
+        self, get: Callable[[Outcome], float | None], *, every: bool = False, scale: float = 1
+    ) -> Measure | None:
+        """Return mean and deviation of a number over the outcomes that have it; None if none.
+
+        If the seed changes nothing, the first outcome is taken, unless `every` one is to count.
+        """
+        found = [get(own) for own in (self.outcomes if every else self.counted)]
+        values = [scale * value for value in found if value is not None]
         return Measure.of(values) if values else None
 
     def severity_errors(self) -> dict[int, Measure]:
@@ -196,11 +199,6 @@ class Group:
     def has_pixels(self) -> bool:
         """Whether every pixel was predicted, so that there are overlaps."""
         return any(row.miou is not None for row in self.rows)
-
-    @cached_property
-    def has_guard(self) -> bool:
-        """Whether a row was run with a guard, so that there are estimates."""
-        return any(row.by_source is not None for row in self.rows)
 
     @property
     def drawn(self) -> tuple[Row, ...]:

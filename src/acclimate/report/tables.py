@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 from urllib.parse import quote
 
 from acclimate.bench.selection import RULES
@@ -28,7 +29,6 @@ from acclimate.report.table import (
     ABSENT,
     Cell,
     Column,
-    ColumnKind,
     Document,
     Table,
     format_ms,
@@ -48,48 +48,44 @@ _MACHINE = ("machine", "cpu", "device", "n threads", "n cores", "threads", "core
 
 
 def error_table(group: Group) -> Table:
-    """Return errors and cost of all rows of a group."""
+    """Return errors and cost of all rows of a group; columns without any number are left out."""
     rows = group.rows
-    shared = [p for p in range(len(group.protocols)) if group.shares_seeds(p)]
-    competing = [{id(row) for row in group.competing(p)} for p in shared]
-    rivals = [[id(row) in own for row in rows] for own in competing]
-    columns: list[tuple[Column, list[Cell]]] = []
+    protocols = [p for p in range(len(group.protocols)) if group.shares_seeds(p)]
+    rivals = [set(group.competing(protocol)) for protocol in protocols]
+    columns = [(Column("method", "label"), list(map(name_row, rows)))]
 
     def add(
         name: str,
-        values: Iterable[Measure | float | None],
-        show: Callable[[float], str] = format_number,
+        values: Sequence[Measure | float | None],
+        show: Callable[[Any], str] = format_value,
         best: Callable[..., float] | None = None,
-        kind: ColumnKind = "value",
         digits: int = 1,
     ) -> None:
         """Add a column; the best of each protocol are marked if it is said how to choose them."""
-        cells = [_measured(value, show, digits) for value in values]
-        for own in rivals if best else ():
-            cells = mark_best(cells, own, best or min, digits)
-        columns.append((Column(name, kind), cells))
+        if any(value is not None for value in values):
+            cells = [_cell(value, show) for value in values]
+            for competing in rivals if best else ():
+                cells = mark_best(cells, [row in competing for row in rows], best or min, digits)
+            columns.append((Column(name, "detail" if name in group.columns else "value"), cells))
 
     for name in group.columns:
-        add(name, [row.errors.get(name) for row in rows], best=min, kind="detail")
+        add(name, [row.errors.get(name) for row in rows], best=min)
     add(_MEAN, [row.mean for row in rows], best=min)
-    if any(row.is_reference for row in rows) and len(rows) > 1:
-        add("vs source, points", [row.gain for row in rows], format_difference)
-    if group.has_guard:
-        add("estimated error, %", [row.estimated for row in rows])
-        add("by source, %", [row.by_source for row in rows], "{:.0f}".format)
-    if group.has_pixels:
-        add("mIoU", [row.miou for row in rows], best=max)
+    add("vs source, points", [row.gain for row in rows], format_difference)
+    add("estimated error, %", [row.estimated for row in rows])
+    add("by source, %", [row.by_source for row in rows], "{:.0f}".format)
+    add("mIoU", [row.miou for row in rows], best=max)
     if len(group.columns) == 1 and all(outcome.result.sums for outcome in group.outcomes):
-        add("NLL", [r.measure(lambda o: o.result.nll) for r in rows], best=min, digits=3)
-        add("ECE", [r.measure(lambda o: o.result.ece) for r in rows], best=min, digits=3)
+        get = {"NLL": lambda own: own.result.nll, "ECE": lambda own: own.result.ece}
+        for name, own in get.items():
+            add(name, [row.measure(own) for row in rows], "{.mean:.3f}".format, min, digits=3)
     add("time, ms/image", [row.ms_per_image for row in rows], format_ms)
-    if any(row.peak_memory is not None for row in rows):
-        add("memory, MB", [row.peak_memory for row in rows], lambda size: f"{size / 1e6:.0f}")
+    add("memory, MB", [row.peak_memory for row in rows], lambda size: f"{size / 1e6:.0f}")
     columns.append((Column("seeds"), list(map(_count_seeds, rows))))
     heads, cells = zip(*columns, strict=True)
     return Table(
-        columns=(Column("method", "label"), *heads),
-        rows=tuple(zip(map(name_row, rows), *cells, strict=True)),
+        columns=heads,
+        rows=tuple(zip(*cells, strict=True)),
         name=f"Errors and cost, {group.name or 'all methods'}",
         caption=caption(group),
         best="the best of the complete rows of a protocol, without oracles.",
@@ -110,9 +106,9 @@ def ranking_table(ranking: Ranking, name: str = "") -> Table:
             name_row(row),
             plain(place.rank),
             spread if ranking.has_intervals else Cell(ABSENT),
-            _measured(row.mean.mean if is_same else place.error),
+            _cell(row.mean.mean if is_same else place.error),
             Cell(format_interval(after), after.value) if after else Cell(ABSENT),
-            _measured(after.probability if after else None, digits=3),
+            _cell(after.probability if after else None, "{:.3f}".format),
         ]
         rows.append(tuple(cells))
     heads = ("rank", "rank, 95 % interval", _MEAN, "difference to next, points", "P(lower)")
@@ -129,7 +125,7 @@ def severity_table(group: Group) -> Table:
     found = [(row, row.severity_errors()) for row in group.rows if row.protocol == 0]
     levels = sorted({severity for _, errors in found for severity in errors})
     heads = ["method", *(f"severity {level}" for level in levels)]
-    rows = [[name_row(row), *(_measured(own.get(x)) for x in levels)] for row, own in found]
+    rows = [[name_row(row), *(_cell(own.get(x)) for x in levels)] for row, own in found]
     return Table.of(heads, rows, name=f"Error by severity, {group.name or 'all methods'}")
 
 
@@ -313,7 +309,7 @@ def caption(group: Group) -> str:
         )
     if group.has_pixels:
         parts.append("mIoU: mean intersection over union in %, over classes and domains.")
-    if group.has_guard:
+    if any(row.by_source is not None for row in group.rows):
         parts.append(
             "Estimated error: as the guard estimates it without labels. By source: share of images "
             "that the source model answered."
@@ -394,9 +390,15 @@ def ranking_note(ranking: Ranking) -> str:
     return text
 
 
+def format_value(value: Measure | float) -> str:
+    """Return a number in percent, with its spread if it has one."""
+    return str(value) if isinstance(value, Measure) else format_number(value)
+
+
 def format_difference(value: float) -> str:
-    """Return a difference in points, with its sign."""
-    return format_number(value, sign="+z")
+    """Return a difference in points, with its sign unless it is zero."""
+    text = format_number(value, sign="+z")
+    return "0.0" if text == "+0.0" else text
 
 
 def format_interval(found: Difference) -> str:
@@ -431,17 +433,10 @@ def _name_seeds(seeds: Sequence[int]) -> str:
 # Cells
 
 
-def _measured(
-    found: Measure | float | None,
-    show: Callable[[float], str] = format_number,
-    digits: int = 1,
-) -> Cell:
+def _cell(found: Measure | float | None, show: Callable[[Any], str] = format_value) -> Cell:
     if found is None:
         return Cell(ABSENT)
-    value = found.mean if isinstance(found, Measure) else found
-    if digits != 1:
-        return Cell(format_number(value, digits), value)
-    return Cell(str(found) if isinstance(found, Measure) else show(found), value)
+    return Cell(show(found), found.mean if isinstance(found, Measure) else found)
 
 
 def _count_seeds(row: Row) -> Cell:

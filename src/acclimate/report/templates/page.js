@@ -62,7 +62,7 @@
     button.addEventListener("click", () => {
       const shown = button.getAttribute("aria-pressed") !== "true";
       buttons.get(label).forEach((other) => other.setAttribute("aria-pressed", String(shown)));
-      drawn.get(label).forEach((series) => series.classList.toggle("off", !shown));
+      (drawn.get(label) || []).forEach((series) => series.classList.toggle("off", !shown));
     });
     button.addEventListener("pointerenter", () => bring(label, true));
     button.addEventListener("pointerleave", () => bring(label, false));
