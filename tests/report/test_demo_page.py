@@ -143,6 +143,8 @@ def test_page_shows_the_table_and_the_sections_in_order():
     )
     places = [text.index(heading) for heading in headings]
     assert places == sorted(places)
+    shown = re.findall("<h3>(.*)</h3>", page.partition("Sample images")[2])
+    assert shown == [domain.replace("_", " ") for domain in DOMAINS]
     for _, row in demo.summary.rows:
         for measure in (*row.errors.values(), row.mean):
             assert f'data-value="{measure.mean:.6f}"' in page

@@ -220,6 +220,8 @@ def test_the_ranking_chart_has_the_intervals():
     start, end = re.fullmatch(r"M([\d.]+) [\d.]+H([\d.]+)", bar.attrib["d"]).groups()
     assert read(float(start), axis) == pytest.approx(far.low, abs=0.05)
     assert read(float(end), axis) == pytest.approx(far.high, abs=0.05)
+    rows = [t for t in root.iter("text") if t.text in ("a", "b")]
+    assert float(rows[1].attrib["y"]) - float(rows[0].attrib["y"]) == pytest.approx(20)
 
 
 def test_many_methods_have_few_colours_and_differ_otherwise():

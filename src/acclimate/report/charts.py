@@ -116,11 +116,11 @@ class Axis:
         return zip(self.ticks, self.texts or format_ticks(self.ticks), strict=True)
 
     def share(self, value: float) -> float:
-        """Return where a value is, from 0 at the low end to 1 at the high end."""
+        """Return where a value is, from 0 at the first end to 1 at the other."""
         low, high, at = self.low, self.high, value
         if self.is_log:
             low, high, at = math.log10(low), math.log10(high), math.log10(at)
-        return (at - low) / (high - low) if high > low else 0.5
+        return (at - low) / (high - low) if high != low else 0.5
 
 
 @dataclass(frozen=True)
@@ -366,8 +366,9 @@ def draw_layers(
     y_axis = linear_axis("penalty", [value for own in layers for value in own.penalties])
     top = max(layers, key=lambda layer: sum(layer.penalties))
     about = f"{n} parameter tensors; the highest is that of {top.name}"
-    shown = {"size": size, "radius": 3 if size[0] > 300 else 1.8, "about": about, "note": note}
-    return draw_dots(title, dots, looks, (x_axis, y_axis), **shown)
+    radius = 3 if size[0] > 300 else 1.8
+    axes = (x_axis, y_axis)
+    return draw_dots(title, dots, looks, axes, size=size, radius=radius, about=about, note=note)
 
 
 def compose(

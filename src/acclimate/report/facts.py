@@ -15,7 +15,6 @@ from acclimate.bench.suite import Outcome
 from acclimate.corruptions import BENCHMARK
 from acclimate.functional.pixels import IGNORE_LABEL
 from acclimate.methods import get_method
-from acclimate.metrics.result import find_errors
 
 #: The method that never adapts, with which all others are compared.
 BASELINE = "source"
@@ -61,7 +60,7 @@ def ignores_seed(outcomes: Sequence[Outcome]) -> bool:
 
 def domain_errors(outcome: Outcome) -> dict[str, float]:
     """Return the error of each domain in percent; probes, which are not learned from, left out."""
-    return {name: 100 * share for name, share in find_errors(outcome.result.counted).items()}
+    return {name: 100 * (wrong / n) for name, (n, wrong) in domain_counts(outcome).items() if n}
 
 
 def domain_counts(outcome: Outcome) -> dict[str, tuple[int, int]]:
@@ -92,30 +91,32 @@ def protocol_facts(outcome: Outcome) -> Facts:
     What is "none" is as usual.
     """
     spec, described = outcome.entry.spec, outcome.provenance["data"]
-    protocol, normal, choice = spec.get_protocol(), spec.get_info().normalization, spec.domains
+    protocol, choice = spec.get_protocol(), spec.domains
+    normal: Any = spec.get_info().normalization
     counts = {name: n for name, (n, _) in domain_counts(outcome).items()}
     sizes = list(counts.values())
     if outcome.miou is not None:  # every pixel is a sample; clean images are not described
         sizes = [int(described[name]["n"]) for name in counts if name in described]
     options = ", ".join(f"{name} {value:g}" for name, value in protocol.own_options.items())
-    if normal is not None:
-        given = spec.normalization
-        normal = given if isinstance(given, str) else _to_json(normal.to_dict())
+    if isinstance(spec.normalization, str):
+        normal = spec.normalization
+    elif normal is not None:
+        normal = _to_json(normal.to_dict())
     usual_label = spec.ignore_label == IGNORE_LABEL
     logits = [str(own) for own in (spec.head, spec.logits_at) if own is not None]
-    facts = {
+    facts: dict[str, Any] = {
         "model": spec.model_name,
         "weights": str(outcome.provenance["model"]["weights_sha256"])[:SHORT],
         "data": Path(spec.data).name,
         "data checksum": data_hash(outcome),
         "domains": _list_domains(counts, spec),
-        "severity": ", ".join(map(str, sorted(spec.severities))),
+        "severity": ", ".join(map(str, sorted(spec.severities))) if has_severity(outcome) else None,
         "images": _list_sizes(sizes),
         "stream": f"{protocol.stream} ({options})" if options else protocol.stream,
         "reset": describe_resets(protocol),
         "order": describe_order(protocol),
-        "batch size": str(protocol.batch_size),
-        "passes": str(protocol.epochs),
+        "batch size": protocol.batch_size,
+        "passes": protocol.epochs,
         "window": protocol.window or None,
         "clean probe": "after each domain" if protocol.clean_probe else None,
         "predictions": f"from {get_method(spec.method).card.predicts} the update",
@@ -126,8 +127,6 @@ def protocol_facts(outcome: Outcome) -> Facts:
         "part": None if choice is None or choice.part == "all" else choice.part,
         "size of domains": None if choice is None else choice.size,
     }
-    if not has_severity(outcome):
-        del facts["severity"]
     return {name: str(value) for name, value in facts.items() if value is not None}
 
 
@@ -249,9 +248,9 @@ def data_checksums(outcome: Outcome) -> Facts:
 
 def data_hash(outcome: Outcome) -> str:
     """Return one short checksum of all the domains' checksums; "unknown" if there are none."""
-    if checksums := data_checksums(outcome):
-        return hashlib.sha256(_to_json(checksums).encode()).hexdigest()[:SHORT]
-    return "unknown"
+    checksums = data_checksums(outcome)
+    digest = hashlib.sha256(_to_json(checksums).encode()).hexdigest()
+    return digest[:SHORT] if checksums else "unknown"
 
 
 def _to_json(value: Any) -> str:

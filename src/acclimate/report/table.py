@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -249,9 +250,9 @@ class Table:
         writer.writerows([_to_csv(cell) for cell in row] for row in self.rows)
         return file.getvalue()
 
-    def to_html(self, name: str = "", is_sortable: bool = True) -> str:
+    def to_html(self, name: str = "") -> str:
         """Return a scrollable table, without caption and notes; its name is for screen readers."""
-        return render("table.html", table=self, name=name or self.name, is_sortable=is_sortable)
+        return render("table.html", table=self, name=name or self.name)
 
     def _take(self, columns: Sequence[int]) -> Table:
         rows = tuple(tuple(row[i] for i in columns) for row in self.rows)
@@ -412,13 +413,13 @@ def mark_best(
 
     Nothing more is marked unless at least two cells with a number compete.
     """
-    shown = [
-        round(cell.value, digits) if isinstance(cell.value, int | float) and own else None
-        for cell, own in zip(cells, competes, strict=True)
-    ]
-    rivals = [value for value in shown if value is not None]
-    best = choose(rivals) if len(rivals) > 1 else None
+    rivals = {
+        place: round(cell.value, digits)
+        for place, (cell, own) in enumerate(zip(cells, competes, strict=True))
+        if own and isinstance(cell.value, int | float)
+    }
+    best = choose(rivals.values()) if len(rivals) > 1 else math.nan
     return [
-        replace(cell, best=cell.best or (value is not None and value == best))
-        for cell, value in zip(cells, shown, strict=True)
+        replace(cell, best=cell.best or rivals.get(place) == best)
+        for place, cell in enumerate(cells)
     ]
