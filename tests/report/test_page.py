@@ -217,7 +217,7 @@ def test_the_ranking_chart_has_the_intervals():
     axis = axis_of(root, "x")
     group = next(g for g in root.iter("g") if g.get("data-label") == "b")
     bar = next(path for path in group.iter("path") if path.get("class") == "range")
-    start, end = re.fullmatch(r"M([\d.]+) [\d.]+H([\d.]+)", bar.attrib["d"]).groups()
+    start, end = re.fullmatch(r"M([\d.]+) ([\d.]+)L([\d.]+) \2", bar.attrib["d"]).group(1, 3)
     assert read(float(start), axis) == pytest.approx(far.low, abs=0.05)
     assert read(float(end), axis) == pytest.approx(far.high, abs=0.05)
     rows = [t for t in root.iter("text") if t.text in ("a", "b")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -184,7 +184,7 @@ def draw_embedding(context: FigureContext) -> Drawing:
     table = tabulate(published, grids, "jobs", notes=context.table.notes)
     table = replace(table, rising=(SEPARATION,), notes=tuple(dict.fromkeys(table.notes)))
     title, notes = "Target features before and after adaptation", _read_notes("fig-6")
-    legend = panels[0].looks if len(panels[0].looks) <= N_COLOURS else None
+    legend = look_classes(found.classes) if len(found.classes) <= N_COLOURS else None
     files = {
         "fig-6.svg": compose(title, panels, 2, legend),
         "fig-6.html": render_clouds(title, panels, notes),
@@ -198,9 +198,14 @@ def draw_cloud(title: str, places: Floats, found: Features) -> Chart:
         Dot(found.classes[label], float(x), float(y))
         for (x, y), label in zip(places, found.labels, strict=True)
     ]
-    looks = {name: Look(f"c{i % N_COLOURS}", 0) for i, name in enumerate(found.classes)}
+    looks = look_classes(found.classes)
     axes, note = (Axis("", -0.03, 1.03), Axis("", -0.03, 1.03)), found.domain.replace("_", " ")
-    return draw_dots(title, dots, looks, axes, size=(340, 300), note=note)
+    return draw_dots(title, dots, looks, axes, size=(340, 300), radius=1.8, note=note)
+
+
+def look_classes(classes: Sequence[str]) -> dict[str, Look]:
+    """Return a look for each class; colours repeat where there are too many."""
+    return {name: Look(f"c{i % N_COLOURS}", 0) for i, name in enumerate(classes)}
 
 
 def gather_features(outcome: Outcome, context: FigureContext) -> Features:

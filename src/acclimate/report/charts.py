@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from markupsafe import Markup, escape
@@ -42,10 +43,12 @@ N_COLOURS = 10
 #: Positive values are shown on a logarithmic axis if the largest is so many times the smallest.
 LOG_FROM = 10.0
 
+Place = tuple[float, float]
+
 _N_LABEL_COLOURS = 7  # labels beyond them are grey
 _DASHES = ("", "6 3", "2 3", "8 3 2 3")  # with five markers: twenty lines before a pair is repeated
-_LETTER, _LINE = 5.6, 11.0  # mean width of a letter, and height of a line
-_MOST_LETTERS = 24
+LETTER, _LINE = 5.6, 11.0  # mean width of a letter, and height of a line
+_MOSTLETTERS = 24
 _MOST_NAMED = 4
 _GAP, _HEAD, _CAPTION = 18.0, 30.0, 34.0  # of a composed picture
 
@@ -72,13 +75,13 @@ class Curve(NamedTuple):
 
 
 class Dot(NamedTuple):
-    """A point of a chart, with a description and, if it stands for several, their range."""
+    """A point of a chart, with a description and, if it stands for several, a bar over them."""
 
     label: str
     x: float
     y: float
     about: str = ""
-    ends: tuple[float, float] | None = None
+    ends: tuple[Place, Place] | None = None
 
 
 @dataclass(frozen=True)
@@ -129,30 +132,25 @@ class Plot:
 
     x_axis: Axis
     y_axis: Axis
-    width: float = 340
-    height: float = 240
-    left: float = 36
-    right: float = 12
+    width: float
+    height: float
+    left: float
     top: float = 22
-    bottom: float = 34
 
     @property
     def base(self) -> float:
         """The vertical position of the x axis."""
-        return self.height - self.bottom
+        return self.height - 34
 
     @property
     def end(self) -> float:
         """The horizontal position of the end of the x axis."""
-        return self.width - self.right
+        return self.width - 12
 
-    def x(self, value: float) -> float:
-        """Return the horizontal position of a value."""
-        return self.left + self.x_axis.share(value) * (self.end - self.left)
-
-    def y(self, value: float) -> float:
-        """Return the vertical position of a value."""
-        return self.base - self.y_axis.share(value) * (self.base - self.top)
+    def at(self, place: Place) -> Place:
+        """Return where a pair of values is drawn."""
+        x = self.left + self.x_axis.share(place[0]) * (self.end - self.left)
+        return x, self.base - self.y_axis.share(place[1]) * (self.base - self.top)
 
 
 class Chart(NamedTuple):
@@ -246,99 +244,77 @@ def format_ticks(values: Sequence[float]) -> tuple[str, ...]:
 # Charts
 
 
-def draw_curves(
-    title: str, curves: Sequence[Curve], looks: Mapping[str, Look], axes: tuple[Axis, Axis]
-) -> Chart:
-    """Return a chart of lines; those of the first labels are on top."""
-    plot, parts = Plot(*axes), []
-    for label, points, spreads, marks in sorted(curves, key=lambda own: -looks[own.label].index):
-        look = looks[label]
-        places = [(plot.x(x), plot.y(y)) for x, y in points]
-        line = _line(" ".join(f"{x:.1f},{y:.1f}" for x, y in places), look.index)
-        drawn = [_title(label), line]
-        for (x, _), (_, y), spread in zip(places, points, spreads, strict=False):
-            if spread is not None:
-                low, high = max(y - spread, plot.y_axis.low), min(y + spread, plot.y_axis.high)
-                drawn.append(_path("whisker", f"M{x:.1f} {plot.y(low):.1f}V{plot.y(high):.1f}"))
-        for place, point in list(zip(places, points, strict=True))[0 if marks else -1 :]:
-            about = "{} at {:g}: {:.1f} %".format(label, *point)
-            drawn.append(draw_marker(look.index, *place, about))
-        parts.append(_series(look, label, *drawn))
-    ends = [f"{curve.label} {curve.points[-1][1]:.1f} %" for curve in curves]
-    shown = {curve.label: looks[curve.label] for curve in curves}
-    return _picture(plot, title, f"at the end: {_list(ends)}", parts, shown)
-
-
-def draw_points(
-    title: str,
-    points: Sequence[tuple[str, float, float]],
-    looks: Mapping[str, Look],
-    axes: tuple[Axis, Axis],
-) -> Chart:
-    """Return a chart of one point for each label; labels are beside the points where they fit."""
-    plot = Plot(*axes, height=260)
-    places = [(plot.x(x), plot.y(y)) for _, x, y in points]
-    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in places]
-    parts, ends = [], []
-    for (label, x_value, y_value), (x, y) in zip(points, places, strict=True):
-        look, about = looks[label], f"{y_value:.1f} % at {x_value:.3g}"
-        mark = draw_marker(look.index, x, y, f"{label}: {about}", 4)
-        parts.append(_series(look, label, mark, _draw_tag(plot, label, x, y, taken)))
-        ends.append(f"{label} {about}")
-    shown = {label: looks[label] for label, *_ in points}
-    return _picture(plot, title, _list(ends), parts[::-1], shown)
-
-
-def draw_intervals(
-    title: str,
-    items: Sequence[tuple[str, float, tuple[float, float] | None]],
-    looks: Mapping[str, Look],
-    x_axis: Axis,
-) -> Chart:
-    """Return a chart of one line for each label: a marker at the value, a bar over its interval."""
-    n, names = len(items), tuple(_cut(label) for label, *_ in items)
-    y_axis = Axis("", n - 0.5, -0.5, tuple(range(n)), names)
-    left = 12 + _LETTER * max(map(len, names))
-    plot, parts = Plot(x_axis, y_axis, height=20 * n + 56, left=left), []
-    for row, (label, value, interval) in enumerate(items):
-        look, y, drawn = looks[label], plot.y(row), []
-        about = f"{label}: {value:+.2f} points"
-        if interval is not None:
-            low, high = interval
-            about += f", 95 % interval {low:+.2f} to {high:+.2f}"
-            drawn.append(_path("range", f"M{plot.x(low):.1f} {y:.1f}H{plot.x(high):.1f}"))
-        mark = draw_marker(look.index, plot.x(value), y, about, 3.6)
-        parts.append(_series(look, label, *drawn, mark))
-    ends = [f"{label} {value:+.1f}" for label, value, _ in items]
-    return _picture(plot, title, _list(ends), parts, {label: looks[label] for label, *_ in items})
-
-
 def draw_dots(
     title: str,
     dots: Sequence[Dot],
     looks: Mapping[str, Look],
     axes: tuple[Axis, Axis],
     *,
-    size: tuple[float, float],
-    radius: float = 1.8,
+    size: tuple[float, float] = (340, 240),
+    left: float = 36,
+    radius: float = 3,
+    lines: Mapping[str, Sequence[Place]] | None = None,
+    bars: str = "range",
+    has_tags: bool = False,
     about: str = "",
     note: str = "",
 ) -> Chart:
-    """Return a chart of any number of points for each label, with bars over their ranges.
+    """Return a chart of points, with lines through them; those of the first labels are on top.
 
     A page can find a point again in another chart by its place among the points.
+
+    Args:
+        title: The words above the chart.
+        dots: Any number for each label.
+        looks: Of at least their labels.
+        axes: Of x and y.
+        size: Width and height.
+        left: Room for the texts of the y axis.
+        radius: Of the markers.
+        lines: Corners of a line by label.
+        bars: Class of the bars in the style sheet.
+        has_tags: Whether labels are written beside their first point, where they fit.
+        about: What a screen reader is told besides the title.
+        note: Words below the title.
     """
-    plot = Plot(*axes, width=size[0], height=size[1])
-    drawn: dict[str, list[Markup]] = {label: [_title(label)] for label in looks}
-    for number, (label, x, y, text, ends) in enumerate(dots):
-        if ends is not None:
-            low, high = map(plot.y, ends)
-            drawn[label].append(_path("range", f"M{plot.x(x):.1f} {low:.1f}V{high:.1f}"))
-        look = looks[label]
-        drawn[label].append(draw_marker(look.index, plot.x(x), plot.y(y), text, radius, number))
-    there = {dot.label for dot in dots}
-    parts = [_series(looks[label], label, *own) for label, own in drawn.items() if label in there]
-    return _picture(plot, title, about or note, parts, looks, note)
+    plot = Plot(*axes, *size, left)
+    places = [plot.at((dot.x, dot.y)) for dot in dots]
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in places]
+    drawn: dict[str, list[Markup]] = {dot.label: [_title(dot.label)] for dot in dots}
+    for label, corners in (lines or {}).items():
+        path = " ".join("{:.1f},{:.1f}".format(*plot.at(corner)) for corner in corners)
+        drawn[label].append(_line(path, looks[label].index))
+    for number, (dot, place) in enumerate(zip(dots, places, strict=True)):
+        own, look = drawn[dot.label], looks[dot.label]
+        if dot.ends is not None:
+            ends = (*plot.at(dot.ends[0]), *plot.at(dot.ends[1]))
+            own.append(_path(bars, "M{:.1f} {:.1f}L{:.1f} {:.1f}".format(*ends)))
+        own.append(draw_marker(look.index, *place, dot.about, radius, number))
+        if has_tags:
+            own.append(_draw_tag(plot, dot.label, *place, taken))
+    shown = {label: looks[label] for label in drawn}
+    order = sorted(shown, key=lambda label: -looks[label].index)
+    parts = [_series(looks[label], label, *drawn[label]) for label in order]
+    named, box = ": ".join(filter(None, (title, about or note))), "0 0 {:g} {:g}".format(*size)
+    names = {"class_": "chart", "viewBox": box, "role": "img", "aria_label": named}
+    return Chart(title, _tag("svg", _draw_axes(plot), *parts, **names), shown, size, note)
+
+
+def draw_curves(
+    title: str, curves: Sequence[Curve], looks: Mapping[str, Look], axes: tuple[Axis, Axis]
+) -> Chart:
+    """Return a chart of lines."""
+    dots, (low, high) = [], (axes[1].low, axes[1].high)
+    for label, points, spreads, has_marks in curves:
+        for (x, y), spread in zip_longest(points, spreads):
+            ends = None
+            if spread is not None:
+                ends = ((x, max(y - spread, low)), (x, min(y + spread, high)))
+            if has_marks or ends or (x, y) == points[-1]:
+                dots.append(Dot(label, x, y, f"{label} at {x:g}: {y:.1f} %", ends))
+    about = list_few([f"{curve.label} {curve.points[-1][1]:.1f} %" for curve in curves])
+    lines, about = {curve.label: curve.points for curve in curves}, f"at the end: {about}"
+    return draw_dots(title, dots, looks, axes, lines=lines, bars="whisker", about=about)
 
 
 def draw_layers(
@@ -351,7 +327,7 @@ def draw_layers(
     n, dots = len(layers), []
     groups: dict[str, list[int]] = {}
     for x, (name, kind, penalties) in enumerate(map(astuple, layers), start=1):
-        mean, ends = sum(penalties) / len(penalties), (min(penalties), max(penalties))
+        mean, ends = sum(penalties) / len(penalties), ((x, min(penalties)), (x, max(penalties)))
         text = f"{name} ({kind}): {mean:.3f}" if kind else f"{name}: {mean:.3f}"
         dots.append(Dot(kind, x, mean, text, ends if len(penalties) > 1 else None))
         groups.setdefault(name.partition(".")[0], []).append(x)
@@ -360,14 +336,13 @@ def draw_layers(
     looks = {kind: Look(f"c{(4 + i) % 8}", i) for i, kind in enumerate(kinds)}
     middles = tuple(sum(own) / len(own) for own in groups.values())
     # Names that are wider than their group are left out.
-    room = (size[0] - 50) / n / _LETTER  # letters for each layer
+    room = (size[0] - 50) / n / LETTER  # letters for each layer
     names = tuple(name if room * len(own) > len(name) else "" for name, own in groups.items())
     x_axis = Axis("parameter tensor, input to output", 0.3, n + 0.7, middles, names)
     y_axis = linear_axis("penalty", [value for own in layers for value in own.penalties])
     top = max(layers, key=lambda layer: sum(layer.penalties))
     about = f"{n} parameter tensors; the highest is that of {top.name}"
-    radius = 3 if size[0] > 300 else 1.8
-    axes = (x_axis, y_axis)
+    radius, axes = 3 if size[0] > 300 else 1.8, (x_axis, y_axis)
     return draw_dots(title, dots, looks, axes, size=size, radius=radius, about=about, note=note)
 
 
@@ -441,15 +416,17 @@ def _draw_axes(plot: Plot) -> Markup:
     parts = []
     has_rows = bool(plot.y_axis.texts)  # the grid crosses the axis that has numbers
     for tick, text in plot.y_axis.labels:
+        _, y = plot.at((plot.x_axis.low, tick))
         if not has_rows:
-            parts.append(_path("grid", f"M{plot.left:g} {plot.y(tick):.1f}H{plot.end:g}"))
-        parts.append(_text("tick", plot.left - 5, plot.y(tick), text, "end", "0.32em"))
+            parts.append(_path("grid", f"M{plot.left:g} {y:.1f}H{plot.end:g}"))
+        parts.append(_text("tick", plot.left - 5, y, text, "end", "0.32em"))
     parts.append(_path("axis", f"M{plot.left:g} {plot.base:.1f}H{plot.end:g}"))
     for tick, text in plot.x_axis.labels:
+        x, _ = plot.at((tick, plot.y_axis.low))
         if has_rows:
-            parts.append(_path("grid", f"M{plot.x(tick):.1f} {plot.top:g}V{plot.base:.1f}"))
-        parts.append(_path("axis", f"M{plot.x(tick):.1f} {plot.base:.1f}v4"))
-        parts.append(_text("tick", plot.x(tick), plot.base + 6, text, "middle", "0.8em"))
+            parts.append(_path("grid", f"M{x:.1f} {plot.top:g}V{plot.base:.1f}"))
+        parts.append(_path("axis", f"M{x:.1f} {plot.base:.1f}v4"))
+        parts.append(_text("tick", x, plot.base + 6, text, "middle", "0.8em"))
     parts.append(_text("name", 2, 10, plot.y_axis.name))
     parts.append(_text("name", plot.end, plot.height - 3, plot.x_axis.name, "end"))
     return Markup().join(parts)
@@ -465,8 +442,8 @@ def _draw_tag(
     plot: Plot, label: str, x: float, y: float, taken: list[tuple[float, float, float, float]]
 ) -> Markup:
     """Return the label beside its point; if all places are taken, hidden until it is needed."""
-    text = _cut(label)
-    width = _LETTER * len(text)
+    text = cut(label)
+    width = LETTER * len(text)
     for right, down, anchor in _TAG_PLACES:
         start = x + right - {"start": 0, "middle": width / 2, "end": width}[anchor]
         box = (start, y + down - _LINE / 2, start + width, y + down + _LINE / 2)
@@ -482,20 +459,6 @@ def _draw_tag(
 
 def _overlap(one: Sequence[float], two: Sequence[float]) -> bool:
     return one[0] < two[2] and two[0] < one[2] and one[1] < two[3] and two[1] < one[3]
-
-
-def _picture(
-    plot: Plot,
-    title: str,
-    about: str,
-    parts: Sequence[Markup],
-    looks: Mapping[str, Look],
-    note: str = "",
-) -> Chart:
-    label, box = f"{title}: {about}" if about else title, f"0 0 {plot.width:g} {plot.height:g}"
-    names = {"class_": "chart", "viewBox": box, "role": "img", "aria_label": label}
-    svg = _tag("svg", _draw_axes(plot), *parts, **names)
-    return Chart(title, svg, looks, (plot.width, plot.height), note)
 
 
 # Elements
@@ -540,10 +503,12 @@ def _text(kind: str, x: float, y: float, text: str, anchor: str = "", shift: str
     return _tag("text", Markup.escape(text), class_=kind, **place)
 
 
-def _list(texts: Sequence[str]) -> str:
+def list_few(texts: Sequence[str]) -> str:
+    """Return the first texts, and how many more there are."""
     more = f" and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
     return ", ".join(texts[:_MOST_NAMED]) + more
 
 
-def _cut(label: str) -> str:
-    return label if len(label) <= _MOST_LETTERS else f"{label[: _MOST_LETTERS - 1]}…"
+def cut(label: str) -> str:
+    """Return a label that is short enough for a chart."""
+    return label if len(label) <= _MOSTLETTERS else f"{label[: _MOSTLETTERS - 1]}…"

@@ -9,17 +9,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from acclimate.report.charts import (
+    LETTER,
     Axis,
     Chart,
     Curve,
+    Dot,
     Look,
     assign_looks,
     axis_of_counts,
     best_axis,
+    cut,
     draw_curves,
-    draw_intervals,
-    draw_points,
+    draw_dots,
     linear_axis,
+    list_few,
 )
 from acclimate.report.facts import split_domain
 from acclimate.report.stats import Measure, Ranking
@@ -121,20 +124,40 @@ def draw_costs(group: Group, looks: Looks) -> list[Chart]:
         if points:
             _, xs, ys = zip(*points, strict=True)
             axes = (best_axis(name, xs), linear_axis(_MEAN, ys, from_zero=False))
-            charts.append(draw_points(title, points, looks, axes))
+            dots = [Dot(label, x, y, f"{label}: {y:.1f} % at {x:.3g}") for label, x, y in points]
+            about = list_few([dot.about for dot in dots])
+            size = (340.0, 260.0)
+            chart = draw_dots(
+                title, dots, looks, axes, size=size, radius=4, has_tags=True, about=about
+            )
+            charts.append(chart)
     return charts
 
 
 def draw_ranking(ranking: Ranking, looks: Looks) -> Chart:
     """Return a chart of how far each method is behind the first, with intervals."""
-    items: list[tuple[str, float, tuple[float, float] | None]] = []
-    for place in ranking.places:
-        far = place.to_first
-        interval = None if far is None or not far.has_interval else (far.low, far.high)
-        items.append((place.row.label, 0.0 if far is None else far.value, interval))
-    ends = [end for _, value, interval in items for end in (value, *(interval or ()))]
-    axis = linear_axis("points above the first", ends, from_zero=False)
-    return draw_intervals("distance from the first", items, looks, axis)
+    dots: list[Dot] = []
+    for row, place in enumerate(ranking.places):
+        label, far = place.row.label, place.to_first
+        value = 0.0 if far is None else far.value
+        about, ends = f"{label}: {value:+.2f} points", None
+        if far is not None and far.has_interval:
+            about += f", 95 % interval {far.low:+.2f} to {far.high:+.2f}"
+            ends = ((far.low, row), (far.high, row))
+        dots.append(Dot(label, value, row, about, ends))
+    values = [x for dot in dots for x, _ in (dot[1:3], *(dot.ends or ()))]
+    x_axis = linear_axis("points above the first", values, from_zero=False)
+    n, names = len(dots), tuple(cut(dot.label) for dot in dots)
+    axes = (x_axis, Axis("", n - 0.5, -0.5, tuple(range(n)), names))
+    return draw_dots(
+        "distance from the first",
+        dots,
+        looks,
+        axes,
+        size=(340, 20 * n + 56),
+        left=12 + LETTER * max(map(len, names)),
+        about=list_few([f"{dot.label} {dot.x:+.1f}" for dot in dots]),
+    )
 
 
 def draw_sweeps(group: Group) -> list[Chart]:
