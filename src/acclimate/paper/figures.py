@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from acclimate.artifact import Artifact
 from acclimate.bench.execute import read_kept
 from acclimate.bench.load import Loader
 from acclimate.bench.suite import Outcome
-from acclimate.errors import BadInput, MissingExtra, how_to_install
+from acclimate.errors import BadInput, import_extra
 from acclimate.functional.swr_nsp import penalties, shape_penalties
 from acclimate.paper.claims import Cell, Claim, Errors, judge, read_grids
 from acclimate.paper.experiment import Drawing, FigureContext
@@ -245,15 +244,7 @@ def check_tsne() -> Any:
     Raises:
         MissingExtra: scikit-learn is not installed.
     """
-    try:
-        return importlib.import_module("sklearn.manifold")
-    except ImportError as error:
-        raise MissingExtra(
-            "missing_extra",
-            "The experiment fig-6 uses t-SNE, which requires scikit-learn, and it is not "
-            f"installed. Run: {how_to_install('tsne')}",
-            package="scikit-learn",
-        ) from error
+    return import_extra("sklearn.manifold", "The experiment fig-6", "tsne", "scikit-learn")
 
 
 # Figure s3: images in snow, their masks, and predictions

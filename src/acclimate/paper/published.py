@@ -41,11 +41,6 @@ class Published:
     notes: tuple[str, ...] = ()
 
     @property
-    def is_accuracy(self) -> bool:
-        """Whether its numbers are accuracies; errors otherwise."""
-        return is_accuracy(self.unit)
-
-    @property
     def has_numbers(self) -> bool:
         """Whether the text has any of its numbers."""
         every = (values for own in self.rows.values() for values in own.values())
@@ -61,7 +56,7 @@ class Published:
     def errors(self, setting: str) -> dict[tuple[str, str], float]:
         """Return the numbers that the text has of a setting, by row and column, as errors."""
         return {
-            (row, column): 100 - value if self.is_accuracy else value
+            (row, column): 100 - value if is_accuracy(self.unit) else value
             for row, values in self.rows.get(setting, {}).items()
             for column, value in zip(self.columns, values, strict=True)
             if value is not None

@@ -230,7 +230,7 @@ def _ours(published: Published, grid: Grid, label: str, column: str, kind: Kind)
     if kind == "corruptions":
         return grid.measure(label, MEAN, None if column == MEAN else column)
     own = grid.measure(label, column)
-    if own is None or not published.is_accuracy:
+    if own is None or not is_accuracy(published.unit):
         return own
     spread = None if own.deviation is None else own.deviation / math.sqrt(own.n_seeds)
     return Measure(100 - own.mean, spread, own.n_seeds)
