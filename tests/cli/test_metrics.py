@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def test_a_resumed_run_keeps_the_lines_before_it_and_drops_torn_ones(tmp_path: P
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with raises("not_found"):
         MetricsWriter(tmp_path / "absent" / "file")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
     with raises("missing_extra", package="tensorboard") as caught:
         MetricsWriter(tensorboard=tmp_path)
     assert "acclimate[tensorboard]" in str(caught.value)

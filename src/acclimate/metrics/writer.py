@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from acclimate.errors import MissingExtra, check_output, how_to_install
+from acclimate.errors import check_output, import_extra
 from acclimate.metrics.batch import BatchMetrics
 
 
@@ -24,13 +23,8 @@ class MetricsWriter:
         self._file: TextIO | None = None
         self._board: Any = None
         check_output(file)
-        if tensorboard is not None and importlib.util.find_spec("tensorboard") is None:
-            raise MissingExtra(
-                "missing_extra",
-                "Writing for TensorBoard requires tensorboard, which is not installed. "
-                f"Run: {how_to_install('tensorboard')}, or use --metrics FILE.",
-                package="tensorboard",
-            )
+        if tensorboard is not None:
+            import_extra("tensorboard", "Writing for TensorBoard", "tensorboard")
 
     def __bool__(self) -> bool:
         """Whether anything is written."""

@@ -342,7 +342,8 @@ def _train(
     tests = tuple(data.find(name) for name in setup.tests or data.domains)
     held_out: list[Sequence[str]] = [(name,) for name in tests]
     if any(len(options) > 1 for options in _list_options(setup, n_trials)):
-        held_out += [look.without for name in tests for look in _list_looks(rule, data, name)]
+        looks = (rule.list_looks(name, _list_sources(data, name)) for name in tests)
+        held_out += [look.without for own in looks for look in own]
     made = []
     for algorithm in setup.algorithms:
         base = DomainSettings(
@@ -382,10 +383,6 @@ def _train(
     return made
 
 
-def _list_looks(rule: DomainRule, data: DomainSet, test_domain: str) -> tuple[Look, ...]:
-    return rule.list_looks(test_domain, _list_sources(data, test_domain))
-
-
 def _list_sources(data: DomainSet, test_domain: str) -> list[str]:
     return [name for name in data.domains if name != test_domain]
 
@@ -398,12 +395,10 @@ def _choose_all(
     images = setup.tested if rule.is_oracle else setup.tried  # the oracle sees the whole test
     cases: list[tuple[str, tuple[Option, ...], list[dict[Look, Entry]]]] = []
     for test_domain in setup.tests or data.domains:
+        looks = rule.list_looks(test_domain, _list_sources(data, test_domain))
         for options in _list_options(setup, n_trials):
             tried = [
-                {
-                    look: _make_trial(trained, seed, option, look, images)
-                    for look in _list_looks(rule, data, test_domain)
-                }
+                {look: _make_trial(trained, seed, option, look, images) for look in looks}
                 for option in options
                 if len(options) > 1
             ]
