@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,9 +85,14 @@ def render_clouds(title: str, drawn: Sequence[Chart], notes: Sequence[str]) -> s
 
 def _render_summary(name: str, summary: Summary, title: str, **values: Any) -> str:
     """Render a page of a summary; its template makes the tables and charts it shows."""
-    own = {"summary": summary, "lead": tables.lead_of(summary), "title": title}
+
+    def draw_groups(draw: Callable[..., list[Chart]], *more: Any) -> list[tuple[Group, Any]]:
+        """Return the charts of each group that has any."""
+        return [(group, drawn) for group in summary.groups if (drawn := draw(group, *more))]
+
     helpers = (describe_methods, describe_protocol, describe_streams, list_left_out, origin_facts)
-    own |= {helper.__name__: helper for helper in helpers}
+    own: dict[str, Any] = {helper.__name__: helper for helper in (*helpers, draw_groups)}
+    own |= {"summary": summary, "lead": tables.lead_of(summary), "title": title}
     looks = figures.choose_looks(summary)
     return _render(name, looks=looks, tables=tables, figures=figures, **own, **values)
 
