@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 import acclimate
-from acclimate.bench.predictions import PredictionFile, PredictionSummary, predict_folder
+from acclimate.bench.predictions import Predictions, PredictionSummary, predict_folder
 from acclimate.bench.run_folder import RunFolder
 from acclimate.methods.method import Method
 from acclimate.storage import read_file
@@ -66,7 +66,7 @@ def predict(
     adapted = acclimate.adapt(model or tiny_cnn(), "tent", lr=0.05)
     stream = FolderStream(photos, batch_size=5)
     names = ("resume", "force", "state")
-    file = PredictionFile(out, **{key: options.pop(key) for key in names if key in options})
+    file = Predictions(out, **{key: options.pop(key) for key in names if key in options})
     return predict_folder(adapted, stream, file, **options), stream, adapted
 
 
@@ -119,11 +119,11 @@ def crash_in_forward(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
 
 
 def crash_after_rows(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    _crash(monkeypatch, PredictionFile, "append", at, before=False)
+    _crash(monkeypatch, Predictions, "append", at, before=False)
 
 
 def crash_before_rows(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    _crash(monkeypatch, PredictionFile, "append", at, before=True)
+    _crash(monkeypatch, Predictions, "append", at, before=True)
 
 
 def crash_after_state(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
@@ -137,10 +137,10 @@ def crash_after_checkpoint(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
 
 def crash_within_rows(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     """Write a part of the rows."""
-    real = PredictionFile.append
+    real = Predictions.append
     calls = []
 
-    def torn(self: PredictionFile, rows: list[list[str]]) -> None:
+    def torn(self: Predictions, rows: list[list[str]]) -> None:
         calls.append(0)
         real(self, rows)
         if len(calls) == at:
@@ -149,7 +149,7 @@ def crash_within_rows(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
             path.write_bytes(whole[: -1 - len(whole) // 40])
             raise Crash
 
-    monkeypatch.setattr(PredictionFile, "append", torn)
+    monkeypatch.setattr(Predictions, "append", torn)
 
 
 def _crash(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, at: int, before: bool) -> None:
@@ -226,7 +226,7 @@ def test_a_crash_when_all_is_done_but_the_renaming(
 ) -> None:
     out = tmp_path / "out.csv"
     with pytest.MonkeyPatch.context() as patch:
-        _crash(patch, PredictionFile, "finish", 1, before=True)
+        _crash(patch, Predictions, "finish", 1, before=True)
         with pytest.raises(Crash):
             predict(photos, out)
     summary, _, _ = predict(photos, out, resume=True)
@@ -241,13 +241,13 @@ def test_a_method_that_has_seen_batches_before_can_be_resumed(photos: Path, tmp_
         return adapted
 
     stream = FolderStream(photos, batch_size=5)
-    predict_folder(begin(), stream, PredictionFile(tmp_path / "uncut.csv"))
+    predict_folder(begin(), stream, Predictions(tmp_path / "uncut.csv"))
     out = tmp_path / "out.csv"
     with pytest.MonkeyPatch.context() as patch:
         crash_after_rows(patch, 3)
         with pytest.raises(Crash):
-            predict_folder(begin(), stream, PredictionFile(out))
-    summary = predict_folder(begin(), stream, PredictionFile(out, resume=True))
+            predict_folder(begin(), stream, Predictions(out))
+    summary = predict_folder(begin(), stream, Predictions(out, resume=True))
     assert summary.n_resumed == 2
     assert out.read_bytes() == (tmp_path / "uncut.csv").read_bytes()
 
@@ -268,15 +268,15 @@ def test_an_interrupted_call_is_not_overwritten_by_mistake(
     part = Path(f"{interrupted}.part")
     before = (part / "records.jsonl").read_bytes()
     with raises("unfinished_run", path=part):
-        PredictionFile(interrupted)
+        Predictions(interrupted)
     with raises("conflicting_options", options=("resume", "force")):
-        PredictionFile(interrupted, resume=True, force=True)
+        Predictions(interrupted, resume=True, force=True)
     assert (part / "records.jsonl").read_bytes() == before
     summary, _, _ = predict(photos, interrupted, force=True)
     assert summary.n_resumed == 0
     assert interrupted.read_bytes() == (uncut / "out.csv").read_bytes()
     with raises("already_exists", path=interrupted):
-        PredictionFile(interrupted, resume=True)
+        Predictions(interrupted, resume=True)
 
 
 def test_other_images_or_options_are_not_mixed_in(own_photos: Path, interrupted: Path) -> None:
@@ -285,7 +285,7 @@ def test_other_images_or_options_are_not_mixed_in(own_photos: Path, interrupted:
     kept = interrupted.with_name("kept")
     with raises("other_settings", differences={"state": (None, str(kept))}):
         predict(own_photos, interrupted, resume=True, state=kept)
-    file = PredictionFile(interrupted, resume=True)
+    file = Predictions(interrupted, resume=True)
     adapted = acclimate.adapt(tiny_cnn(), "tent", lr=0.05)
     with raises("other_settings", differences={"batch_size": (5, 6)}):
         predict_folder(adapted, FolderStream(own_photos, batch_size=6), file)
@@ -306,7 +306,7 @@ def test_another_seed_and_images_replaced_under_their_names_are_noticed(
         predict_folder(
             adapted,
             FolderStream(own_photos, batch_size=5),
-            PredictionFile(interrupted, resume=True),
+            Predictions(interrupted, resume=True),
         )
     first = min(own_photos.rglob("*.png"))
     before = first.read_bytes()
@@ -355,14 +355,14 @@ def test_a_first_batch_that_fails_leaves_nothing_behind(photos: Path, tmp_path: 
 
 def test_impossible_outputs_are_refused_before_any_work(tmp_path: Path) -> None:
     with raises("wrong_suffix", path=tmp_path / "out.txt"):
-        PredictionFile(tmp_path / "out.txt")
+        Predictions(tmp_path / "out.txt")
     with raises("not_found", path=tmp_path / "none"):
-        PredictionFile(tmp_path / "none" / "out.csv")
+        Predictions(tmp_path / "none" / "out.csv")
     with raises("not_found", path=tmp_path / "none"):
-        PredictionFile(tmp_path / "out.csv", state=tmp_path / "none" / "kept")
+        Predictions(tmp_path / "out.csv", state=tmp_path / "none" / "kept")
     (tmp_path / "kept").write_text("what was learned elsewhere")
     with raises("already_exists", path=tmp_path / "kept"):
-        PredictionFile(tmp_path / "out.csv", state=tmp_path / "kept")
+        Predictions(tmp_path / "out.csv", state=tmp_path / "kept")
 
 
 def test_the_message_names_the_extra_that_writes_parquet(
@@ -370,7 +370,7 @@ def test_the_message_names_the_extra_that_writes_parquet(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with raises("missing_extra", package="pyarrow") as caught:
-        PredictionFile(tmp_path / "out.parquet")
+        Predictions(tmp_path / "out.parquet")
     assert "pip install 'acclimate[parquet]'" in str(caught.value)
 
 

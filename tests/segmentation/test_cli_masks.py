@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 import acclimate
 from acclimate.artifact import Artifact
-from acclimate.bench.predictions import PredictionFile, PredictionFolder, predict_folder
+from acclimate.bench.predictions import Predictions, predict_folder
 from acclimate.cli.main import app
 from acclimate.data import Batches, load
 from acclimate.methods.method import Method
@@ -175,7 +175,7 @@ def photos(tmp_path: Path) -> Path:
 def predict(photos: Path, out: Path, resume: bool = False) -> Method:
     adapted = acclimate.adapt(tiny_net(), "tent", lr=0.05)
     stream = FolderStream(photos, batch_size=2)
-    predict_folder(adapted, stream, PredictionFolder(out, resume=resume))
+    predict_folder(adapted, stream, Predictions(out, resume=resume))
     return adapted
 
 
@@ -209,20 +209,20 @@ def test_masks_of_a_resumed_call_are_those_of_an_uncut_one(
     what: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     predict(photos, tmp_path / "uncut")
-    out, real, calls = tmp_path / "out", getattr(PredictionFolder, what), []
+    out, real, calls = tmp_path / "out", getattr(Predictions, what), []
 
-    def crash(self: PredictionFolder, given: object) -> None:
+    def crash(self: Predictions, given: object) -> None:
         calls.append(0)
         real(self, given)
         if len(calls) == 3:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(PredictionFolder, what, crash)
+        patch.setattr(Predictions, what, crash)
         with pytest.raises(KeyboardInterrupt):
             predict(photos, out)
     with raises("unfinished_run", path=tmp_path / "out.part"):
-        PredictionFolder(out)
+        Predictions(out)
     first = out / "day0" / "000.png"
     kept = first.rename(tmp_path / "kept.png")
     with raises("file_missing", path=first):
@@ -291,7 +291,7 @@ def test_several_splits_are_not_predicted_and_the_message_names_the_folder_of_ea
 
 
 def test_cropped_images_get_no_masks(photos: Path, tmp_path: Path) -> None:
-    adapted, out = acclimate.adapt(tiny_net(), "tent"), PredictionFolder(tmp_path / "out")
+    adapted, out = acclimate.adapt(tiny_net(), "tent"), Predictions(tmp_path / "out")
     with raises("missing_option", option="squash"):
         predict_folder(adapted, FolderStream(photos, 8, batch_size=2), out)
     with raises("conflicting_options", options=("resize", "squash")):
@@ -305,20 +305,20 @@ def test_an_output_that_does_not_fit_is_refused_before_anything_is_learned(
     adapted = acclimate.adapt(tiny_net(), "tent")
     stream = FolderStream(photos, batch_size=2)
     with raises("not_a_folder", path=tmp_path / "out.csv"):
-        predict_folder(adapted, stream, PredictionFile(tmp_path / "out.csv"))
+        predict_folder(adapted, stream, Predictions(tmp_path / "out.csv"))
     with raises("count_mismatch", expected=4, found=1):
-        predict_folder(adapted, stream, PredictionFolder(tmp_path / "out"), classes=["a"])
+        predict_folder(adapted, stream, Predictions(tmp_path / "out"), classes=["a"])
     for place in (photos, photos / "day0", tmp_path):
         with raises("inside_input", path=place):
-            predict_folder(adapted, stream, PredictionFolder(place, force=True))
+            predict_folder(adapted, stream, Predictions(place, force=True))
     Image.new("RGB", (20, 12)).save(photos / "day0" / "001.png")
     stream = FolderStream(photos, batch_size=2)
     with raises("duplicate", name="day0/001.png"):
-        predict_folder(adapted, stream, PredictionFolder(tmp_path / "out"))
+        predict_folder(adapted, stream, Predictions(tmp_path / "out"))
     assert adapted.counts.batches == 0
     assert [path.name for path in tmp_path.iterdir()] == ["photos"]
     whole = torch.nn.Sequential(tiny_net(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
     adapted = acclimate.adapt(whole, "tent")
     with raises("not_a_file", path=tmp_path / "out"):
-        predict_folder(adapted, FolderStream(photos / "day1"), PredictionFolder(tmp_path / "out"))
+        predict_folder(adapted, FolderStream(photos / "day1"), Predictions(tmp_path / "out"))
     assert adapted.counts.batches == 0

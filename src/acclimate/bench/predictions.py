@@ -12,7 +12,7 @@ import hashlib
 import io
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,23 +60,27 @@ _TO_FILE = "For a model that predicts whole images, pass a file that ends in .cs
 Rows = list[list[str]]
 
 
-class PredictionFile:
-    """A table of predictions, one row per image, as CSV or Parquet.
+class Predictions:
+    """The output: a table (CSV or Parquet) with a row per image, or a folder with masks.
+
+    There are masks if `out` is a folder or has no suffix. A mask is a PNG file with the image's
+    name and size, and has 8 bits per pixel, the class number. It is written before the row of its
+    image, which is then kept only until the end.
 
     Args:
-        out: Path of the output, `.csv` or `.parquet`.
+        out: Path of the output.
+        images: The folder of the images, which must not contain the masks; None if it is not known
+            yet.
         resume: Resume an interrupted run; starts a new one if there is none.
         force: Overwrite an existing output, and discard an interrupted run.
         state: Where the state of the method is kept at the end, if at all.
     """
 
-    #: Whether the output is one mask per image instead of one row.
-    holds_masks = False
-
     def __init__(
         self,
         out: str | Path,
         *,
+        images: Path | None = None,
         resume: bool = False,
         force: bool = False,
         state: str | Path | None = None,
@@ -85,7 +89,10 @@ class PredictionFile:
         self.out = Path(out).resolve() if Path(out).name in ("", "..") else Path(out)
         self.part = self.out.with_name(f"{self.out.name}.part")
         self.state = None if state is None else Path(state)
+        self.holds_masks = self.out.is_dir() or not self.out.suffix
         self._folder = RunFolder(self.part, _AGAIN)
+        if self.holds_masks and images is not None:
+            self._check_apart(images)
         self._check_kind()
         check_output(self.out, is_folder=self.holds_masks)
         check_output(self.state)
@@ -117,18 +124,31 @@ class PredictionFile:
                 self._check_complete()
             else:
                 folder.clear()
-            yield folder.begin({**identity, N_THREADS: torch.get_num_threads()})
+            resume = folder.begin({**identity, N_THREADS: torch.get_num_threads()})
+            with use_threads(resume.n_threads):
+                yield resume
 
     def append(self, rows: Rows) -> None:
         """Write the rows of one batch."""
         self._folder.append(_UNIT, {"rows": rows})
+
+    def write_masks(self, masks: Mapping[str, Tensor]) -> None:
+        """Write class numbers (height, width) by image name, each atomically, before their rows."""
+        for name, mask in masks.items():
+            path = self.out / mask_name(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            buffer = io.BytesIO()
+            Image.fromarray(mask.cpu().numpy().astype(np.uint8)).save(buffer, "PNG")
+            write_atomically(path, buffer.getvalue())
 
     def checkpoint(self, n_batches: int, adapted: Method) -> None:
         """Save the state of the method after the rows so far, which are synced to disk."""
         self._folder.checkpoint(Checkpoint(_UNIT, n_batches), adapted.save)
 
     def finish(self, has_names: bool) -> None:
-        """Convert the rows to the output."""
+        """Convert the rows to the table; masks are all written."""
+        if self.holds_masks:
+            return
         rows = [row for line in self._folder.read_lines(RECORDS)[0] for row in line["rows"]]
         content = io.BytesIO()
         if self.out.suffix == ".parquet":
@@ -143,28 +163,90 @@ class PredictionFile:
         """Remove the temporary files."""
         self._folder.remove()
 
-    def _check_complete(self) -> None:
-        """Refuse an interrupted run whose rows are not all there."""
-        found = self._folder.read(CHECKPOINT)
-        path = self.part / RECORDS
-        n_bytes = path.stat().st_size if path.is_file() else 0
-        if found is not None and found["bytes"] > n_bytes:
-            raise CorruptFile(
-                "altered_file",
-                f"{path} has {n_bytes} bytes, but a checkpoint was written after "
-                f"{found['bytes']}. It was altered. {_AGAIN}",
-                path=path,
+    def check_images(self, root: Path, names: Iterable[str]) -> None:
+        """Refuse images in a folder that the masks would overwrite, or that would share a mask."""
+        self._check_apart(root)
+        taken: dict[str, str] = {}
+        for name in names:
+            other = taken.setdefault(mask_name(name), name)
+            if other != name:
+                raise BadInput(
+                    "duplicate",
+                    "Expected image names that differ in more than the suffix, but the mask of "
+                    f"both {other} and {name} is {mask_name(name)}. Rename one of them.",
+                    name=mask_name(name),
+                )
+
+    def check_masks(self, names: Iterable[str]) -> None:
+        """Refuse to resume if a mask of a finished image is missing."""
+        for path in [self.out / mask_name(name) for name in names]:
+            if not path.is_file():
+                raise CorruptFile(
+                    "file_missing",
+                    f"{path} was written by the interrupted run, but is missing now. {_AGAIN}",
+                    path=path,
+                )
+
+    def check_model(self, is_dense: bool, n_classes: int, names: Sequence[str] | None) -> None:
+        """Refuse a model whose predictions do not fit the output, or the names of the classes."""
+        if is_dense and not self.holds_masks:
+            raise BadInput(
+                "not_a_folder",
+                f"Expected a folder for masks, because this model predicts every pixel, found "
+                f"{self.out}. Pass a name without a suffix: --out DIR.",
+                path=self.out,
+            )
+        if self.holds_masks and not is_dense:
+            raise BadInput(
+                "not_a_file",
+                "Expected a table that ends in .csv or .parquet, because this model predicts whole "
+                f"images, found the folder {self.out}. Pass another --out.",
+                path=self.out,
+            )
+        if is_dense and n_classes > MOST_CLASSES:
+            raise BadInput(
+                "out_of_range",
+                f"Expected at most {MOST_CLASSES} classes, which masks of 8 bits can represent, "
+                f"found {n_classes}. Call the adapted model on batches instead, and take the "
+                "argmax over classes.",
+                option="classes",
+                found=n_classes,
+            )
+        if names is not None and len(names) != n_classes:
+            raise BadInput(
+                "count_mismatch",
+                f"Expected {n_classes} class names, one per logit of the model, found "
+                f"{len(names)}. Pass the names of all classes in the order of training.",
+                expected=n_classes,
+                found=len(names),
+            )
+
+    def _check_apart(self, root: Path) -> None:
+        """Refuse folders of images and masks that contain each other."""
+        images, masks = root.resolve(), self.out.resolve()
+        if images.is_relative_to(masks) or masks.is_relative_to(images):
+            raise BadInput(
+                "inside_input",
+                f"Expected a folder for masks outside of the images in {root}, found {self.out}. "
+                f"Pass another folder. {_TO_FILE}",
+                path=self.out,
             )
 
     def _check_kind(self) -> None:
-        if self.out.suffix not in (".csv", ".parquet"):
+        if self.holds_masks and self.out.exists() and not self.out.is_dir():
+            raise BadInput(
+                "not_a_folder",
+                f"Expected a folder for masks, but {self.out} is a file. Pass another path.",
+                path=self.out,
+            )
+        if not self.holds_masks and self.out.suffix not in (".csv", ".parquet"):
             raise BadInput(
                 "wrong_suffix",
                 f"Expected an output that ends in .csv or .parquet, found {self.out}. For a model "
                 "that predicts every pixel, pass a folder.",
                 path=self.out,
             )
-        if self.out.suffix == ".parquet":
+        if not self.holds_masks and self.out.suffix == ".parquet":
             import_extra("pyarrow", "Writing Parquet", "parquet")
 
     def _check_free(self) -> None:
@@ -187,78 +269,18 @@ class PredictionFile:
                     path=path,
                 )
 
-
-class PredictionFolder(PredictionFile):
-    """A folder of predicted masks, one PNG file per image, with the image's name and size.
-
-    A mask has 8 bits per pixel, the class number. It is written before its row, so that every row
-    has one. The arguments are those of `PredictionFile`.
-    """
-
-    holds_masks = True
-
-    def check_images(self, root: Path, names: Sequence[str]) -> None:
-        """Refuse images in a folder that the masks would overwrite, or that would share a mask."""
-        _check_apart(root, self.out)
-        taken: dict[str, str] = {}
-        for name in names:
-            other = taken.setdefault(mask_name(name), name)
-            if other != name:
-                raise BadInput(
-                    "duplicate",
-                    "Expected image names that differ in more than the suffix, but the mask of "
-                    f"both {other} and {name} is {mask_name(name)}. Rename one of them.",
-                    name=mask_name(name),
-                )
-
-    def check_masks(self, names: Sequence[str]) -> None:
-        """Refuse to resume if a mask of a finished image is missing."""
-        for path in [self.out / mask_name(name) for name in names]:
-            if not path.is_file():
-                raise CorruptFile(
-                    "file_missing",
-                    f"{path} was written by the interrupted run, but is missing now. {_AGAIN}",
-                    path=path,
-                )
-
-    def write_masks(self, masks: Mapping[str, Tensor]) -> None:
-        """Write class numbers (height, width) by image name, each atomically, before their rows."""
-        for name, mask in masks.items():
-            path = self.out / mask_name(name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            buffer = io.BytesIO()
-            Image.fromarray(mask.cpu().numpy().astype(np.uint8)).save(buffer, "PNG")
-            write_atomically(path, buffer.getvalue())
-
-    def finish(self, has_names: bool) -> None:
-        """Do nothing: all masks are written."""
-
-    def _check_kind(self) -> None:
-        if self.out.exists() and not self.out.is_dir():
-            raise BadInput(
-                "not_a_folder",
-                f"Expected a folder for masks, but {self.out} is a file. Pass another path.",
-                path=self.out,
+    def _check_complete(self) -> None:
+        """Refuse an interrupted run whose rows are not all there."""
+        found = self._folder.read(CHECKPOINT)
+        path = self.part / RECORDS
+        n_bytes = path.stat().st_size if path.is_file() else 0
+        if found is not None and found["bytes"] > n_bytes:
+            raise CorruptFile(
+                "altered_file",
+                f"{path} has {n_bytes} bytes, but a checkpoint was written after "
+                f"{found['bytes']}. It was altered. {_AGAIN}",
+                path=path,
             )
-
-
-def open_predictions(
-    out: str | Path, *, images: str | Path | None = None, **options: Any
-) -> PredictionFile:
-    """Return an output: masks if `out` is a folder or has no suffix, otherwise a table.
-
-    Args:
-        out: Path of the output.
-        images: The folder of the images, which must not contain the masks; None if it is not known
-            yet.
-        **options: Of `PredictionFile`: resume, force, state.
-    """
-    out = Path(out)
-    if not (out.is_dir() or not out.suffix):
-        return PredictionFile(out, **options)
-    if images is not None:
-        _check_apart(Path(images), out)
-    return PredictionFolder(out, **options)
 
 
 @dataclass(frozen=True)
@@ -284,7 +306,7 @@ class PredictionSummary:
 def predict_folder(
     adapted: Method,
     stream: FolderStream,
-    file: PredictionFile,
+    file: Predictions,
     *,
     classes: Sequence[str] | None = None,
     save_every: int = 1,
@@ -296,15 +318,15 @@ def predict_folder(
     Args:
         adapted: The result of `acclimate.adapt`.
         stream: The images.
-        file: The output: a `PredictionFile`, or a `PredictionFolder` for a model that predicts
-            every pixel.
+        file: The output; it holds masks if the model predicts every pixel.
         classes: Class names in the order of the logits; numbers are written if None.
         save_every: Number of batches between two saved states; a crash loses at most that many.
         progress: Called with "predict", the number of images done and the total.
         metrics: Writes the metrics of every batch.
     """
     check_at_least("save_every", save_every, 1)
-    if isinstance(file, PredictionFolder):
+    names = {path: path.relative_to(stream.root).as_posix() for path in stream.paths}
+    if file.holds_masks:
         if stream.crops:
             raise BadInput(
                 "missing_option",
@@ -312,44 +334,44 @@ def predict_folder(
                 "stream that crops. Pass FolderStream(..., squash=True).",
                 option="squash",
             )
-        file.check_images(stream.root, [_name(stream, path) for path in stream.paths])
+        file.check_images(stream.root, names.values())
     like = next(adapted.model.parameters(), torch.empty(0))  # device and precision
-    identity = _describe(adapted, stream, classes)
+    identity = _describe(adapted, stream, list(names.values()), classes)
     has_rows = file.resumes
     try:
-        with file.open(identity) as resume, use_threads(resume.n_threads):
+        with file.open(identity) as resume:
             rows = [row for line in resume.records for row in line["rows"]]
             labels = Counter(row[1] for row in rows)
             batches = {row[-1] for row in rows}
             n_resumed, done = len(batches), {row[0] for row in rows}
             start = 0 if resume.checkpoint is None else resume.checkpoint.n_batches
-            if isinstance(file, PredictionFolder):
-                file.check_masks(list(done))
+            if file.holds_masks:
+                file.check_masks(done)
             if resume.state is not None:
                 adapted.load(resume.state)
             before = stream.paths[: start * stream.batch_size]
-            stream.mark_unreadable([path for path in before if _name(stream, path) not in done])
+            stream.mark_unreadable([path for path in before if names[path] not in done])
             if metrics is not None:
                 metrics.begin(start)
             n_new, began = 0, time.perf_counter()
             for batch in stream.batches(start):
                 x = batch.x.to(like)
                 if n_new == 0:
-                    _check_fit(adapted, x, file, classes)
+                    file.check_model(*_find_output(adapted, x), classes)
                 counts, called = copy.deepcopy(adapted.counts), time.perf_counter()
                 output = adapted(x)
                 latency_ms = 1000 * (time.perf_counter() - called)
                 at = None if isinstance(output, Tensor) else adapted.logits_at
                 logits = get_logits(output, at)
-                names = [_name(stream, path) for path in batch.paths]
-                if isinstance(file, PredictionFolder):
+                own = [names[path] for path in batch.paths]
+                if file.holds_masks:
                     maps = resize_maps(logits.detach(), x.shape[2:])
                     masks = map(_fit_to_image, maps.argmax(dim=1), batch.paths)
-                    file.write_masks(dict(zip(names, masks, strict=True)))
-                    new = _rows(names, batch.number, _sum_up(maps), classes)
+                    file.write_masks(dict(zip(own, masks, strict=True)))
+                    new = _rows(own, batch.number, _sum_up(maps), classes)
                 else:
                     p, numbers = log_probs(logits).exp().max(dim=1)
-                    new = _rows(names, batch.number, (numbers, p, entropy(logits)), classes)
+                    new = _rows(own, batch.number, (numbers, p, entropy(logits)), classes)
                 file.append(new)
                 has_rows = True
                 if metrics is not None:
@@ -405,23 +427,10 @@ def _fit_to_image(mask: Tensor, path: Path) -> Tensor:
     return resize_masks(mask[None], size)[0]
 
 
-def _check_apart(root: Path, out: Path) -> None:
-    """Refuse folders of images and masks that contain each other."""
-    images, masks = root.resolve(), out.resolve()
-    if images.is_relative_to(masks) or masks.is_relative_to(images):
-        raise BadInput(
-            "inside_input",
-            f"Expected a folder for masks outside of the images in {root}, found {out}. Pass "
-            f"another folder. {_TO_FILE}",
-            path=out,
-        )
-
-
 def _describe(
-    adapted: Method, stream: FolderStream, classes: Sequence[str] | None
+    adapted: Method, stream: FolderStream, names: Sequence[str], classes: Sequence[str] | None
 ) -> dict[str, Any]:
     """Return what must be the same when the run is resumed."""
-    names = [_name(stream, path) for path in stream.paths]
     if odd := next((name for name in names if "\r" in name), None):
         text = f"Expected file names without line breaks, found {odd!r}. Rename the file."
         raise BadInput("malformed", text, option="path", found=odd)
@@ -449,51 +458,12 @@ def _count_bytes(path: Path) -> int | None:
         return None  # a broken link, reported when its pixels are read
 
 
-def _name(stream: FolderStream, path: Path) -> str:
-    return path.relative_to(stream.root).as_posix()
-
-
-def _check_fit(
-    adapted: Method, x: Tensor, file: PredictionFile, classes: Sequence[str] | None
-) -> None:
-    """Refuse an output or class names that do not fit the model's predictions."""
+def _find_output(adapted: Method, x: Tensor) -> tuple[bool, int]:
+    """Return whether the model predicts every pixel, and its number of classes."""
     if adapted.artifact is not None:
-        is_dense, n = adapted.artifact.info.is_dense, adapted.artifact.info.known_classes
-    else:
-        logits = get_logits(try_forward(adapted.model, x[:2]), adapted.logits_at)
-        is_dense, n = logits.dim() == 4, logits.shape[1]
-    if is_dense and not file.holds_masks:
-        raise BadInput(
-            "not_a_folder",
-            f"Expected a folder for masks, because this model predicts every pixel, found "
-            f"{file.out}. Pass a name without a suffix: --out DIR, or PredictionFolder(DIR) in "
-            "Python.",
-            path=file.out,
-        )
-    if file.holds_masks and not is_dense:
-        raise BadInput(
-            "not_a_file",
-            "Expected a table that ends in .csv or .parquet, because this model predicts whole "
-            f"images, found the folder {file.out}. Pass another --out, or use PredictionFile in "
-            "Python.",
-            path=file.out,
-        )
-    if is_dense and n > MOST_CLASSES:
-        raise BadInput(
-            "out_of_range",
-            f"Expected at most {MOST_CLASSES} classes, which masks of 8 bits can represent, found "
-            f"{n}. Call the adapted model on batches instead, and take the argmax over classes.",
-            option="classes",
-            found=n,
-        )
-    if classes is not None and len(classes) != n:
-        raise BadInput(
-            "count_mismatch",
-            f"Expected {n} class names, one per logit of the model, found "
-            f"{len(classes)}. Pass the names of all classes in the order of training.",
-            expected=n,
-            found=len(classes),
-        )
+        return adapted.artifact.info.is_dense, adapted.artifact.info.known_classes
+    logits = get_logits(try_forward(adapted.model, x[:2]), adapted.logits_at)
+    return logits.dim() == 4, logits.shape[1]
 
 
 def _sum_up(maps: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from acclimate.artifact import Artifact
-    from acclimate.bench.predictions import PredictionFile, PredictionSummary
+    from acclimate.bench.predictions import Predictions, PredictionSummary
     from acclimate.data import Batches
     from acclimate.doctor import Diagnosis
     from acclimate.methods.method import Method
@@ -362,7 +362,7 @@ class Predicted:
 
     summary: PredictionSummary
     adapted: Method
-    file: PredictionFile
+    file: Predictions
     unreadable: Mapping[Path, str]
 
 
@@ -390,7 +390,7 @@ def adapt(o: AdaptOptions, *, progress: Progress | None = None, notify: Any = No
     # Whatever can be refused is refused before the model is loaded.
     inputs = {"--weights": o.weights, "--artifact": o.artifact, "--classes": o.classes}
     refuse_same_file({"--out": o.out} | ({} if o.state is None else {"--state": o.state}), inputs)
-    file = predictions.open_predictions(
+    file = predictions.Predictions(
         o.out, resume=o.resume, force=o.force, state=o.state, images=o.images
     )
     beside = [file.part, *([] if file.state is None else [file.state])]
