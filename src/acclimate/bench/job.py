@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, wraps
 from pathlib import Path
@@ -203,7 +203,7 @@ class JobSpec:
         self.get_protocol()
         self.get_info()
         Speed.of(self.speed)
-        self._ask()
+        self.get_request()
 
     @_once
     def get_config(self) -> Config:
@@ -227,17 +227,8 @@ class JobSpec:
         protocol: Protocol = _build(Protocol, {**usual, **self.protocol}, "protocol")
         return protocol
 
-    def get_request(self) -> Request:
-        """Return what is asked for of the data; the file of the classes is read."""
-        return dataclasses.replace(self._ask(), classes=self.get_classes())
-
-    def get_classes(self) -> tuple[str, ...] | None:
-        """Return the names of the classes if they are given."""
-        if isinstance(self.classes, str):
-            return tuple(read_classes(self.classes))
-        return self.classes
-
-    def _ask(self) -> Request:
+    def get_request(self, **more: Any) -> Request:
+        """Return what is asked for of the data, but for the classes."""
         return Request(
             corruptions=self.corruptions,
             severities=self.severities,
@@ -245,14 +236,18 @@ class JobSpec:
             size=self.get_size(),
             domains=self.domains,
             ignore_label=self.ignore_label,
+            **more,
         )
+
+    def get_classes(self) -> tuple[str, ...] | None:
+        """Return the names of the classes if they are given; a file of them is read."""
+        return tuple(read_classes(self.classes)) if isinstance(self.classes, str) else self.classes
 
     def get_size(self) -> int | Size | None:
         """Return what images of a folder are brought to."""
-        if self.size is None:
-            return None
-        size = parse_size(str(self.size))
-        as_size(size)  # refuses none
+        size = None if self.size is None else parse_size(str(self.size))
+        if size is not None:
+            as_size(size)  # refuses none
         return size
 
     @_once
@@ -268,9 +263,9 @@ class JobSpec:
     @_once
     def get_needs(self) -> tuple[str, ...]:
         """Return the parts of an artifact that the job needs."""
-        needs = dict.fromkeys(find_needs([self.method], self.guard))
-        needs |= {part.name: None for term in self.get_terms() for part in term.needs}
-        return tuple(needs)
+        own = [*get_method(self.method).needed_parts(), *([GUARDED] if self.guard else ())]
+        terms = [part.name for term in self.get_terms() for part in term.needs]
+        return tuple(dict.fromkeys([*own, *terms]))
 
     @property
     def label(self) -> str:
@@ -329,7 +324,10 @@ class JobSpec:
     def _hash_parts(self, names: Sequence[str]) -> str:
         how = self.prepare
         given = how.options()
-        parts = {name: _part_values(given.get(name, kind())) for name, kind in _PARTS.items()}
+        parts: dict[str, dict[str, Any]] = {name: {} for name in names}
+        for name in parts.keys() & _PARTS.keys():
+            parts[name] = dataclasses.asdict(given.get(name, _PARTS[name]()))
+            parts[name].pop("head", None)  # distinguished by its file
         has_head = how.contrast_head is not None and tuple(names) != (GUARDED,)
         head = {"head": file_sha256(str(how.contrast_head))} if has_head else {}
         return _hash(
@@ -342,28 +340,22 @@ class JobSpec:
                 "images": how.images,
                 "seed": self.seed if how.seed is None else how.seed,
                 "speed": how.speed,
-                "parts": {name: parts.get(name, {}) for name in names},
+                "parts": parts,
             }
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types, defaults left out."""
-        spec = _changed_fields(self, always=("method",))
-        if "model" in spec:
-            spec["model"] = self.model_name
-        plain: dict[str, Any] = json.loads(json.dumps(spec))
+        changed = _changed_fields(self, always="method")
+        if "model" in changed:
+            changed["model"] = self.model_name
+        plain: dict[str, Any] = json.loads(json.dumps(changed, default=_changed_fields))
         return plain
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return what `to_dict` gave, or what somebody wrote; unknown names are refused."""
-        made = {**values}
-        for name in ("corruptions", "severities", "classes"):
-            if isinstance(made.get(name), list):
-                made[name] = tuple(made[name])
-        if isinstance(how := made.get("prepare"), Mapping):
-            made["prepare"] = _build(Preparing, _with_domains(how), "The table prepare")
-        job: Self = _build(cls, _with_domains(made), "A job")
+        job: Self = _build(cls, values, "A job")
         return job
 
     def _identity(self) -> dict[str, Any]:
@@ -429,23 +421,9 @@ def _identify_terms(terms: Sequence[Term]) -> dict[str, Any]:
     return {**known, "terms": values} if values else known
 
 
-def _part_values(part: Part) -> dict[str, Any]:
-    """Return the options of a part; a head is distinguished by its file."""
-    values = {spec.name: getattr(part, spec.name) for spec in dataclasses.fields(part)}
-    values.pop("head", None)
-    return values
-
-
 def _describe_domains(choice: DomainChoice | None) -> dict[str, Any]:
     """Return nothing for no choice, so that the names of other jobs are what they were."""
     return {} if choice is None else {"domains": dataclasses.asdict(choice)}
-
-
-def _with_domains(values: Mapping[str, Any]) -> dict[str, Any]:
-    given = values.get("domains")
-    if not isinstance(given, Mapping):
-        return dict(values)
-    return {**values, "domains": _build(DomainChoice, given, "The table domains")}
 
 
 def _hash(content: Mapping[str, Any]) -> str:
@@ -453,35 +431,33 @@ def _hash(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
 
 
-def _build(kind: type, values: Mapping[str, Any], where: str) -> Any:
-    check_options(values, [spec.name for spec in dataclasses.fields(kind)], where)
-    return kind(**values)
+def _build(kind: Any, values: Mapping[str, Any], where: str) -> Any:
+    """Return a dataclass made of JSON types, with the dataclasses and tuples in it."""
+    hints, made = _hints(kind), dict(values)
+    check_options(values, list(hints), where)
+    for name, value in values.items():
+        for each in (hints[name], *get_args(hints[name])):
+            if dataclasses.is_dataclass(each) and isinstance(value, Mapping):
+                made[name] = _build(each, value, f"The table {name}")
+            elif get_origin(each) is tuple and isinstance(value, list):
+                made[name] = tuple(value)
+    return kind(**made)
 
 
-def _changed_fields(values: Any, always: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the fields of a dataclass that differ from their defaults, and some always."""
-    blank, changed = type(values)(), {}
-    for spec in dataclasses.fields(values):
-        value = getattr(values, spec.name)
-        if spec.name not in always and value == getattr(blank, spec.name):
-            continue
-        if isinstance(value, Preparing):
-            value = _changed_fields(value)
-        elif isinstance(value, DomainChoice):
-            value = dataclasses.asdict(value)
-        changed[spec.name] = value
-    return changed
+_default: Callable[[Any], Any] = cache(lambda kind: kind())
+
+
+def _changed_fields(values: Any, always: str = "") -> dict[str, Any]:
+    """Return the fields of a dataclass that differ from their defaults; all of chosen domains."""
+    if isinstance(values, DomainChoice):
+        return dataclasses.asdict(values)
+    own, usual = vars(values), vars(_default(type(values)))
+    return {k: own[k] for k in _hints(type(values)) if own[k] != usual[k] or k == always}
 
 
 def is_folder(data: str) -> bool:
     """Return whether data are files, whose own order is class after class."""
     return data not in SETS or SETS[data].is_files
-
-
-def find_needs(methods: Iterable[str], guard: Guarded = False) -> tuple[str, ...]:
-    """Return the parts of an artifact that the methods need, and the guard, if there is one."""
-    parts = dict.fromkeys(part for name in methods for part in get_method(name).needed_parts())
-    return tuple({**parts, GUARDED: None} if guard else parts)
 
 
 # The type of each value, so that a mistake is reported where it was made ------------------------
@@ -506,9 +482,12 @@ _EXPECTED = {
 }
 
 
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _find_hints(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {spec.name: hints[spec.name] for spec in dataclasses.fields(kind)}
+
+
+_hints: Callable[[Any], dict[str, Any]] = cache(_find_hints)
 
 
 def _check_types(values: Preparing | JobSpec, where: str = "") -> None:
@@ -518,8 +497,7 @@ def _check_types(values: Preparing | JobSpec, where: str = "") -> None:
     Traceback (most recent call last):
     acclimate.errors.InvalidConfig: Expected a list, such as ["fog"], for corruptions, found 'fog'.
     """
-    kind: Any = type(values)  # mypy does not take a type for hashable
-    for name, hint in _hints(kind).items():
+    for name, hint in _hints(type(values)).items():
         value = getattr(values, name)
         if not _fits(value, hint):
             refuse_type(f"{where}{name}", value, _EXPECTED.get(name, "a string"), InvalidConfig)

@@ -180,8 +180,8 @@ class Loader:
 
     def read_data(self, spec: JobSpec) -> Data:
         """Return the data of a job as it is on disk."""
-        asked = replace(spec.get_request(), progress=self.progress, root=self.root)
-        return load_data(spec.data, asked)
+        more = {"classes": spec.get_classes(), "progress": self.progress, "root": self.root}
+        return load_data(spec.data, spec.get_request(**more))
 
     def load_model(self, spec: JobSpec, n_classes: int) -> nn.Module:
         """Return the model of a job, which must not be changed: other jobs get it, too."""
