@@ -11,8 +11,9 @@ import pytest
 
 from acclimate.bench import JobSpec, Preparing
 from acclimate.bench.execute import RunOptions
+from acclimate.bench.load import Loader
 from acclimate.bench.run_folder import RunFolder
-from acclimate.bench.schedule import End, Message, Runner, Setup
+from acclimate.bench.schedule import End, Message, run_job
 from tests.paths import ROOT
 
 VOLATILE = ("ms", "peak_memory")
@@ -42,11 +43,12 @@ def run_once(
         nonlocal n_batches
         n_batches += message[0] == "progress"
 
-    setup = Setup(
-        artifacts=artifacts or folder.parent / "artifacts", options=RunOptions(command="by hand")
-    )
-    runner = Runner(setup, count, lambda: stop_after is not None and n_batches >= stop_after)
-    return runner.run(spec, RunFolder(folder))
+    def is_over() -> bool:
+        return stop_after is not None and n_batches >= stop_after
+
+    options = RunOptions(artifacts=artifacts or folder.parent / "artifacts", command="by hand")
+    loader = Loader(options.artifacts)
+    return run_job(spec, RunFolder(folder), loader, options, count, is_over)
 
 
 def run_to_failure(spec: JobSpec, folder: Path) -> BaseException:

@@ -38,7 +38,7 @@ from acclimate.bench.ray import (
     run_on_node,
 )
 from acclimate.bench.run_folder import RunFolder
-from acclimate.bench.schedule import End, Message, Runner, Setup
+from acclimate.bench.schedule import End, Message, run_job
 from acclimate.cli.main import app
 from acclimate.errors import BadInput, MissingExtra
 from tests.bench.jobs import environment, make_spec, run_once, stable, stable_suite, sums
@@ -338,14 +338,14 @@ class Node:
     """
 
     def __init__(self, root: Path, storage: Storage | None = None) -> None:
-        self.setup = Setup(
-            artifacts=root / "artifacts", options=RunOptions(command="by hand", checkpoint_every=2)
+        self.options = RunOptions(
+            artifacts=root / "artifacts", command="by hand", checkpoint_every=2
         )
         self.sent: list[Any] = []
-        self.assets = Assets(self.setup, str(Path.cwd()), None, put=self._put)
+        self.assets = Assets(self.options, str(Path.cwd()), None, put=self._put)
         self.messages: list[Message] = []
         (root / "scratch").mkdir(parents=True, exist_ok=True)
-        self.loader = NodeLoader(self.setup, root / "scratch", self._ask, storage)
+        self.loader = NodeLoader(self.options, root / "scratch", self._ask, storage)
 
     def _put(self, value: Any) -> Any:
         self.sent.append(value)
@@ -358,11 +358,11 @@ class Node:
     def run(self, spec: JobSpec, folder: Path) -> End:
         names = [name for name in (spec.weights,) if name is not None]
         local = self.loader.localize(spec, {name: file_sha256(name) for name in names})
-        runner = Runner(self.setup, self.messages.append, lambda: False, self.loader)
         own = NodeFolder(folder, spec)
         own.make()
         own.describe({"key": spec.key, **spec.to_dict()})
-        return runner.run(local, own)
+        report, options = self.messages.append, self.options
+        return run_job(local, own, self.loader, options, report, lambda: False)
 
 
 def check_alone(spec: JobSpec, folder: Path, scratch: Path) -> None:
@@ -479,12 +479,12 @@ def test_what_the_guard_needs_is_prepared_once_for_all_nodes(tmp_path: Path) -> 
 def test_a_node_that_does_not_see_the_folder_is_refused(ray_environment, tmp_path: Path) -> None:
     (tmp_path / "suite.json").write_text("{}")
     sha256 = file_sha256(str(tmp_path / "suite.json"))
-    setup, here = Setup(artifacts=tmp_path / "artifacts"), str(Path.cwd())
+    options, here = RunOptions(artifacts=tmp_path / "artifacts"), str(Path.cwd())
     spec = make_spec("norm")
     for path, found in ((tmp_path / "absent.json", sha256), (tmp_path / "suite.json", "another")):
         with raises("folder_not_shared", BadInput, path=tmp_path):
             run_on_node(
-                "run", setup, here, None, (path, found), None, None, None, "job", spec, "", {}
+                "run", options, here, None, (path, found), None, None, None, "job", spec, "", {}
             )
 
 
@@ -498,7 +498,7 @@ def test_a_job_that_is_asked_to_stop_leaves_a_checkpoint(tmp_path: Path, has_sto
     messages: list[Message] = []
 
     def is_far() -> bool:
-        return messages[-1][1] >= 2
+        return any(done >= 2 for _, done, _, _ in messages)
 
     def run(name: str, should_stop: Callable[[], bool]) -> End:
         loader = Node(tmp_path / name, storage).loader
@@ -506,7 +506,6 @@ def test_a_job_that_is_asked_to_stop_leaves_a_checkpoint(tmp_path: Path, has_sto
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("acclimate.bench.ray.REPORT_EVERY", 0.0)
-        patch.setattr(Runner, "_report_stage", lambda *stage: None)
         assert run("first", is_far) == "stopped"
     records = (root / "jobs" / "a" / "records.jsonl").read_bytes()
     point = json.loads((root / "jobs" / "a" / "checkpoint.json").read_text())
@@ -556,14 +555,15 @@ def test_a_job_is_resumed_from_a_storage_wherever_its_writer_was_killed(tmp_path
     url, whole = (tmp_path / "storage").as_uri(), tmp_path / "whole"
     spec = make_spec("bn_ema", images=8)
     assert run_once(spec, whole) == "finished"
-    setup = Setup(artifacts=tmp_path / "artifacts", options=RunOptions(checkpoint_every=1))
-    runner = Runner(setup, lambda message: None, lambda: False)
+    options = RunOptions(artifacts=tmp_path / "artifacts", checkpoint_every=1)
+    loader = Loader(options.artifacts)
 
     def run(storage: Storage, name: str) -> None:
         folder = tmp_path / "node" / name
         storage.download(name, folder)
         upload = partial(storage.upload, folder, name)
-        assert runner.run(spec, NodeFolder(folder, spec, upload))
+        own = NodeFolder(folder, spec, upload)
+        assert run_job(spec, own, loader, options, lambda message: None, lambda: False)
         upload()
 
     cut = Cut(url)

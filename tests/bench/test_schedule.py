@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from acclimate.bench import Entry, Event, JobSpec, Store, Suite, run_suite
+from acclimate.bench.execute import RunOptions
 from acclimate.bench.run_folder import RunFolder
 from acclimate.bench.schedule import (
     Message,
     Processes,
     Queue,
     Report,
-    Setup,
     WorkerProcess,
 )
 from acclimate.errors import BadInput
@@ -115,7 +115,7 @@ def test_a_job_goes_to_the_process_that_has_loaded_what_it_needs(
         def send(self, order: Any) -> None: ...
 
     monkeypatch.setattr("acclimate.bench.schedule.WorkerProcess", Unstarted)
-    executor = Processes(Setup(artifacts=tmp_path), 2, tmp_path / "logs" / "workers.log")
+    executor = Processes(RunOptions(artifacts=tmp_path), 2, tmp_path / "logs" / "workers.log")
     fog, snow = (
         make_spec("source", corruptions=("fog",)),
         make_spec("source", corruptions=("snow",)),

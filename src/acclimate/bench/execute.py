@@ -76,14 +76,18 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How jobs are run, which changes no number.
+    """How and where jobs are run; none of it is part of a job's key.
 
     Attributes:
+        artifacts: The folder of prepared artifacts; absolute, as other processes are given it.
+        device: `auto`, `cpu`, `cuda` or `mps`.
         checkpoint_every: Batches between two checkpoints within a unit; None for a time.
         checkpoint_seconds: That time, at least; longer where checkpoints take long.
         command: What was typed, for the provenance.
     """
 
+    artifacts: Path = Path(ARTIFACTS)
+    device: str = "auto"
     checkpoint_every: int | None = None
     checkpoint_seconds: float = 20.0
     command: str = ""

@@ -33,6 +33,7 @@ from fsspec.implementations.local import LocalFileSystem
 from torch import Tensor, nn
 
 from acclimate.artifact import Artifact
+from acclimate.bench.execute import RunOptions
 from acclimate.bench.job import JobSpec
 from acclimate.bench.load import Labelled, Loader
 from acclimate.bench.provenance import describe_data, file_sha256
@@ -54,10 +55,9 @@ from acclimate.bench.schedule import (
     Executor,
     Message,
     Report,
-    Runner,
-    Setup,
     choose_n_workers,
     hold_interrupts,
+    run_job,
 )
 from acclimate.bench.suite import ARTIFACTS, SUITE, Store
 from acclimate.data import SETS, ArrayStore
@@ -77,7 +77,7 @@ _ANSWER = 10.0
 def open_ray(
     store: Store,
     n_jobs: int,
-    setup: Setup,
+    options: RunOptions,
     *,
     n_workers: int | None = None,
     address: str | None = None,
@@ -90,7 +90,7 @@ def open_ray(
     Args:
         store: Where the suite is kept; all nodes must see its folder, unless there is a `storage`.
         n_jobs: How many jobs there are.
-        setup: What they have in common.
+        options: How they are run.
         n_workers: Jobs at once; None for as many as the nodes have room for.
         address: Of the cluster, such as `auto` or `HOST:6379`; None for that of the environment
             (`RAY_ADDRESS`), or else for a cluster of this machine, which ends with the run.
@@ -114,7 +114,7 @@ def open_ray(
     cores = n_cpus or 1
     kept = None if storage is None else Storage(storage)
     with connect(ray, place, num_cpus=n * cores, num_gpus=math.ceil(n * n_gpus)):
-        yield RayExecutor(ray, store, setup, n_workers, (cores, n_gpus), kept)
+        yield RayExecutor(ray, store, options, n_workers, (cores, n_gpus), kept)
 
 
 def import_ray() -> Any:
@@ -172,7 +172,7 @@ class RayExecutor:
         self,
         ray: Any,
         store: Store,
-        setup: Setup,
+        options: RunOptions,
         n_workers: int | None,
         size: tuple[int, float],
         storage: Storage | None = None,
@@ -188,10 +188,10 @@ class RayExecutor:
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
         local = {"num_cpus": 0, "scheduling_strategy": here}
         self._inbox = importlib.import_module("ray.util.queue").Queue(actor_options=local)
-        assets = ray.remote(Assets).options(**local).remote(setup, str(Path.cwd()), path)
+        assets = ray.remote(Assets).options(**local).remote(options, str(Path.cwd()), path)
         seen = (suite, file_digest(suite)) if storage is None else None
         run = secrets.token_hex(8)
-        self._shared = run, setup, str(Path.cwd()), path, seen, storage, assets, self._inbox
+        self._shared = run, options, str(Path.cwd()), path, seen, storage, assets, self._inbox
         self._task = ray.remote(run_on_node).options(
             num_cpus=n_cpus,
             num_gpus=n_gpus,
@@ -291,13 +291,13 @@ class Assets:
 
     def __init__(
         self,
-        setup: Setup,
+        options: RunOptions,
         folder: str,
         data: str | None,
         put: Callable[[Any], Any] | None = None,
     ) -> None:
         _enter(folder, data)
-        self._loader = Loader(setup.artifacts, "cpu")
+        self._loader = Loader(options.artifacts, "cpu")
         self._put = put or import_ray().put
         self._kept: dict[Hashable, list[Any]] = {}
         self._known: dict[Hashable, dict[str, Any]] = {}
@@ -359,7 +359,7 @@ _LOADERS: dict[str, NodeLoader] = {}
 
 def run_on_node(
     run: str,
-    setup: Setup,
+    options: RunOptions,
     folder: str,
     data: str | None,
     suite: tuple[Path, str] | None,
@@ -391,7 +391,7 @@ def run_on_node(
         scratch = Path(mkdtemp(prefix="acclimate-"))
         atexit.register(shutil.rmtree, scratch, ignore_errors=True)
         _LOADERS.clear()
-        _LOADERS[run] = NodeLoader(setup, scratch, partial(_ask, ray, assets), storage)
+        _LOADERS[run] = NodeLoader(options, scratch, partial(_ask, ray, assets), storage)
 
     sent: list[Any] = []
 
@@ -412,14 +412,14 @@ class NodeLoader(Loader):
 
     def __init__(
         self,
-        setup: Setup,
+        options: RunOptions,
         scratch: Path,
         ask: Callable[..., Any],
         storage: Storage | None = None,
     ) -> None:
-        own = setup.artifacts if storage is None else scratch / ARTIFACTS
-        super().__init__(own, setup.device)
-        self._setup, self._scratch, self._ask, self._storage = setup, scratch, ask, storage
+        own = options.artifacts if storage is None else scratch / ARTIFACTS
+        super().__init__(own, options.device)
+        self._options, self._scratch, self._ask, self._storage = options, scratch, ask, storage
 
     def run(
         self,
@@ -431,14 +431,14 @@ class NodeLoader(Loader):
     ) -> End:
         """Run a job in a folder at this path, or of this name in the storage."""
         local = self.localize(spec, sums)
-        runner = Runner(self._setup, report, should_stop, self, REPORT_EVERY)
+        how = self, self._options, report, should_stop, REPORT_EVERY
         if self._storage is None:
-            return runner.run(local, NodeFolder(place, spec))
+            return run_job(local, NodeFolder(place, spec), *how)
         path = self._scratch / place
         upload = partial(self._storage.upload, path, place)
         self._storage.download(place, path)
         try:
-            end = runner.run(local, NodeFolder(path, spec, upload))
+            end = run_job(local, NodeFolder(path, spec, upload), *how)
             upload()
         finally:
             shutil.rmtree(path, ignore_errors=True)

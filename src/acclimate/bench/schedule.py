@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import connection
 from pathlib import Path
@@ -100,83 +100,66 @@ class Event:
 OnEvent = Callable[[Event], None]
 
 
-# One job after another ----------------------------------------------------------------------------
+# A job --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """What all jobs of a run have in common, wherever they run; paths are absolute."""
-
-    artifacts: Path
-    device: str = "auto"
-    options: RunOptions = field(default_factory=RunOptions)
-
-
-class Runner:
-    """Runs jobs in this process, one after another, each in its folder.
+def run_job(
+    spec: JobSpec,
+    folder: RunFolder,
+    loader: Loader,
+    options: RunOptions,
+    report: Callable[[Message], None],
+    should_stop: Callable[[], bool],
+    report_every: float = 0.0,
+) -> End:
+    """Run a job in this process until it ends or should stop; an error is written to its folder.
 
     `should_stop` is asked after every batch and at every step of a preparation.
     """
+    last, reported = "", 0.0
 
-    def __init__(
-        self,
-        setup: Setup,
-        report: Callable[[Message], None],
-        should_stop: Callable[[], bool],
-        loader: Loader | None = None,
-        report_every: float = 0.0,
-    ) -> None:
-        self._report_every = report_every
-        self._options, self._report, self._should_stop = setup.options, report, should_stop
-        self._loader = loader or Loader(setup.artifacts, setup.device)
-        self._loader.progress = self._report_stage
-        self._stage, self._reported = "", 0.0
-
-    def run(self, spec: JobSpec, folder: RunFolder) -> End:
-        """Run a job until it ends or should stop; an error is written to its folder."""
-        folder.make()
-        with folder.hold() as is_mine:
-            if not is_mine:
-                return "busy"
-            if folder.has_finished(spec.keep):
-                return "finished"
-            folder.describe({"key": spec.key, **spec.to_dict()})
-            self._stage, self._reported = "", 0.0
-            self._report(("started", 0, 0, ""))
-            try:
-                self._run(spec, folder)
-            except Stopped:
-                return "stopped"
-            except Exception as error:  # noqa: BLE001  # whatever it is, the other jobs continue
-                folder.fail_by(error)
-                return "failed"
-            finally:
-                folder.close()
-            return "finished"
-
-    def _run(self, spec: JobSpec, folder: RunFolder) -> None:
-        with collect_warnings() as log:
-            execute(
-                [self._loader.load(spec, log)],
-                [folder],
-                self._options,
-                on_batch=self._report_progress,
-                should_stop=self._should_stop,
-                log=log,
-            )
-
-    def _report_progress(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if done == total or now >= self._reported + self._report_every:
-            self._reported = now
-            self._report(("progress", done, total, ""))
-
-    def _report_stage(self, stage: str, done: int, total: int | None) -> None:
-        if self._should_stop():
+    def report_stage(stage: str, done: int, total: int | None) -> None:
+        nonlocal last
+        if should_stop():
             raise Stopped
-        if stage != self._stage:
-            self._stage = stage
-            self._report(("stage", 0, 0, stage))
+        if stage != last:
+            last = stage
+            report(("stage", 0, 0, stage))
+
+    def report_progress(done: int, total: int) -> None:
+        nonlocal reported
+        now = time.monotonic()
+        if done == total or now >= reported + report_every:
+            reported = now
+            report(("progress", done, total, ""))
+
+    folder.make()
+    with folder.hold() as is_mine:
+        if not is_mine:
+            return "busy"
+        if folder.has_finished(spec.keep):
+            return "finished"
+        folder.describe({"key": spec.key, **spec.to_dict()})
+        loader.progress = report_stage
+        report(("started", 0, 0, ""))
+        try:
+            with collect_warnings() as log:
+                execute(
+                    [loader.load(spec, log)],
+                    [folder],
+                    options,
+                    on_batch=report_progress,
+                    should_stop=should_stop,
+                    log=log,
+                )
+        except Stopped:
+            return "stopped"
+        except Exception as error:  # noqa: BLE001  # whatever it is, the other jobs continue
+            folder.fail_by(error)
+            return "failed"
+        finally:
+            folder.close()
+        return "finished"
 
 
 # Executors ----------------------------------------------------------------------------------------
@@ -201,10 +184,9 @@ class Executor(Protocol):
 class InProcess:
     """Runs jobs in the calling process."""
 
-    def __init__(self, setup: Setup, is_interrupted: Callable[[], bool]) -> None:
-        self._report: Callable[[Message], None] = print
-        self._is_interrupted = is_interrupted
-        self._runner = Runner(setup, lambda message: self._report(message), is_interrupted)
+    def __init__(self, options: RunOptions, is_interrupted: Callable[[], bool]) -> None:
+        self._options, self._is_interrupted = options, is_interrupted
+        self._loader = Loader(options.artifacts, options.device)
         self._order: tuple[str, JobSpec, RunFolder] | None = None
 
     def capacity(self) -> int:
@@ -218,9 +200,9 @@ class InProcess:
             time.sleep(seconds)
             return
         (name, spec, folder), self._order = self._order, None
-        self._report = partial(report, name)
-        self._report((self._runner.run(spec, folder), 0, 0, ""))
-        if self._is_interrupted():
+        send, asked = partial(report, name), self._is_interrupted
+        send((run_job(spec, folder, self._loader, self._options, send, asked), 0, 0, ""))
+        if asked():
             raise KeyboardInterrupt
 
     def close(self) -> None:
@@ -230,7 +212,7 @@ class InProcess:
 class WorkerProcess:
     """A process of this machine that runs one job at a time, and prints to a log."""
 
-    def __init__(self, setup: Setup, n_threads: int, log: Path) -> None:
+    def __init__(self, options: RunOptions, n_threads: int, log: Path) -> None:
         self.job: str | None = None
         self.needs: Sequence[Any] = ()  # of its last job
         self.has_started = False
@@ -245,10 +227,10 @@ class WorkerProcess:
                 env={**os.environ, **limit_threads(n_threads)},
                 pass_fds=[theirs.fileno()],
             )
-        self.send(setup)
+        self.send(options)
 
     def send(self, order: Any) -> None:
-        """Pass an order on: the setup, then jobs, and None to stop."""
+        """Pass an order on: the options, then jobs, and None to stop."""
         with suppress(OSError):  # if the process has ended, `receive` notices
             self.channel.send(order)
 
@@ -272,10 +254,10 @@ class WorkerProcess:
 class Processes:
     """Runs jobs in worker processes, among which the cores are divided."""
 
-    def __init__(self, setup: Setup, n_workers: int, log: Path) -> None:
+    def __init__(self, options: RunOptions, n_workers: int, log: Path) -> None:
         log.parent.mkdir(exist_ok=True)
         self._n_workers, self._log = n_workers, log
-        self._shared = setup, share_threads(n_workers), log
+        self._shared = options, share_threads(n_workers), log
         self._workers: list[WorkerProcess] = []
         self._n_failed = 0
 
@@ -356,15 +338,17 @@ def serve_jobs() -> None:
             channel.send(message)
 
     threading.Thread(target=listen, daemon=True).start()
-    if (setup := inbox.get()) is None:
+    options: RunOptions | None = inbox.get()
+    if options is None:
         return
-    runner = Runner(setup, send, should_stop.is_set, report_every=REPORT_EVERY)
+    loader = Loader(options.artifacts, options.device)
     parameter = torch.nn.Parameter(torch.zeros(1))
     parameter.grad = torch.zeros(1)
     torch.optim.Adam([parameter]).step()  # what torch loads at the first step takes two seconds
     while (order := inbox.get()) is not None and not should_stop.is_set():
         spec, path = order
-        send((runner.run(spec, RunFolder(path)), 0, 0, ""))
+        asked, folder = should_stop.is_set, RunFolder(path)
+        send((run_job(spec, folder, loader, options, send, asked, REPORT_EVERY), 0, 0, ""))
 
 
 def choose_n_workers() -> int:
@@ -374,16 +358,16 @@ def choose_n_workers() -> int:
 
 @contextmanager
 def open_local(
-    store: Store, n_jobs: int, setup: Setup, *, n_workers: int | None = None
+    store: Store, n_jobs: int, options: RunOptions, *, n_workers: int | None = None
 ) -> Iterator[Executor]:
     """Give an executor for this machine; see `run_suite`."""
     if n_workers == 0:
         with hold_interrupts() as is_interrupted:
-            yield InProcess(setup, is_interrupted)
+            yield InProcess(options, is_interrupted)
         return
     n = min(n_jobs, choose_n_workers() if n_workers is None else n_workers)
     check_at_least("n_workers", n, 0)
-    yield Processes(setup, n, store.root / LOGS / "workers.log")
+    yield Processes(options, n, store.root / LOGS / "workers.log")
 
 
 @contextmanager
@@ -414,22 +398,20 @@ def hold_interrupts() -> Iterator[Callable[[], bool]]:
 # The suite ----------------------------------------------------------------------------------------
 
 
+@dataclass
 class Queue:
     """The jobs that are left: begins them, and begins them again if their process is lost."""
 
-    def __init__(
-        self,
-        store: Store,
-        names: Sequence[str],
-        artifacts: Path,
-        on_event: OnEvent,
-        executor: Executor,
-        retries: int,
-    ) -> None:
-        self._store, self._artifacts, self._on_event = store, artifacts, on_event
-        self._executor, self._retries = executor, retries
-        self._jobs = store.jobs()
-        self._left = _sort_by_needs(names, self._jobs)
+    store: Store
+    left: list[str]
+    artifacts: Path
+    on_event: OnEvent
+    executor: Executor
+    retries: int
+
+    def __post_init__(self) -> None:
+        self._jobs = self.store.jobs()
+        self.left = _sort_by_needs(self.left, self._jobs)
         self._running: dict[str, set[str]] = {}  # the kinds of messages on each
         self._not_before: dict[str, float] = {}  # of jobs that another process works on
         self._losses: Counter[str] = Counter()
@@ -437,34 +419,31 @@ class Queue:
     def run(self) -> None:
         """Return when every job is done or has failed; the executor is closed then."""
         try:
-            while self._left or self._running:
+            while self.left or self._running:
                 self._begin()
-                self._executor.wait(LOOK_EVERY, self._take)
+                self.executor.wait(LOOK_EVERY, self._take)
         finally:
-            self._executor.close()
+            self.executor.close()
 
     def _begin(self) -> None:
         """Begin as many jobs as the executor has room for."""
-        now, capacity = time.monotonic(), self._executor.capacity()
-        for name in tuple(self._left):
+        now, capacity = time.monotonic(), self.executor.capacity()
+        for name in tuple(self.left):
             is_due = self._not_before.get(name, 0.0) <= now
-            if name in self._not_before and is_due and self._store.is_done(name):
-                self._left.remove(name)
+            if name in self._not_before and is_due and self.store.is_done(name):
+                self.left.remove(name)
                 self._tell("finished", name)
             elif is_due and len(self._running) < capacity and not self._must_wait(name):
-                self._left.remove(name)
+                self.left.remove(name)
                 self._running[name] = set()
-                self._executor.begin(name, self._jobs[name].spec, self._store.folder(name))
+                self.executor.begin(name, self._jobs[name].spec, self.store.folder(name))
 
     def _must_wait(self, name: str) -> bool:
         """Return whether a job needs an artifact that another one prepares now."""
-        missing = {
-            key
-            for key in self._jobs[name].spec.get_pieces()
-            if not (self._artifacts / f"{key}.acclimate").is_file()
-        }
-        others = [own for own, kinds in self._running.items() if "progress" not in kinds]
-        return any(missing & set(self._jobs[own].spec.get_pieces()) for own in others)
+        begun = [own for own, kinds in self._running.items() if "progress" not in kinds]
+        others = {key for own in begun for key in self._jobs[own].spec.get_pieces()}
+        shared = others.intersection(self._jobs[name].spec.get_pieces())
+        return any(not (self.artifacts / f"{key}.acclimate").is_file() for key in shared)
 
     def _take(self, name: str, message: Message) -> None:
         kind, done, total, text = message
@@ -476,21 +455,21 @@ class Queue:
         else:
             self._running[name].add(kind)
         if kind in ("busy", "stopped"):
-            self._left.append(name)
+            self.left.append(name)
             self._not_before[name] = time.monotonic() + LOOK_EVERY
         if kind == "failed":
-            error = self._store.folder(name).read(ERROR) or {}
+            error = self.store.folder(name).read(ERROR) or {}
             text = f"{error.get('type', 'error')}: {error.get('message', 'unknown')}"
         self._tell(kind, name, done, total, text)
 
     def _lose(self, name: str, how: str, has_started: bool) -> None:
         """Begin a job again whose process was lost, or give it up."""
         self._losses[name] += has_started  # otherwise it cannot be the reason
-        folder = self._store.folder(name)
-        if self._store.is_done(name):
+        folder = self.store.folder(name)
+        if self.store.is_done(name):
             self._tell("finished", name)
-        elif self._losses[name] <= self._retries:
-            self._left.insert(0, name)
+        elif self._losses[name] <= self.retries:
+            self.left.insert(0, name)
             self._tell("retried", name, text=f"its process {how}")
         else:
             message = f"The process that ran the job {how} (attempt {self._losses[name]})"
@@ -501,7 +480,7 @@ class Queue:
             self._tell("failed", name, text=f"WorkerDied: {message}.")
 
     def _tell(self, kind: Any, name: str, done: int = 0, total: int = 0, text: str = "") -> None:
-        self._on_event(Event(kind, name, self._jobs[name], done, total, text))
+        self.on_event(Event(kind, name, self._jobs[name], done, total, text))
 
 
 def needs_of(spec: JobSpec) -> tuple[Any, ...]:
@@ -572,7 +551,6 @@ def run_suite(
     store = Store.create(out, suite)
     prepared = (store.artifacts if artifacts is None else Path(artifacts)).resolve()
     typed = shlex.join(sys.argv) if command is None else command
-    run_options = RunOptions(checkpoint_every=checkpoint_every, command=typed)
     jobs = store.jobs()
     done = [name for name in jobs if store.is_done(name)]
     for name in done:
@@ -582,8 +560,10 @@ def run_suite(
         module, _, function = place.partition(":")
         open_executor: Callable[..., AbstractContextManager[Executor]]
         open_executor = getattr(importlib.import_module(module), function)
-        setup = Setup(artifacts=prepared, device=device, options=run_options)
-        with open_executor(store, len(left), setup, n_workers=n_workers, **options) as executor:
+        how = RunOptions(
+            artifacts=prepared, device=device, checkpoint_every=checkpoint_every, command=typed
+        )
+        with open_executor(store, len(left), how, n_workers=n_workers, **options) as executor:
             Queue(store, left, prepared, report, executor, retries).run()
     return store.outcomes()
 
