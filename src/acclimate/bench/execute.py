@@ -61,7 +61,7 @@ from acclimate.introspect import inspect_model
 from acclimate.metrics import BatchMetrics, MetricsWriter, pack_sums, unpack_sums
 from acclimate.metrics.result import merge
 from acclimate.progress import Progress
-from acclimate.storage import digest
+from acclimate.storage import digest, write_atomically
 from acclimate.streams import Batch
 
 # A checkpoint may take a fiftieth of the time, however large the model and slow the disk.
@@ -274,7 +274,7 @@ class _Run:
     def leave(self) -> None:
         """Close the unit."""
         if (name := kept_name(self._place)) in self._kept:
-            self._folder.keep(name, save(self._gather()))
+            write_atomically(self._folder.path / name, save(self._gather()))
         self._folder.close_unit(self._unit.name, pack_sums(self._collector.sums))
         self._sums += self._collector.sums.items()
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, wraps
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, TypeVar, get_args, get_origin
 
 from torch import nn
 
 from acclimate.adaptation import check_terms
-from acclimate.bench.protocol import OWN_ORDERS, Protocol
+from acclimate.bench.protocol import OWN_ORDERS, Protocol, check_types, hints_of
 from acclimate.bench.provenance import file_sha256, folder_id, model_code_sha256
 from acclimate.data import SETS
 from acclimate.data.domain_choice import DomainChoice
@@ -25,7 +24,6 @@ from acclimate.errors import (
     InvalidConfig,
     check_name,
     check_options,
-    refuse_type,
     refuse_value,
 )
 from acclimate.functional.pixels import IGNORE_LABEL
@@ -285,6 +283,11 @@ class JobSpec:
         return _hash(self._identity())
 
     @property
+    def prepare_seed(self) -> int:
+        """The seed that the artifact is prepared with."""
+        return self.seed if self.prepare.seed is None else self.prepare.seed
+
+    @property
     def data_key(self) -> tuple[Any, ...]:
         """What the data of a job depends on; jobs that share it follow each other."""
         asked = (self.corruptions, self.severities, self.images, self.domains)
@@ -338,7 +341,7 @@ class JobSpec:
                 **_describe_domains(how.domains),
                 "source": _identify(how.source or self.data),
                 "images": how.images,
-                "seed": self.seed if how.seed is None else how.seed,
+                "seed": self.prepare_seed,
                 "speed": how.speed,
                 "parts": parts,
             }
@@ -433,7 +436,7 @@ def _hash(content: Mapping[str, Any]) -> str:
 
 def _build(kind: Any, values: Mapping[str, Any], where: str) -> Any:
     """Return a dataclass made of JSON types, with the dataclasses and tuples in it."""
-    hints, made = _hints(kind), dict(values)
+    hints, made = hints_of(kind), dict(values)
     check_options(values, list(hints), where)
     for name, value in values.items():
         for each in (hints[name], *get_args(hints[name])):
@@ -452,7 +455,7 @@ def _changed_fields(values: Any, always: str = "") -> dict[str, Any]:
     if isinstance(values, DomainChoice):
         return dataclasses.asdict(values)
     own, usual = vars(values), vars(_default(type(values)))
-    return {k: own[k] for k in _hints(type(values)) if own[k] != usual[k] or k == always}
+    return {k: own[k] for k in hints_of(type(values)) if own[k] != usual[k] or k == always}
 
 
 def is_folder(data: str) -> bool:
@@ -474,20 +477,10 @@ _EXPECTED = {
     "terms": "a table of tables, such as {swr = {}}",
     "domains": 'a table, such as { names = ["photo"] }',
     "guard": 'true, false or "watch"',
-    "reveal_labels": "true or false",
     "keep": "a table of numbers, such as { predictions = 4 }",
     "prepare": "a table",
     "parts": "a table of tables",
-    **dict.fromkeys(("images", "ignore_label", "seed"), "an integer"),
 }
-
-
-def _find_hints(kind: Any) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    return {spec.name: hints[spec.name] for spec in dataclasses.fields(kind)}
-
-
-_hints: Callable[[Any], dict[str, Any]] = cache(_find_hints)
 
 
 def _check_types(values: Preparing | JobSpec, where: str = "") -> None:
@@ -497,25 +490,6 @@ def _check_types(values: Preparing | JobSpec, where: str = "") -> None:
     Traceback (most recent call last):
     acclimate.errors.InvalidConfig: Expected a list, such as ["fog"], for corruptions, found 'fog'.
     """
-    for name, hint in _hints(type(values)).items():
-        value = getattr(values, name)
-        if not _fits(value, hint):
-            refuse_type(f"{where}{name}", value, _EXPECTED.get(name, "a string"), InvalidConfig)
-        if name == "seed" and value is not None and value < 0:
-            refuse_value(f"{where}{name}", value, "an integer of at least 0", InvalidConfig)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Return whether a value has the type of a field; texts must not be empty."""
-    kind, inner = get_origin(hint), get_args(hint)
-    if kind in (Union, types.UnionType):
-        return any(_fits(value, each) for each in inner)
-    if kind is Literal:
-        return value in inner
-    if kind is tuple:
-        return isinstance(value, list | tuple) and all(_fits(each, inner[0]) for each in value)
-    if kind is Mapping:
-        return isinstance(value, Mapping) and all(_fits(v, inner[1]) for v in value.values())
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return hint is Any or (isinstance(value, hint) and value != "")
+    check_types(values, _EXPECTED, where, InvalidConfig)
+    if values.seed is not None and values.seed < 0:
+        refuse_value(f"{where}seed", values.seed, "an integer of at least 0", InvalidConfig)

@@ -237,7 +237,7 @@ class Loader:
             size=spec.get_size(),
             classes=data.classes,
             root=self.root,
-            seed=_seed(spec),
+            seed=spec.prepare_seed,
             domains=how.domains,
             ignore_label=spec.ignore_label,
         )
@@ -278,7 +278,7 @@ class Loader:
             parts=[options.get(name, name) for name in parts],
             info=spec.get_info(),
             classes=classes,
-            seed=_seed(spec),
+            seed=spec.prepare_seed,
             speed=pace,
             progress=self.progress or False,
         )
@@ -423,7 +423,3 @@ def _compare_classes(trained: Sequence[str] | None, data: Data) -> None:
 
 def _shorten(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-
-
-def _seed(spec: JobSpec) -> int:
-    return spec.seed if spec.prepare.seed is None else spec.prepare.seed

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import math
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from acclimate.errors import BadInput, check_at_least, check_name, refuse_type, refuse_value
+from acclimate.errors import (
+    AcclimateError,
+    BadInput,
+    check_at_least,
+    check_name,
+    refuse_type,
+    refuse_value,
+)
 from acclimate.options import Values, hp, options
 
 if TYPE_CHECKING:  # the command line takes the options from here, without torch
@@ -33,12 +51,48 @@ RESET_EACH = ("reset_each", "single_images")
 _BATCH_SIZE = 200
 # Those own options that every protocol states, so that the keys of earlier jobs stay the same.
 _ALWAYS = ("times", "delta", "ratio")
-# What a type annotation expects.
-_EXPECTED = {
-    "int": (int, "an integer"),
-    "float": (int | float, "a number"),
-    "bool": (bool, "true or false"),
-}
+# What is expected of a value, if the type of its field shows it.
+_EXPECTED = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
+
+
+#: The types of the fields of a dataclass, by name.
+hints_of: Callable[[Any], dict[str, Any]] = cache(
+    lambda kind: {k: v for k, v in get_type_hints(kind).items() if get_origin(v) is not ClassVar}
+)
+
+
+def check_types(
+    values: Any,
+    expected: Mapping[str, str] | None = None,
+    where: str = "",
+    error: type[AcclimateError] = BadInput,
+) -> None:
+    """Refuse values of a dataclass of another type than their fields declare.
+
+    `expected` describes what the type of a field does not show, `where` is put before its name.
+    """
+    for name, hint in hints_of(type(values)).items():
+        value = getattr(values, name)
+        if not _fits(value, hint):
+            kinds = [_EXPECTED[kind] for kind in (hint, *get_args(hint)) if kind in _EXPECTED]
+            text = (expected or {}).get(name) or kinds[0]
+            refuse_type(f"{where}{name}", value, text, error)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a value has the type of a field; texts must not be empty."""
+    kind, inner = get_origin(hint), get_args(hint)
+    if kind in (Union, types.UnionType):
+        return any(_fits(value, each) for each in inner)
+    if kind is Literal:
+        return value in inner
+    if kind is tuple:
+        return isinstance(value, list | tuple) and all(_fits(each, inner[0]) for each in value)
+    if kind is Mapping:
+        return isinstance(value, Mapping) and all(_fits(v, inner[1]) for v in value.values())
+    if hint in (int, float):
+        return isinstance(value, int | hint) and not isinstance(value, bool)
+    return hint is Any or (isinstance(value, hint) and value != "")
 
 
 def _option(default: Any, help: str, **about: Any) -> Any:  # noqa: A002
@@ -107,12 +161,7 @@ class Protocol(StreamOptions):
     def __post_init__(self) -> None:
         check_name(self.stream, STREAMS, "stream")
         check_name(self.order, ORDERS, "order")
-        for spec in fields(self):
-            kind, value = str(spec.type).partition(" | ")[0], getattr(self, spec.name)
-            if kind in _EXPECTED and value is not None:
-                expected, text = _EXPECTED[kind]
-                if isinstance(value, bool) != (kind == "bool") or not isinstance(value, expected):
-                    refuse_type(spec.name, value, text)
+        check_types(self)
         check_at_least("batch_size", self.batch_size, 1)
         check_at_least("epochs", self.epochs, 1)
         if self.window < 0 or self.window == 1:

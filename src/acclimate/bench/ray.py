@@ -44,8 +44,6 @@ from acclimate.bench.run_folder import (
     RESULT,
     SPEC,
     SUMS,
-    Checkpoint,
-    Resume,
     RunFolder,
 )
 from acclimate.bench.schedule import (
@@ -493,26 +491,16 @@ class NodeLoader(Loader):
 
 
 class NodeFolder(RunFolder):
-    """A run folder that is copied to the storage at every checkpoint."""
+    """A run folder that is copied to the storage, if there is one, whenever it can be resumed from.
+
+    Its result names the files of the machine of the command.
+    """
 
     def __init__(
         self, path: str | Path, spec: JobSpec, upload: Callable[..., None] | None = None
     ) -> None:
-        super().__init__(path)
-        self._spec, self._upload = spec, upload or (lambda anew=False: None)
-
-    def begin(self, identity: Mapping[str, Any]) -> Resume:
-        resume = super().begin(identity)
-        self._upload(anew=not resume.records)
-        return resume
-
-    def close_unit(self, unit: str, sums: Sequence[Mapping[str, Any]]) -> None:
-        super().close_unit(unit, sums)
-        self._upload()
-
-    def checkpoint(self, place: Checkpoint, save: Callable[[Path], None]) -> None:
-        super().checkpoint(place, save)
-        self._upload()
+        super().__init__(path, on_saved=upload)
+        self._spec = spec
 
     def finish(self, result: Mapping[str, Any], kept: Sequence[str] = ()) -> None:
         origin = {**result["provenance"], "spec": self._spec.to_dict()}

@@ -103,12 +103,18 @@ def check_start(resume: bool, force: bool) -> None:
 class RunFolder:
     """One run on disk, whose folder need not exist yet. All methods that write need the lock.
 
-    `remedy` is what to do if files in it were altered.
+    Args:
+        path: The folder.
+        remedy: What to do if files in it were altered.
+        on_saved: Called whenever there is more to resume from; `anew` if all before is void.
     """
 
-    def __init__(self, path: str | Path, remedy: str = "") -> None:
+    def __init__(
+        self, path: str | Path, remedy: str = "", on_saved: Callable[..., None] | None = None
+    ) -> None:
         self.path = Path(path)
         self._remedy = remedy or f"Remove the folder {path} and run the suite again."
+        self._on_saved = on_saved or (lambda anew=False: None)
         self._files: dict[str, BinaryIO] = {}
         self._n_checkpoints = 0
 
@@ -266,6 +272,7 @@ class RunFolder:
             file = (self.path / name).open("ab")
             file.truncate(n_bytes)
             self._files[name] = file
+        self._on_saved(anew=not resume.records)
         return resume
 
     def check_same(self, identity: Mapping[str, Any], what: str, remedy: str) -> None:
@@ -305,6 +312,7 @@ class RunFolder:
         """Record the end of a unit, and where its records end."""
         n_bytes = self._sync()
         self._append(SUMS, {"unit": unit, "bytes": n_bytes, "measures": list(sums)})
+        self._on_saved()
 
     def checkpoint(self, place: Checkpoint, save: Callable[[Path], None]) -> None:
         """Keep a place to continue from; the previous one is kept until this one is complete."""
@@ -323,13 +331,10 @@ class RunFolder:
             },
         )
         self._remove_states(but=name)
-
-    def keep(self, name: str, content: bytes) -> None:
-        """Write a file that belongs to the result."""
-        write_atomically(self.path / name, content)
+        self._on_saved()
 
     def finish(self, result: Mapping[str, Any], kept: Sequence[str] = ()) -> None:
-        """Write the result with checksums, also of the files that `keep` has written.
+        """Write the result with checksums, also of other files that belong to it.
 
         What was needed only to resume is removed.
         """
