@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -80,16 +80,16 @@ def iter_evaluate(
             _check(batch, index, found, ignore_label)
             known = found
         judged = _judge(batch, rows, logits.detach(), ignore_label)
-        guarded: dict[str, Any] = {}
+        record = _record(batch, index, judged, cost, before, adapted)
         if adapted.guard is not None:
             reported = adapted.report()
-            guarded = {
-                "estimate": reported.estimate,
-                "by_source": reported.answers == "source",
-                "rested": reported.n_rests > n_rests,
-            }
+            record = dataclasses.replace(
+                record,
+                estimate=reported.estimate,
+                by_source=reported.answers == "source",
+                rested=reported.n_rests > n_rests,
+            )
             n_rests = reported.n_rests
-        record = _record(batch, index, judged, cost, before, adapted, guarded)
         if collector is not None:
             are_pixels = judged.n_images is not None
             collector.update(*judged[:3], record.epoch, record.is_probe, are_pixels)
@@ -136,30 +136,24 @@ def evaluate(
         ignore_label: As in `iter_evaluate`.
     """
     collector = Collector(metrics)
-    found = iter_evaluate(
-        adapted, stream, collector=collector, reveal_labels=reveal_labels, ignore_label=ignore_label
-    )
+    more: dict[str, Any] = {"reveal_labels": reveal_labels, "ignore_label": ignore_label}
     records = [
         record if keep_predictions else dataclasses.replace(record, predictions=None)
-        for record in found
+        for record in iter_evaluate(adapted, stream, collector=collector, **more)
     ]
     if not records:
-        raise BadInput(
-            "empty_source",
-            "Expected a stream with at least one batch, found none. Pass a stream with data.",
-        )
-    if not any(record.n for record in records) and records[0].n_pixel_images is None:
-        raise BadInput(
-            "no_samples_measured",
-            "Expected a stream with samples that count, found none. Check `Batch.counted`.",
-        )
-    if not any(record.n for record in records):
-        raise BadInput(
-            "no_labelled_pixels",
-            f"Expected masks with labelled pixels, but every pixel of the stream has the label "
-            f"{ignore_label}, which is ignored. Check the masks and ignore_label.",
-        )
-    return collector.result(records)
+        text = "Expected a stream with at least one batch, found none. Pass a stream with data."
+        raise BadInput("empty_source", text)
+    if any(record.n for record in records):
+        return collector.result(records)
+    if records[0].n_pixel_images is None:
+        text = "Expected a stream with samples that count, found none. Check `Batch.counted`."
+        raise BadInput("no_samples_measured", text)
+    raise BadInput(
+        "no_labelled_pixels",
+        f"Expected masks with labelled pixels, but every pixel of the stream has the label "
+        f"{ignore_label}, which is ignored. Check the masks and ignore_label.",
+    )
 
 
 #: What a model predicts: the number of logits, and whether that is of every pixel.
@@ -304,7 +298,6 @@ def _record(
     cost: Cost,
     before: Counts,
     adapted: Method,
-    guarded: Mapping[str, Any],
 ) -> Record:
     """Compare predictions with labels, and the method's counts before and after the call."""
     after, (logits, y, names) = adapted.counts, judged[:3]
@@ -339,7 +332,6 @@ def _record(
         n_pixel_images=judged.n_images,
         effective_classes=count_effective_classes(log_p.exp()) if len(y) else None,
         drift=measure_drift(adapted),
-        **guarded,
     )
 
 

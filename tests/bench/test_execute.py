@@ -274,11 +274,11 @@ def test_a_job_goes_on_with_the_threads_it_began_with(tmp_path: Path, monkeypatc
 
 def test_an_artifact_is_made_once_for_all_that_need_it(tmp_path: Path, monkeypatch) -> None:
     made = []
-    plain = Loader._prepare
+    plain = Loader.open_source
     monkeypatch.setattr(
         Loader,
-        "_prepare",
-        lambda self, spec, *more: made.append(spec.method) or plain(self, spec, *more),
+        "open_source",
+        lambda self, spec, data: made.append(spec.method) or plain(self, spec, data),
     )
     shared = tmp_path / "artifacts"
     for name, spec in {

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -119,11 +119,11 @@ def crash_in_forward(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
 
 
 def crash_after_rows(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    _crash(monkeypatch, Predictions, "append", at, before=False)
+    _crash(monkeypatch, RunFolder, "append", at, before=False)
 
 
 def crash_before_rows(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    _crash(monkeypatch, Predictions, "append", at, before=True)
+    _crash(monkeypatch, RunFolder, "append", at, before=True)
 
 
 def crash_after_state(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
@@ -137,19 +137,19 @@ def crash_after_checkpoint(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
 
 def crash_within_rows(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     """Write a part of the rows."""
-    real = Predictions.append
+    real = RunFolder.append
     calls = []
 
-    def torn(self: Predictions, rows: list[list[str]]) -> None:
+    def torn(self: RunFolder, unit: str, rows: Mapping[str, object]) -> None:
         calls.append(0)
-        real(self, rows)
+        real(self, unit, rows)
         if len(calls) == at:
-            path = self.part / "records.jsonl"
+            path = self.path / "records.jsonl"
             whole = path.read_bytes()
             path.write_bytes(whole[: -1 - len(whole) // 40])
             raise Crash
 
-    monkeypatch.setattr(Predictions, "append", torn)
+    monkeypatch.setattr(RunFolder, "append", torn)
 
 
 def _crash(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, at: int, before: bool) -> None:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 import acclimate
 from acclimate.artifact import Artifact
 from acclimate.bench.predictions import Predictions, predict_folder
+from acclimate.bench.run_folder import RunFolder
 from acclimate.cli.main import app
 from acclimate.data import Batches, load
 from acclimate.methods.method import Method
@@ -204,21 +205,21 @@ def test_adapt_writes_the_masks_of_the_plain_loop(photos: Path, tmp_path: Path) 
         run("adapt", photos, *MODEL, "--method", "tent", "--out", out)
 
 
-@pytest.mark.parametrize("what", ["write_masks", "append"])
+@pytest.mark.parametrize("what", [(Predictions, "write_masks"), (RunFolder, "append")])
 def test_masks_of_a_resumed_call_are_those_of_an_uncut_one(
-    what: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: tuple[type, str], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     predict(photos, tmp_path / "uncut")
-    out, real, calls = tmp_path / "out", getattr(Predictions, what), []
+    out, real, calls = tmp_path / "out", getattr(*what), []
 
-    def crash(self: Predictions, given: object) -> None:
+    def crash(self: object, *given: object) -> None:
         calls.append(0)
-        real(self, given)
+        real(self, *given)
         if len(calls) == 3:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Predictions, what, crash)
+        patch.setattr(*what, crash)
         with pytest.raises(KeyboardInterrupt):
             predict(photos, out)
     with raises("unfinished_run", path=tmp_path / "out.part"):

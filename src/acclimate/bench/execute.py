@@ -64,8 +64,8 @@ from acclimate.progress import Progress
 from acclimate.storage import digest, write_atomically
 from acclimate.streams import Batch
 
-# A checkpoint may take a fiftieth of the time, however large the model and slow the disk.
-_LONGEST_SHARE = 0.02
+# Seconds between two checkpoints; they may take a fiftieth of the time, however large the model.
+_CHECKPOINT_SECONDS, _LONGEST_SHARE = 20.0, 0.02
 # The call that warms up needs the shape of the images, not a whole batch.
 _WARM_UP = 16
 
@@ -81,16 +81,19 @@ class RunOptions:
     Attributes:
         artifacts: The folder of prepared artifacts; absolute, as other processes are given it.
         device: `auto`, `cpu`, `cuda` or `mps`.
-        checkpoint_every: Batches between two checkpoints within a unit; None for a time.
-        checkpoint_seconds: That time, at least; longer where checkpoints take long.
+        checkpoint_every: Batches between two checkpoints within a unit; None for about 20 seconds,
+            or more where checkpoints take long.
         command: What was typed, for the provenance.
     """
 
     artifacts: Path = Path(ARTIFACTS)
     device: str = "auto"
     checkpoint_every: int | None = None
-    checkpoint_seconds: float = 20.0
     command: str = ""
+
+
+def _ignore(*arguments: Any) -> None:
+    """Do nothing."""
 
 
 def execute(
@@ -98,9 +101,9 @@ def execute(
     folders: Sequence[RunFolder],
     options: RunOptions | None = None,
     *,
-    on_batch: Callable[[int, int], None] | None = None,
-    on_record: Callable[[Job, Record], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
+    on_batch: Callable[[int, int], None] = _ignore,
+    on_record: Callable[[Job, Record], None] = _ignore,
+    should_stop: Callable[[], bool] = lambda: False,
     log: RunLog | None = None,
 ) -> list[Result]:
     """Run jobs on the same stream side by side, each from where it was interrupted.
@@ -123,22 +126,11 @@ def execute(
     n_batches = sum(unit.n_batches for unit in units)
     runs = [_Run(job, own, n_batches, log) for job, own in zip(jobs, folders, strict=True)]
     n_done, n_all = sum(len(run.records) for run in runs), n_batches * len(runs)
-    if on_record is not None:
-        for run in runs:
-            for record in run.records:
-                on_record(run.job, record)
-    if on_batch is not None:
-        on_batch(n_done, n_all)
-    clock = _Clock(how, log)
-
-    def count(run: _Run, record: Record) -> None:
-        nonlocal n_done
-        n_done += 1
-        if on_record is not None:
+    for run in runs:
+        for record in run.records:
             on_record(run.job, record)
-        if on_batch is not None:
-            on_batch(n_done, n_all)
-
+    on_batch(n_done, n_all)
+    clock = _Clock(how.checkpoint_every, log)
     with use_threads(runs[0].n_threads):
         first = next(iter(units[0].batches))
         for run in runs:
@@ -156,8 +148,10 @@ def execute(
                 for run in reached:
                     if run.job.form not in fed:
                         fed[run.job.form] = run.job.feed(batch)
-                    count(run, run.step(fed[run.job.form], offset + number))
-                stops = should_stop is not None and should_stop()
+                    on_record(run.job, run.step(fed[run.job.form], offset + number))
+                    n_done += 1
+                    on_batch(n_done, n_all)
+                stops = should_stop()
                 # At the end of a unit there is nothing to keep: the next one starts with a reset.
                 if stops or (number + 1 < unit.n_batches and clock.is_due(number + 1)):
                     clock.write(reached)
@@ -172,23 +166,22 @@ def execute(
 class _Clock:
     """Decides when checkpoints are written."""
 
-    def __init__(self, options: RunOptions, log: RunLog) -> None:
-        self._options, self._log = options, log
-        self._due = time.monotonic() + options.checkpoint_seconds
+    def __init__(self, every: int | None, log: RunLog) -> None:
+        self._every, self._log = every, log
+        self._due = time.monotonic() + _CHECKPOINT_SECONDS
 
     def is_due(self, n_done: int) -> bool:
-        if self._options.checkpoint_every is not None:
-            return n_done % self._options.checkpoint_every == 0
+        if self._every is not None:
+            return n_done % self._every == 0
         return time.monotonic() >= self._due
 
     def write(self, runs: Sequence[_Run]) -> None:
         start = time.monotonic()
         for run in runs:
             run.checkpoint()
-        took = time.monotonic() - start
-        self._log.checkpoints += took
-        wait = max(self._options.checkpoint_seconds, took / _LONGEST_SHARE)
-        self._due = time.monotonic() + wait
+        now = time.monotonic()
+        self._log.checkpoints += now - start
+        self._due = now + max(_CHECKPOINT_SECONDS, (now - start) / _LONGEST_SHARE)
 
 
 class _Run:
@@ -446,18 +439,23 @@ def run_side_by_side(
         metrics: Writes the metrics of every batch, also of those that were recorded before.
     """
     check_place(out, resume, force)
-    how = options or RunOptions()
-    store = Store(out, suite)
+    how, root, store = options or RunOptions(), RunFolder(out), Store(out, suite)
+    n_before, has_begun = 0, False
 
     def write(spec: JobSpec, record: Record) -> None:
         if metrics is not None:
             metrics.write(BatchMetrics.of_record(record), method=spec.label, seed=spec.seed)
 
+    def move(done: int, total: int) -> None:
+        nonlocal has_begun
+        if progress is not None and has_begun:
+            progress("measuring (batches)", n_before + done, sum(totals.values()))
+        has_begun = True
+
     with collect_warnings(passes_on=True) as log:
         jobs = _open_all(store.jobs(), loader)
         log.note("loading")
         identity = describe_settings(list(jobs.values()))
-        root = RunFolder(out)
         with root.lock(), _withdrawn_if_refused(root, list(jobs)):
             if force:
                 _discard(root, list(jobs))
@@ -466,14 +464,6 @@ def run_side_by_side(
             root.write(BEGUN, identity)
             Store.create(out, suite)
             totals = {name: sum(u.n_batches for u in job.units()) for name, job in jobs.items()}
-            n_before, has_begun = 0, False
-
-            def move(done: int, total: int) -> None:
-                nonlocal has_begun
-                if progress is not None and has_begun:
-                    progress("measuring (batches)", n_before + done, sum(totals.values()))
-                has_begun = True
-
             if metrics is not None:
                 metrics.begin()
             for names in _group(jobs, one_by_one):

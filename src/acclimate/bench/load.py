@@ -260,28 +260,21 @@ class Loader:
                 with FileLock(path.with_suffix(".lock"), timeout=_LOOK_EVERY):
                     if not path.is_file():
                         self._report("preparing an artifact")
-                        self._prepare(spec, model, data, parts).save(path)
+                        batches, classes = self.open_source(spec, data)
+                        options = spec.prepare.options()
+                        prepare(
+                            model,
+                            batches,
+                            parts=[options.get(name, name) for name in parts],
+                            info=spec.get_info(),
+                            classes=classes,
+                            seed=spec.prepare_seed,
+                            speed=spec.prepare.speed,  # type: ignore[arg-type]
+                            progress=self.progress or False,
+                        ).save(path)
             except Timeout:
                 self._report("waiting for an artifact that another process makes")
         return Artifact.load(path)
-
-    def _prepare(
-        self, spec: JobSpec, model: nn.Module, data: Data, parts: Sequence[str]
-    ) -> Artifact:
-        how = spec.prepare
-        batches, classes = self.open_source(spec, data)
-        options = how.options()
-        pace: Any = how.speed
-        return prepare(
-            model,
-            batches,
-            parts=[options.get(name, name) for name in parts],
-            info=spec.get_info(),
-            classes=classes,
-            seed=spec.prepare_seed,
-            speed=pace,
-            progress=self.progress or False,
-        )
 
     def _report(self, stage: str) -> None:
         if self.progress is not None:

@@ -90,7 +90,7 @@ class Predictions:
         self.part = self.out.with_name(f"{self.out.name}.part")
         self.state = None if state is None else Path(state)
         self.holds_masks = self.out.is_dir() or not self.out.suffix
-        self._folder = RunFolder(self.part, _AGAIN)
+        self.folder = RunFolder(self.part, _AGAIN)
         if self.holds_masks and images is not None:
             self._check_apart(images)
         self._check_kind()
@@ -114,7 +114,7 @@ class Predictions:
     def open(self, identity: Mapping[str, Any]) -> Iterator[Resume]:
         """Give what is known of an interrupted run, and keep other processes from the output."""
         state = None if self.state is None else str(self.state.resolve())
-        folder, identity = self._folder, {**identity, "state": state}
+        folder, identity = self.folder, {**identity, "state": state}
         if self.part.is_file() and not self.resumes:
             self.part.unlink()  # an earlier version wrote a file
         with folder.lock():
@@ -128,10 +128,6 @@ class Predictions:
             with use_threads(resume.n_threads):
                 yield resume
 
-    def append(self, rows: Rows) -> None:
-        """Write the rows of one batch."""
-        self._folder.append(_UNIT, {"rows": rows})
-
     def write_masks(self, masks: Mapping[str, Tensor]) -> None:
         """Write class numbers (height, width) by image name, each atomically, before their rows."""
         for name, mask in masks.items():
@@ -141,15 +137,11 @@ class Predictions:
             Image.fromarray(mask.cpu().numpy().astype(np.uint8)).save(buffer, "PNG")
             write_atomically(path, buffer.getvalue())
 
-    def checkpoint(self, n_batches: int, adapted: Method) -> None:
-        """Save the state of the method after the rows so far, which are synced to disk."""
-        self._folder.checkpoint(Checkpoint(_UNIT, n_batches), adapted.save)
-
     def finish(self, has_names: bool) -> None:
         """Convert the rows to the table; masks are all written."""
         if self.holds_masks:
             return
-        rows = [row for line in self._folder.read_lines(RECORDS)[0] for row in line["rows"]]
+        rows = [row for line in self.folder.read_lines(RECORDS)[0] for row in line["rows"]]
         content = io.BytesIO()
         if self.out.suffix == ".parquet":
             _write_parquet(rows, content, has_names)
@@ -158,10 +150,6 @@ class Predictions:
             csv.writer(text, lineterminator="\n").writerows([COLUMNS, *rows])
             text.flush()
         write_atomically(self.out, content.getvalue())
-
-    def remove_part(self) -> None:
-        """Remove the temporary files."""
-        self._folder.remove()
 
     def check_images(self, root: Path, names: Iterable[str]) -> None:
         """Refuse images in a folder that the masks would overwrite, or that would share a mask."""
@@ -271,7 +259,7 @@ class Predictions:
 
     def _check_complete(self) -> None:
         """Refuse an interrupted run whose rows are not all there."""
-        found = self._folder.read(CHECKPOINT)
+        found = self.folder.read(CHECKPOINT)
         path = self.part / RECORDS
         n_bytes = path.stat().st_size if path.is_file() else 0
         if found is not None and found["bytes"] > n_bytes:
@@ -372,7 +360,7 @@ def predict_folder(
                 else:
                     p, numbers = log_probs(logits).exp().max(dim=1)
                     new = _rows(own, batch.number, (numbers, p, entropy(logits)), classes)
-                file.append(new)
+                file.folder.append(_UNIT, {"rows": new})
                 has_rows = True
                 if metrics is not None:
                     measured = BatchMetrics.of_call(
@@ -380,7 +368,7 @@ def predict_folder(
                     )
                     metrics.write(measured)
                 if adapted.counts.batches % save_every == 0:
-                    file.checkpoint(batch.number + 1, adapted)
+                    file.folder.checkpoint(Checkpoint(_UNIT, batch.number + 1), adapted.save)
                 labels.update(row[1] for row in new)
                 batches.add(new[0][-1])
                 n_new += len(new)
@@ -391,10 +379,10 @@ def predict_folder(
             if file.state is not None:
                 adapted.save(file.state)
             file.finish(classes is not None)
-            file.remove_part()
+            file.folder.remove()
     except BaseException:
         if not has_rows:  # a run that fails before its first row leaves nothing behind
-            file.remove_part()
+            file.folder.remove()
         raise
     return PredictionSummary(
         n_images=labels.total(),

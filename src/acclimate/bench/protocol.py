@@ -232,7 +232,7 @@ class Protocol(StreamOptions):
 
     def describe(self, groups: Groups, clean: Domain | None = None, seed: int = 0) -> str:
         """Return one line that describes what is done; the seed only where it is used."""
-        return self._decorate(self._stream(groups, clean, seed), clean).protocol
+        return self._stream(groups, clean, seed).protocol
 
     def units(self, groups: Groups, clean: Domain | None = None, seed: int = 0) -> tuple[Unit, ...]:
         """Return the stream in parts that start with a reset.
@@ -244,11 +244,7 @@ class Protocol(StreamOptions):
         if self.stream in RESET_EACH:
             parts = [(d.name, {d.name: [d]}) for own in groups.values() for d in own]
         return tuple(
-            Unit(
-                name,
-                self._decorate(self._stream(own, clean, seed), clean),
-                self._count(own, clean, seed),
-            )
+            Unit(name, self._stream(own, clean, seed), self._count(own, clean, seed))
             for name, own in parts
         )
 
@@ -275,17 +271,13 @@ class Protocol(StreamOptions):
         }
         make: Callable[..., Stream] = getattr(streams, self.stream)
         given = groups if self.stream == "gradual" else domains
-        return make(given, *own.get(self.stream, (size, order)))
-
-    def _decorate(self, stream: Stream, clean: Domain | None) -> Stream:
-        from acclimate import streams
-
+        stream = make(given, *own.get(self.stream, (size, order)))
         if self.epochs > 1:
             stream = streams.epochs(stream, self.epochs)
         if self.window:
             stream = streams.sliding_window(stream, self.window)
         if self.clean_probe:
-            stream = streams.with_clean_probe(stream, self._need(clean), self.batch_size)
+            stream = streams.with_clean_probe(stream, self._need(clean), size)
         return streams.episodic(stream) if self.episodic else stream
 
     def _need(self, clean: Domain | None) -> Domain:
@@ -312,5 +304,5 @@ class Protocol(StreamOptions):
             scenes = [min(len(domain), self.n_scenes or len(domain)) for domain in domains]
             frames = [n * (self.frames or 1) for n in scenes]
             blank = {"": [d.blank(n) for d, n in zip(domains, frames, strict=True)]}
-        batches = plain._decorate(plain._stream(blank, probed, seed), probed)
+        batches = plain._stream(blank, probed, seed)
         return sum(len(batch.y) if self.window and batch.learns else 1 for batch in batches)

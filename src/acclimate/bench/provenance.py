@@ -12,7 +12,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -92,15 +92,11 @@ def folder_id(path: str) -> str:
     This is a checksum of the names and sizes of its files, which takes no reading; checksums of
     their content are in the result of a job. It is computed once per process.
     """
-    lines = sorted(_list_sizes(path))
-    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()[:_LENGTH]
-
-
-def _list_sizes(root: str) -> Iterator[str]:
-    for folder, _, names in os.walk(root, followlinks=True):
-        for path in (Path(folder, name) for name in names):
-            if path.is_file():
-                yield f"{path.relative_to(root)} {path.stat().st_size}"
+    walk = os.walk(path, followlinks=True)
+    files = (Path(folder, name) for folder, _, names in walk for name in names)
+    lines = [f"{own.relative_to(path)} {own.stat().st_size}" for own in files if own.is_file()]
+    text = "\n".join(sorted(lines)).encode("utf-8", "surrogateescape")
+    return hashlib.sha256(text).hexdigest()[:_LENGTH]
 
 
 @lru_cache(maxsize=1)
@@ -136,13 +132,10 @@ class RunLog:
 
         The calls are those of the whole job, also where it was interrupted and resumed.
         """
-        found = {
-            **self.by_name,
-            "checkpoints": self.checkpoints,
-            "method": sum(record.ms for record in result.records) / 1000,
-            "total": time.perf_counter() - self._start,
-        }
-        return {name: round(value, 4) for name, value in found.items()}
+        method = sum(record.ms for record in result.records) / 1000
+        total = time.perf_counter() - self._start
+        found = {"checkpoints": self.checkpoints, "method": method, "total": total}
+        return {name: round(value, 4) for name, value in (self.by_name | found).items()}
 
 
 def forget_peak() -> None:
@@ -190,16 +183,15 @@ def describe_stream(job: Job) -> dict[str, Any]:
 
 def describe_job(job: Job, adapted: Method, command: str) -> dict[str, Any]:
     """Return everything about a job that a reader of its numbers may ask for, as JSON types."""
-    settings, artifact, card = describe_settings([job]), job.artifact, adapted.card
-    file = None if job.spec.weights is None else str(Path(job.spec.weights))
+    settings, card, weights = describe_settings([job]), adapted.card, job.spec.weights
     return {
         "spec": job.spec.to_dict(),
         **describe_stream(job),
         "predicts": f"{card.predicts} the update",
         "model": {
             "name": job.spec.model_name,
-            "file": file,
-            "file_sha256": None if file is None else file_digest(file),
+            "file": None if weights is None else str(Path(weights)),
+            "file_sha256": None if weights is None else file_digest(weights),
             "weights_sha256": job.weights_sha256,
             "n_parameters": sum(parameter.numel() for parameter in job.model.parameters()),
         },
@@ -212,20 +204,24 @@ def describe_job(job: Job, adapted: Method, command: str) -> dict[str, Any]:
             "is_oracle": card.is_oracle,
             "reconstruction": card.reconstruction,
         },
-        "artifact": None
-        if artifact is None
-        else {
-            "key": job.spec.artifact_key,
-            "file": ", ".join(f"{key}.acclimate" for key in job.spec.get_pieces())
-            if job.spec.prepare.artifact is None
-            else Path(job.spec.prepare.artifact).name,
-            "sha256": digest(artifact.tensors),
-            "seed": artifact.card["seed"],
-            "parts": artifact.parts,
-            "versions": artifact.card["versions"],
-        },
+        "artifact": _describe_artifact(job),
         "settings": {name: settings[name] for name in _SETTINGS},
         **describe_origin(command, job.device),
+    }
+
+
+def _describe_artifact(job: Job) -> dict[str, Any] | None:
+    spec, artifact = job.spec, job.artifact
+    if artifact is None:
+        return None
+    made = ", ".join(f"{key}.acclimate" for key in spec.get_pieces())
+    return {
+        "key": spec.artifact_key,
+        "file": made if spec.prepare.artifact is None else Path(spec.prepare.artifact).name,
+        "sha256": digest(artifact.tensors),
+        "seed": artifact.card["seed"],
+        "parts": artifact.parts,
+        "versions": artifact.card["versions"],
     }
 
 

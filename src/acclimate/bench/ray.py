@@ -310,7 +310,7 @@ class Assets:
         Data that only nodes have must be the same on all of them.
         """
         needs_clean = spec.get_protocol().needs_clean
-        key = ("data", *spec.data_key)
+        key = spec.data_key
         if key not in self._known:
             try:
                 self._known[key] = identify(self._loader.load_data(spec))
@@ -320,9 +320,8 @@ class Assets:
                 self._known[key] = dict(found)
         if found == self._known[key]:
             return None
-        return self._keep(
-            (*key, needs_clean), lambda: gather(self._loader.load_data(spec), needs_clean)
-        )
+        load = partial(self._loader.load_data, spec)
+        return self._keep(("data", *key, needs_clean), lambda: gather(load(), needs_clean))
 
     def get_source(self, spec: JobSpec, key: str) -> list[Any]:
         """Return the labelled images that the artifact of this key is prepared from."""
@@ -444,17 +443,17 @@ class NodeLoader(Loader):
 
     def localize(self, spec: JobSpec, sums: Mapping[str, str]) -> JobSpec:
         """Return the job with files that are on this node."""
-        paths: dict[str | None, str | None] = {None: None}
-        for name, sha256 in sums.items():
-            path = Path(name)
-            if not has_file(name, sha256):
-                path = self._scratch / f"{sha256[:16]}-{path.name}"
-                if not path.is_file():
-                    write_atomically(path, self._ask("get_file", name))
-            paths[name] = str(path)
-        head = paths[spec.prepare.contrast_head]
-        how = replace(spec.prepare, contrast_head=head)
-        return replace(spec, weights=paths[spec.weights], prepare=how)
+
+        def find(name: str | None) -> str | None:
+            if name is None or has_file(name, sums[name]):
+                return name
+            path = self._scratch / f"{sums[name][:16]}-{Path(name).name}"
+            if not path.is_file():
+                write_atomically(path, self._ask("get_file", name))
+            return str(path)
+
+        how = replace(spec.prepare, contrast_head=find(spec.prepare.contrast_head))
+        return replace(spec, weights=find(spec.weights), prepare=how)
 
     def read_data(self, spec: JobSpec) -> Data:
         if spec.data in SETS and SETS[spec.data].is_generated:
@@ -464,11 +463,10 @@ class NodeLoader(Loader):
         except AcclimateError:  # it may be elsewhere; if not, asking for it raises the error
             own = None
         sent: Data | None = self._ask("get_data", spec, None if own is None else identify(own))
-        if sent is not None:
-            return sent
-        if own is None:
+        found = own if sent is None else sent
+        if found is None:
             raise RuntimeError("data that a node lacks was not sent")
-        return own
+        return found
 
     def open_source(self, spec: JobSpec, data: Data) -> tuple[Labelled, Sequence[str]]:
         try:
@@ -620,14 +618,14 @@ def identify(data: Data) -> dict[str, Any]:
 
 def gather(data: Data, needs_clean: bool) -> Data:
     """Return data with all of its images in memory."""
+
+    def load(domain: Any) -> Any:
+        if isinstance(domain.x, Tensor):
+            return domain
+        return replace(domain, x=np.asarray(domain.x[np.arange(len(domain))]), y=np.array(domain.y))
+
     clean = None
     if needs_clean and data.clean is not None:
-        clean = partial(replace, _gather(data.clean()))  # unlike a lambda, it can be sent
-    groups = {name: tuple(_gather(domain) for domain in own) for name, own in data.groups.items()}
+        clean = partial(replace, load(data.clean()))  # unlike a lambda, it can be sent
+    groups = {name: tuple(map(load, own)) for name, own in data.groups.items()}
     return replace(data, groups=groups, clean=clean)
-
-
-def _gather(domain: Any) -> Any:
-    if isinstance(domain.x, Tensor):
-        return domain
-    return replace(domain, x=np.asarray(domain.x[np.arange(len(domain))]), y=np.array(domain.y))

@@ -69,7 +69,10 @@ class Rule:
             text = "Expected candidates to choose from, found none."
             raise BadInput("missing_option", text, option="candidates")
         if self.make_trial is None:
-            return self._choose_default(candidates, outcomes)
+            if outcomes:
+                text = f'The rule "{self.name}" does not use outcomes. Remove them.'
+                raise BadInput("not_applicable", text, option="outcomes")
+            return self._choose_default(candidates)
         trials = [_without_seed(self._try(entry.spec)) for entry in candidates]
         errors: list[list[float]] = [[] for _ in candidates]
         for outcome in outcomes:
@@ -100,13 +103,9 @@ class Rule:
             )
         return trial
 
-    def _choose_default(self, candidates: Sequence[Entry], outcomes: Sequence[Outcome]) -> Entry:
-        if outcomes:
-            text = f'The rule "{self.name}" does not use outcomes. Remove them.'
-            raise BadInput("not_applicable", text, option="outcomes")
+    def _choose_default(self, candidates: Sequence[Entry]) -> Entry:
         for entry in candidates:
-            published = replace(entry.spec, options={})
-            if entry.spec.get_config() == published.get_config():
+            if entry.spec.get_config() == replace(entry.spec, options={}).get_config():
                 return entry
         raise BadInput(
             "no_default_candidate",

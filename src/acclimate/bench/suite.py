@@ -58,7 +58,11 @@ _FOLDERS = (("data",), ("prepare", "source"))
 # What rows are compared under rather than by: it goes to the group, not to the label.
 _GROUPS = (("model",), ("weights",), ("data",))
 
-_FIELDS = ("title", "notes", "selection", "job", "rows")
+_FIELDS: dict[str, tuple[type, str]] = {
+    **dict.fromkeys(("title", "notes", "selection"), (str, "a string")),
+    "job": (dict, "a table"),
+    "rows": (list, "tables [[rows]]"),
+}
 
 
 @dataclass(frozen=True)
@@ -113,16 +117,16 @@ class Suite:
 
     Attributes:
         title: Of the report.
-        entries: The jobs in the order of the tables. Two rows may share a job: it is run once.
         notes: What a reader must know, such as what a subset leaves out.
         selection: Name of the rule that hyper-parameters were chosen by; see
             `acclimate.bench.selection`.
+        entries: The jobs in the order of the tables. Two rows may share a job: it is run once.
     """
 
     title: str
-    entries: tuple[Entry, ...]
     notes: str = ""
     selection: str = "paper"
+    entries: tuple[Entry, ...]
 
     def __post_init__(self) -> None:
         check_name(self.selection, RULES, "selection rule")
@@ -173,37 +177,31 @@ class Suite:
                 path=file,
             ) from error
         check_options(content, _FIELDS, f"{file}: a suite", BadInput)
-        texts = {name: content[name] for name in ("title", "notes", "selection") if name in content}
-        for name, text in texts.items():
-            if not isinstance(text, str):
-                refuse_type(name, text, "a string", where=str(file))
-        shared, rows = content.get("job", {}), content.get("rows", [])
-        if not isinstance(shared, Mapping):
-            refuse_type("job", shared, "a table", where=str(file))
-        if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        given = {"title": file.stem, "job": {}, "rows": [], **content}
+        for name, value in given.items():
+            kind, text = _FIELDS[name]
+            if not isinstance(value, kind):
+                refuse_type(name, value, text, where=str(file))
+        shared, rows = given.pop("job"), given.pop("rows")
+        if not all(isinstance(row, Mapping) for row in rows):
             refuse_type("rows", rows, "tables [[rows]]", where=str(file))
         if not rows:
             text = f"{file}: expected at least one table [[rows]], found none."
             raise BadInput("missing_option", text, option="rows")
-        entries = expand_rows(shared, rows, file)
-        return cls(**{"title": file.stem, **texts}, entries=entries)
+        return cls(**given, entries=expand_rows(shared, rows, file))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the suite as JSON types."""
-        return {
-            "title": self.title,
-            "notes": self.notes,
-            "selection": self.selection,
-            "entries": [
-                {
-                    "label": entry.label,
-                    "group": entry.group,
-                    "axes": dict(entry.axes),
-                    "spec": entry.spec.to_dict(),
-                }
-                for entry in self.entries
-            ],
-        }
+        entries = [
+            {
+                "label": entry.label,
+                "group": entry.group,
+                "axes": dict(entry.axes),
+                "spec": entry.spec.to_dict(),
+            }
+            for entry in self.entries
+        ]
+        return {**vars(self), "entries": entries}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
@@ -212,8 +210,7 @@ class Suite:
             Entry(JobSpec.from_dict(item["spec"]), item["label"], item["group"], item["axes"])
             for item in content["entries"]
         )
-        named = {name: content[name] for name in ("title", "notes", "selection")}
-        return cls(**named, entries=entries)
+        return cls(**{**content, "entries": entries})
 
 
 # From tables to jobs ----------------------------------------------------------------------------
@@ -226,11 +223,14 @@ def expand_rows(
 
     Other files are looked for beside the file of the suite.
     """
+    check_options(shared, _JOB_FIELDS, f"{file}, [job]", BadInput)
     made: list[tuple[Mapping[str, Any], Flat, Flat]] = []  # row, all of a job, what varies in it
     for number, row in enumerate(rows, start=1):
         where = f"{file}, row {number}"
-        _check(shared, _JOB_FIELDS, f"{file}, [job]")
-        _check(row, _ROW_FIELDS, where)
+        check_options(row, _ROW_FIELDS, where, BadInput)
+        for name in ("label", "group"):
+            if not isinstance(row.get(name, ""), str):
+                refuse_type(name, row[name], "a string", where=where)
         own = {name: value for name, value in row.items() if name in _JOB_FIELDS}
         merged = _merge(shared, own)
         if "method" not in merged:
@@ -241,13 +241,16 @@ def expand_rows(
             )
         made += [(row, *pair) for pair in _expand(merged, where)]
     differing = _find_differing([values for _, values, _ in made])
-    names = _shorten_names(differing)
+    last = [key[-1] for key in differing]
+    # The last part of each name, or all of it where that would not distinguish them.
+    names = {key: key[-1] if last.count(key[-1]) == 1 else ".".join(key) for key in differing}
     entries: list[Entry] = []
     keys: dict[str, str] = {}
     for row, values, varying in made:
         spec = _build(values, file)
         label = _label(row, values, varying, names)
-        group = row.get("group", _group(values, differing))
+        grouped = [Path(str(values[key])).name for key in _GROUPS if key in names and key in values]
+        group = row.get("group", ", ".join(grouped))
         axes = {names[key]: values[key] for key in differing if key in values}
         entries.append(Entry(spec, label, group, axes))
         if spec.key in keys:
@@ -259,13 +262,6 @@ def expand_rows(
             )
         keys[spec.key] = label
     return tuple(entries)
-
-
-def _check(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    check_options(table, known, where, BadInput)
-    for name in ("label", "group"):
-        if not isinstance(table.get(name, ""), str):
-            refuse_type(name, table[name], "a string", where=where)
 
 
 def _merge(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -352,21 +348,12 @@ def _find_differing(jobs: Sequence[Flat]) -> list[tuple[str, ...]]:
     ]
 
 
-def _shorten_names(keys: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """Return the last part of each name, or all of it where that would not distinguish them."""
-    last = [key[-1] for key in keys]
-    return {key: key[-1] if last.count(key[-1]) == 1 else ".".join(key) for key in keys}
-
-
 def _label(
     row: Mapping[str, Any], values: Flat, varying: Flat, names: Mapping[tuple[str, ...], str]
 ) -> str:
+    unnamed = {("seed",), *_GROUPS} | (set() if "label" in row else {("method",)})
+    named = [key for key in varying if key not in unnamed]
     label = row["label"] if "label" in row else _name(values, varying)
-    named = [
-        key
-        for key in varying
-        if key != ("seed",) and key not in _GROUPS and (key != ("method",) or "label" in row)
-    ]
     described = [_describe(names.get(key, ".".join(key)), varying[key]) for key in named]
     return f"{label} ({', '.join(described)})" if described else str(label)
 
@@ -394,13 +381,6 @@ def _describe(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
         return f"{name} {', '.join(_describe(*item) for item in value.items())}".strip()
     return f"{name} {value}"
-
-
-def _group(values: Flat, differing: Sequence[tuple[str, ...]]) -> str:
-    described = [
-        Path(str(values[key])).name for key in _GROUPS if key in differing and key in values
-    ]
-    return ", ".join(described)
 
 
 # The folder of suites -----------------------------------------------------------------------------

@@ -6,8 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from acclimate.demo.result import DemoResult
-    from acclimate.demo.run import run_demo
+    from acclimate.demo.run import DemoResult, run_demo
     from acclimate.demo.tasks import (
         TASKS,
         DemoSettings,
@@ -34,5 +33,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = {"DemoResult": "result", "run_demo": "run"}.get(name, "tasks")
+    home = "run" if name in ("DemoResult", "run_demo") else "tasks"
     return getattr(importlib.import_module(f"acclimate.demo.{home}"), name)
