@@ -577,7 +577,7 @@ def _describe(jobs: Mapping[str, Job], identity: Mapping[str, Any], command: str
         **describe_stream(first),
         "settings": dict(identity),
         "artifact_sha256": {
-            job.label: digest(job.artifact.tensors)
+            job.spec.label: digest(job.artifact.tensors)
             for job in jobs.values()
             if job.artifact is not None
         },

@@ -62,11 +62,6 @@ class Job:
     channels_last: bool = True  # half as fast again on a processor; rounding differs
 
     @property
-    def label(self) -> str:
-        """The method with its terms."""
-        return self.spec.label
-
-    @property
     def protocol(self) -> Protocol:
         """How the stream is run."""
         return self.spec.get_protocol()

@@ -227,8 +227,8 @@ def _describe_artifact(job: Job) -> dict[str, Any] | None:
 
 def describe_settings(jobs: Sequence[Job]) -> dict[str, Any]:
     """Return everything that changes the numbers of jobs on one stream, as JSON types."""
-    first, labels = jobs[0], dict.fromkeys(job.label for job in jobs)
-    by_label = {label: next(job for job in jobs if job.label == label) for label in labels}
+    first, labels = jobs[0], dict.fromkeys(job.spec.label for job in jobs)
+    by_label = {label: next(job for job in jobs if job.spec.label == label) for label in labels}
     spec, about = first.spec, first.info.to_dict()
     artifacts = {
         name: job.spec.artifact_key if job.artifact is None else digest(job.artifact.tensors)

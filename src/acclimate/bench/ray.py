@@ -1,6 +1,6 @@
 """Run jobs on the nodes of a Ray cluster.
 
-Each job is a task of Ray, and its messages are what the task yields. Run folders are on a file
+Each job is a task of Ray, and its messages come through a queue of Ray's. Run folders are on a file
 system that all nodes see, or at a URL, where they are copied at every checkpoint; so a job is
 resumed on any node. Data, weights and artifacts that a node lacks are loaded by one actor on the
 machine of the command, and travel through Ray's object store, once to each node.

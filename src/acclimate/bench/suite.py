@@ -27,7 +27,7 @@ from typing import Any, Self
 
 from acclimate.bench.job import JobSpec
 from acclimate.bench.run_folder import ERROR, RECORDS, SUMS, RunFolder, State, flatten, read_record
-from acclimate.bench.selection import RULES, Rule
+from acclimate.bench.selection import RULES
 from acclimate.data import SETS
 from acclimate.errors import (
     AcclimateError,
@@ -144,11 +144,6 @@ class Suite:
                     name=entry.label,
                 )
             seen.append(described)
-
-    @property
-    def rule(self) -> Rule:
-        """The rule that hyper-parameters were chosen by."""
-        return RULES[self.selection]
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
