@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import pickle
+import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from benchmarks.hostile_images import (
     FAILURES,
@@ -19,8 +22,9 @@ from benchmarks.hostile_images import (
     write_mutants,
 )
 
+from acclimate import data
 from acclimate.data import archives
-from acclimate.data.arrays import write_array, write_card
+from acclimate.data.arrays import open_array, write_array, write_card
 from acclimate.data.copies import corrupt_folder
 from acclimate.data.corruptor import CopyRequest
 from acclimate.data.places import staged_folder
@@ -78,6 +82,64 @@ def test_hostile_archives_are_refused_or_read_within_limits(name: str, tmp_path:
     assert read_archive(path) == ARCHIVES[name]
 
 
+def npy(header: str, body: bytes = bytes(64)) -> bytes:
+    content = header.encode("latin-1").ljust(118) + b"\n"
+    return b"\x93NUMPY\x01\0" + struct.pack("<H", len(content)) + content + body
+
+
+def npy_of(shape: str, dtype: str = "'|u1'") -> bytes:
+    return npy(f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}}}")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x93NUMPY",
+        pickle.dumps(np.zeros(3)),
+        npy("("),
+        npy("(" * 5000),
+        npy("-" * 9000 + "1"),
+        npy("\n  x\n y"),
+        npy("'''"),
+        npy("__import__('os').system('touch /tmp/executed')"),
+        *(npy_of(shape) for shape in ("(-1,)", "(2**70,)", f"({2**70},)", f"({2**63 - 1},)")),
+        npy_of("(65,)"),
+        *(npy_of("(4,)", dtype) for dtype in ("'|O'", "'zz'", "[('a', '|O')]", "'<U9999999'")),
+    ],
+)
+def test_hostile_arrays_are_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    path.write_bytes(content)
+    with raises("unreadable_file", CorruptFile, path=path):
+        open_array(path, "Download it again.")
+    assert not Path("/tmp/executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"[" * 100_000, "unreadable_file"),
+        (b'{"source":' * 100_000, "unreadable_file"),
+        (b'{"source": ' + b"9" * 5000 + b"}", "unreadable_file"),
+        (b"\xff", "unreadable_file"),
+        (b"", "unreadable_file"),
+        (b"null", "wrong_content"),
+        (b"[]", "wrong_content"),
+        (b'{"splits": {}}', "wrong_content"),
+        (b'{"source": 1, "splits": {}}', "wrong_content"),
+        (b'{"source": "x", "splits": []}', "wrong_content"),
+    ],
+)
+def test_hostile_cards_are_refused(content: bytes, code: str, tmp_path: Path) -> None:
+    path = tmp_path / "cifar10" / "card.json"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    for look in (data.load, data.check):
+        with raises(code, CorruptFile, path=path):
+            look("cifar10", root=tmp_path)
+
+
 def test_archives_with_too_many_files_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,8 +186,6 @@ def limit() -> object:
 def test_a_file_that_cannot_be_written_is_one_error_and_nothing_is_lost(
     limit: object, tmp_path: Path
 ) -> None:
-    import numpy as np
-
     target = tmp_path / "set"
     target.mkdir()
     write_card(target, {"is": "old"})

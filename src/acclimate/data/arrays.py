@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,14 @@ Labels = npt.NDArray[np.int64]
 
 CARD = "card.json"
 
+#: What the readers of JSON raise on text that is no JSON, or nested too deep.
+MALFORMED = (ValueError, RecursionError)
+
+# What NumPy raises on a header that is not one.
+_NO_HEADER = (
+    *(ValueError, SyntaxError, TokenError, TypeError, OverflowError, RecursionError),
+    *(EOFError, OSError, MemoryError),
+)
 _CHUNK = 1 << 22
 _TOGETHER = 256  # files that are read at a time
 
@@ -78,7 +87,7 @@ def open_array(path: Path, remedy: str) -> npt.NDArray[Any]:
         raise CorruptFile("file_missing", f"{path} is missing. {remedy}", path=path)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+    except _NO_HEADER as error:
         text = (
             f"{path} is not a complete NumPy array ({path.stat().st_size} bytes: {error}). The "
             f"file is truncated or modified. {remedy}"
@@ -120,20 +129,21 @@ def write_json(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     return dict(content)
 
 
-def read_card(path: Path, remedy: str, *keys: str) -> dict[str, Any]:
-    """Return a JSON object written beside a set, which must have these keys."""
+def read_card(path: Path, remedy: str, **kinds: type) -> dict[str, Any]:
+    """Return a JSON object written beside a set, which must have these keys, with such values."""
     try:
         card = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CorruptFile("file_missing", f"{path} is missing. {remedy}", path=path) from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except MALFORMED as error:
         text = f"{path} is not valid JSON ({error}). {remedy}"
         raise CorruptFile("unreadable_file", text, path=path) from error
-    missing = [key for key in keys if key not in card] if isinstance(card, dict) else list(keys)
-    if missing or not isinstance(card, dict):
+    found = card if isinstance(card, dict) else {}
+    wrong = [k for k, kind in kinds.items() if k not in found or not isinstance(found[k], kind)]
+    if wrong or not isinstance(card, dict):
         text = (
-            f"Expected the keys {', '.join(missing)} in {path}, which are missing: the file was "
-            f"modified. {remedy}"
+            f"Expected an object with the keys {', '.join(kinds)} in {path}; missing or wrong: "
+            f"{', '.join(wrong) or 'all'}. The file was modified. {remedy}"
         )
         raise CorruptFile("wrong_content", text, path=path)
     return card

@@ -24,6 +24,7 @@ import numpy as np
 from acclimate.data.archives import find_fault, iter_files, list_names, read_member
 from acclimate.data.arrays import (
     CARD,
+    MALFORMED,
     Labels,
     array_sha256,
     open_array,
@@ -71,7 +72,7 @@ class ArraySet(DataSet):
         split, folder, remedy = split or "test", root / self.name, self.remedy(root)
         if not (folder / CARD).is_file():
             raise self.not_fetched(root)
-        card = read_card(folder / CARD, remedy, "source", "splits")
+        card = read_card(folder / CARD, remedy, source=str, splits=dict)
         known = card["splits"]
         check_name(split, known, "split")
         place = folder / split
@@ -109,7 +110,7 @@ class ArraySet(DataSet):
         folder, remedy = root / self.name, self.remedy(root)
         if not folder.is_dir():
             raise self.not_fetched(root)
-        card = read_card(folder / CARD, remedy, "source", "splits")
+        card = read_card(folder / CARD, remedy, source=str, splits=dict)
         facts, problems = {"source": str(card["source"])}, []
         for split, recorded in card["splits"].items():
             expected = self.splits.get(split)
@@ -205,7 +206,7 @@ def _parse(set_name: str, name: str, content: bytes) -> Pair:
     }
     try:
         return readers[Path(name).suffix]()
-    except (ValueError, TypeError, OSError, SyntaxError) as error:
+    except (*MALFORMED, TypeError, OSError, SyntaxError) as error:
         text = f"{name} cannot be read ({error}). Download the archive again."
         raise CorruptFile("unreadable_file", text, path=name) from error
 

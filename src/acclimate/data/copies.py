@@ -68,8 +68,8 @@ def claim(
             )
             raise BadInput("other_content", text, path=folder)
         return write_json(path, {**about, "version": __version__, **more})
-    needed = about.keys() - (defaults or {}).keys()
-    held = {**(defaults or {}), **read_card(path, f"Remove {folder}.", *needed)}
+    needed = dict.fromkeys(about.keys() - (defaults or {}).keys(), object)
+    held = {**(defaults or {}), **read_card(path, f"Remove {folder}.", **needed)}
     differing = [key for key in about if key not in ignored and held[key] != about[key]]
     if differing:
         sources = f" from {held['source']}, not {about['source']}," if "source" in ignored else ""

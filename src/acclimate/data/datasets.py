@@ -331,7 +331,7 @@ class DataSet:
         card = root / self.name / CARD
         if not card.is_file():
             return ""
-        return str(read_card(card, self.remedy(root), "source")["source"])
+        return str(read_card(card, self.remedy(root), source=str)["source"])
 
     # Corrupt ---------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from acclimate.data.archives import guard_reading, is_plain, iter_paths
+from acclimate.data.arrays import MALFORMED
 from acclimate.data.datasets import SETS, DataSet, Report, unknown_set, unpack
 from acclimate.data.domain_choice import HELD_OUT, PARTS, DomainChoice, split_keys
 from acclimate.data.layouts import (
@@ -295,7 +296,7 @@ class CameraTraps(DomainFolders):
                 with guard_reading(source):
                     content = json.load(file)
                 self._sort_annotations(content, targets)
-            except (UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+            except (*MALFORMED, KeyError, TypeError, AttributeError) as error:
                 text = (
                     f"{path.name} in {source} differs from the published file "
                     f"({type(error).__name__}: {error}). Remove {source} and download it again."

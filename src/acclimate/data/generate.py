@@ -19,7 +19,7 @@ from acclimate._version import __version__
 from acclimate.corruptions import provenance
 from acclimate.corruptions.frost import PROCEDURAL
 from acclimate.corruptions.parallel import run_jobs
-from acclimate.data.arrays import array_sha256, read_card, write_array, write_json
+from acclimate.data.arrays import array_sha256, open_array, read_card, write_array, write_json
 from acclimate.data.corruptor import (
     MADE_FROM,
     MANIFEST,
@@ -31,7 +31,7 @@ from acclimate.data.corruptor import (
 )
 from acclimate.data.places import hold_lock, make_folder
 from acclimate.data.stores import ImageStore
-from acclimate.errors import BadInput
+from acclimate.errors import BadInput, CorruptFile
 from acclimate.storage import guard_writing
 
 _BLOCK = 500  # images a task: enough to outweigh sending them to another process
@@ -131,8 +131,8 @@ def _make(
 
 def _fits(path: Path, shape: tuple[int, ...]) -> bool:
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (FileNotFoundError, ValueError, OSError, EOFError):
+        array = open_array(path, "")
+    except CorruptFile:
         return False
     return bool(array.shape == shape and array.dtype == np.uint8)
 
@@ -172,7 +172,9 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     if not (folder / MANIFEST).is_file():
         return None
     remedy = f"Remove {folder} and generate the data set again with acclimate data corrupt."
-    return read_card(folder / MANIFEST, remedy, "source", "seed", "n", "shape", "blocks")
+    return read_card(
+        folder / MANIFEST, remedy, source=dict, seed=int, n=int, shape=list, blocks=dict
+    )
 
 
 def find_stale(folder: Path, name: str, severities: Iterable[int]) -> list[int]:
