@@ -40,8 +40,8 @@ import numpy as np
 from PIL import Image
 
 from acclimate.data.archives import iter_paths, list_names, read_member
+from acclimate.data.layouts import open_folder
 from acclimate.data.mask_files import make_table, read_mask
-from acclimate.data.stores import open_folder
 from acclimate.errors import AcclimateError
 from acclimate.storage import versions, write_atomically
 from acclimate.streams.folder import FolderStream

@@ -13,8 +13,9 @@ from acclimate.data.catalog import SETS
 from acclimate.data.datasets import DataSet, Report, check, corrupt, find_state, get, load, register
 from acclimate.data.domain_choice import DomainChoice
 from acclimate.data.download import RemoteFile, fetch
+from acclimate.data.layouts import open_folder
 from acclimate.data.places import data_root
-from acclimate.data.stores import ArrayStore, Batches, FolderStore, ImageStore, open_folder
+from acclimate.data.stores import ArrayStore, Batches, FolderStore, ImageStore
 from acclimate.errors import DownloadFailed
 
 __all__ = [

@@ -15,7 +15,8 @@ from acclimate.data.download import RemoteFile
 from acclimate.data.folders import CorruptedFolderSet, FolderSet
 from acclimate.data.frost import Ingredient
 from acclimate.data.generated import BuiltinDomains, BuiltinScenes, BuiltinSet
-from acclimate.data.mask_files import IGNORE, MaskLayout
+from acclimate.data.layouts import MaskLayout
+from acclimate.data.mask_files import IGNORE
 from acclimate.data.masks import MaskSet
 
 __all__ = ["SETS", "DataSet", "Split", "get_set"]

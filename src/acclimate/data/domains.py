@@ -21,13 +21,13 @@ from acclimate.data.arrays import MALFORMED
 from acclimate.data.datasets import SETS, DataSet, Report, unknown_set, unpack
 from acclimate.data.domain_choice import HELD_OUT, PARTS, DomainChoice, split_keys
 from acclimate.data.layouts import (
-    DomainTree,
-    find_faults,
+    Listing,
     find_place,
     list_domains,
     list_folders,
     normalize_name,
 )
+from acclimate.data.mask_files import refuse
 from acclimate.data.places import Feedback, Progress, data_root, silent
 from acclimate.data.request import (
     Data,
@@ -46,7 +46,7 @@ from acclimate.data.stores import (
     list_content,
     list_unreadable,
 )
-from acclimate.errors import BadInput, CorruptFile, did_you_mean
+from acclimate.errors import AcclimateWarning, BadInput, CorruptFile, did_you_mean, warn
 from acclimate.streams.images import SUFFIXES, Size, as_size, common_size
 
 
@@ -143,26 +143,24 @@ class DomainFolders(DataSet):
         """Return all domains; see `load_domains`."""
         check_number(asked.n)
         base = self.base(root, path)
-        tree = self._list(base)
+        listing = self._list(base)
         size = self.size if asked.size is None else asked.size
-        listed = {name: _open_domain(tree, name, asked.n) for name in tree.domains}
-        every = [path for store in listed.values() for path in store.paths]
+        chosen = {name: _take(store, name, asked.n) for name, store in listing.parts.items()}
+        every = [path for store in chosen.values() for path in store.paths]
         shape = common_size(every) if size is None else as_size(size)
         stores: dict[str, ImageStore] = {}
-        for name, store in listed.items():
+        for name, store in chosen.items():
             about = {"source": "folder", "listing_sha256": list_content(store)}
-            stores[name] = replace(store, size=shape).described(**about, size=list(shape))
-        return describe(self.name if self.domains else base.name, tree.classes, stores)
+            stores[name] = store.sized(shape).described(**about, size=list(shape))
+        return describe(self.name if self.domains else base.name, listing.classes, stores)
 
-    def _list(self, base: Path) -> DomainTree:
-        """Return what lies in a folder, or refuse it."""
-        tree = list_domains(base, self)
-        if faults := find_faults(tree, self):
-            more = f"\n  (+ {len(faults) - 5} more)" if len(faults) > 5 else ""
-            text = "\n  ".join(faults[:5]) + more
-            raise BadInput("faulty_data", text, faults=tuple(faults))
-        tree.warn_counts(self)
-        return tree
+    def _list(self, base: Path) -> Listing:
+        """Return what lies in a folder, or refuse it; warn if it is not what was published."""
+        listing = list_domains(base, self)
+        refuse(listing.faults[""])
+        if found := tuple(listing.compare(self.name, "domain", self.domains).values()):
+            warn(AcclimateWarning("set_differs", "\n  ".join(found), differences=found))
+        return listing
 
     def open(
         self,
@@ -222,7 +220,7 @@ class DomainFolders(DataSet):
                 "DomainBed uses, or a folder in that layout."
             )
             raise BadInput("wrong_archive", text, path=place)
-        counts = {name: len(paths) for name, paths in self._list(folder).images.items()}
+        counts = {name: len(store) for name, store in self._list(folder).parts.items()}
         return {"licence": self.licence, "images": counts}
 
     def unpack(self, folder: Path, place: Path, feedback: Feedback) -> int:
@@ -251,14 +249,18 @@ class DomainFolders(DataSet):
 
     def check(self, root: Path, path: Path | None = None, progress: Progress = silent) -> Report:
         base = self.base(root, path)
-        tree = list_domains(base, self)
-        facts, every = {"folder": str(base)}, [p for own in tree.images.values() for p in own]
-        for domain, images in tree.images.items():
-            facts[domain] = f"{len(images):,} images, {len(tree.domains[domain])} classes"
-        facts["in all"] = f"{len(every):,} images, {len(tree.classes)} classes"
-        if tree.others:
-            facts["not used"] = ", ".join(tree.others)
-        problems = find_faults(tree, self) or tree.compare_counts(self)
+        listing = list_domains(base, self)
+        facts = {"folder": str(base)}
+        for domain, store in listing.parts.items():
+            n_classes = len(set(np.asarray(store.labels).tolist()))
+            facts[domain] = f"{len(store):,} images, {n_classes} classes"
+        every = [path for store in listing.parts.values() for path in store.paths]
+        facts["in all"] = f"{len(every):,} images, {len(listing.classes)} classes"
+        if listing.unused:
+            facts["not used"] = ", ".join(listing.unused)
+        problems = listing.faults[""] or [
+            *listing.compare(self.name, "domain", self.domains).values()
+        ]
         unreadable = list_unreadable(every, progress)
         facts["unreadable"] = f"{len(unreadable):,}"
         lines = [f"{path} cannot be read ({reason})." for path, reason in unreadable.items()]
@@ -365,25 +367,16 @@ def describe(name: str, classes: Sequence[str], domains: dict[str, ImageStore]) 
     return DomainSet(name, tuple(classes), domains, about)
 
 
-def _open_domain(tree: DomainTree, name: str, n: int | None) -> FolderStore:
-    """Return the images of a domain, whose size is not known yet."""
-    to_key, classes, paths = tree.key, tree.domains[name], tree.images[name]
-    numbers = {to_key(each): number for number, each in enumerate(tree.classes)}
-    labels = np.array([numbers[to_key(key)] for key, own in classes.items() for _ in own], np.int64)
-    store = FolderStore(
-        paths=paths,
-        names=[path.relative_to(tree.base).as_posix() for path in paths],
-        labels=labels,
-        classes=tree.classes,
-        size=(1, 1),
-        squash=True,
-        description={"n": len(paths)},
-    ).first(count(f'the domain "{name}"', len(paths), n))
-    if lost := sorted(set(labels.tolist()) - set(np.asarray(store.labels).tolist())):
-        missing = tuple(tree.classes[number] for number in lost)
+def _take(store: FolderStore, name: str, n: int | None) -> FolderStore:
+    """Return so many images of a domain, which must be of all classes that it has."""
+    few = store.first(count(f'the domain "{name}"', len(store), n))
+    if lost := sorted(
+        set(np.asarray(store.labels).tolist()) - set(np.asarray(few.labels).tolist())
+    ):
+        missing = tuple(store.classes[number] for number in lost)
         text = (
             f'The {n} images selected from the domain "{name}" include none of the class '
             f'"{missing[0]}". Increase --images.'
         )
         raise BadInput("missing_classes", text, missing=missing)
-    return store
+    return few

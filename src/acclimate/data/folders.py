@@ -22,11 +22,12 @@ from acclimate.data.layouts import (
     find_domains,
     list_corrupted,
     list_folders,
+    open_folder,
 )
 from acclimate.data.masks import has_masks
 from acclimate.data.places import Progress, data_root, silent
 from acclimate.data.request import Data, Request, SourceRequest, gather
-from acclimate.data.stores import Batches, FolderStore, ImageStore, list_unreadable, open_folder
+from acclimate.data.stores import Batches, FolderStore, ImageStore, list_unreadable
 from acclimate.errors import BadInput
 from acclimate.streams.images import Size, list_images
 

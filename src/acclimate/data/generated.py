@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from acclimate.builtin import CLASSES, SPLITS, render
 from acclimate.builtin.domains import STYLES, render_style
@@ -106,9 +105,3 @@ class BuiltinScenes(MaskSet):
         self, wanted: Sequence[str], root: Path, path: str | Path | None = None
     ) -> str | None:
         return wanted[0]
-
-    def corrupt(self, *arguments: Any, **options: Any) -> Any:
-        text = f'The data set "{self.name}" is generated when it is loaded. Corrupt it there: '
-        raise BadInput(
-            "wrong_loader", f'{text}load("{self.name}", corruption=...).', name=self.name
-        )

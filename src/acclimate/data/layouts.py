@@ -1,17 +1,29 @@
-"""Folders of images in classes, domains and corruptions: listing them, and what may be wrong."""
+"""What lies in folders of images: classes, domains, corruptions, and masks beside the images."""
 
 from __future__ import annotations
 
 import unicodedata
-import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from acclimate.data.corruptor import SEVERITIES
-from acclimate.errors import AcclimateWarning, BadInput, did_you_mean
-from acclimate.streams.images import SUFFIXES, find_images
+from acclimate.data.mask_files import CLASSES, IGNORE, MaskFiles, make_table
+from acclimate.data.stores import FolderStore
+from acclimate.errors import BadInput, did_you_mean
+from acclimate.streams.folder import read_classes
+from acclimate.streams.images import (
+    SUFFIXES,
+    Size,
+    as_size,
+    check_resize,
+    common_size,
+    find_images,
+    list_images,
+)
 
 if TYPE_CHECKING:
     from acclimate.data.domains import DomainFolders
@@ -87,6 +99,47 @@ def _check_depth(root: Path, paths: Sequence[Path], are_known: bool = False) -> 
             f"{'' if are_known else f', or {_NAME_THEM}'}."
         )
         raise BadInput("ambiguous_layout", text, path=root)
+
+
+def open_folder(
+    root: str | Path,
+    size: int | Size | None = None,
+    classes: Sequence[str] | None = None,
+    resize: int | Size | None = None,
+    description: Mapping[str, Any] | None = None,
+) -> FolderStore:
+    """Return labelled images `root/<class>/…`, sorted by path.
+
+    Args:
+        root: A folder with one folder per class; an empty one counts as a class. Deeper nesting is
+            allowed if the class folders are unambiguous, or if `classes` are given.
+        size: Height and width, or one number for both; None if all images have the same size.
+        classes: Class names in the order of the model's logits; the sorted folder names if None.
+        resize: Size to which images are resized before a crop of `size`.
+        description: What a result must record about the images.
+
+    Raises:
+        BadInput: There is no such folder, no image in it, or images have several sizes; there are
+            no class folders, or an unknown one. If `classes` are not given, also if there is only
+            one, if images have different depths, or if several class folders have folders of the
+            same name, like those of conditions.
+    """
+    root = Path(root)
+    paths = list_images(root)
+    larger = check_resize(resize, size)
+    shape = as_size(size) if size is not None else common_size(paths)
+    own = tuple(find_classes(root, paths, classes))
+    numbers = {name: number for number, name in enumerate(own)}
+    inner = [path.relative_to(root) for path in paths]
+    return FolderStore(
+        paths=paths,
+        names=[path.as_posix() for path in inner],
+        labels=np.array([numbers[path.parts[0]] for path in inner], np.int64),
+        classes=own,
+        size=shape,
+        resize=larger,
+        description={**(description or {}), "n": len(paths)},
+    )
 
 
 # Conditions and corruptions ---------------------------------------------------------------------
@@ -172,7 +225,39 @@ def list_corrupted(base: Path) -> dict[str, list[int]]:
     return found
 
 
-# Sets of domains --------------------------------------------------------------------------------
+# Several domains, several splits ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What lies in a folder of several domains or splits, without judging it.
+
+    Attributes:
+        base: The folder.
+        classes: Names in the order of the class numbers.
+        parts: The images of each domain or split, with class numbers or masks. Their size is not
+            known yet.
+        faults: What makes a part unusable, one sentence each, with what to do; what concerns all of
+            them has the empty name.
+        unused: Sub-folders that are no domain of the published set.
+    """
+
+    base: Path
+    classes: tuple[str, ...]
+    parts: dict[str, FolderStore]
+    faults: dict[str, list[str]]
+    unused: tuple[str, ...] = ()
+
+    def compare(self, name: str, kind: str, published: Mapping[str, int]) -> dict[str, str]:
+        """Return a sentence for each part that has not as many images as were published."""
+        found = {part: len(store) for part, store in self.parts.items()}
+        unit = "images" if kind == "domain" else "pairs"
+        return {
+            part: f'The {kind} "{part}" of {name} has {found[part]:,} {unit} here, {n:,} as '
+            "published. Results are not exactly comparable with published ones."
+            for part, n in published.items()
+            if found.get(part) != n
+        }
 
 
 def normalize_name(name: str) -> str:
@@ -187,65 +272,6 @@ def normalize_name(name: str) -> str:
     return "".join(character for character in plain if character.isalnum()) or name
 
 
-@dataclass(frozen=True)
-class DomainTree:
-    """What lies in a folder of domains."""
-
-    base: Path
-    domains: dict[str, dict[str, list[Path]]]  # files by class by domain, sorted by their names
-    loose: dict[str, list[Path]]  # images that lie in a domain but in no class, by domain
-    others: tuple[str, ...]  # sub-folders that are no domain of the published set
-    is_published: bool  # rather than a local folder
-
-    @property
-    def key(self) -> Callable[[str], str]:
-        """By what the classes of several domains are recognised: names without case and signs.
-
-        In a local folder signs may be the only difference between classes, as in C+ and C-; then
-        it is the names as they are.
-        """
-        is_alike = any(
-            len({normalize_name(name) for name in classes}) < len(classes)
-            for classes in self.domains.values()
-        )
-        return str if is_alike and not self.is_published else normalize_name
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes, sorted; of names that are recognised as one, the first."""
-        named: dict[str, str] = {}
-        key = self.key
-        for classes in self.domains.values():
-            for name in classes:
-                named.setdefault(key(name), name)
-        return tuple(sorted(named.values()))
-
-    @property
-    def images(self) -> dict[str, list[Path]]:
-        """All images by domain, class after class."""
-        return {
-            name: [path for paths in classes.values() for path in paths]
-            for name, classes in self.domains.items()
-        }
-
-    def compare_counts(self, spec: DomainFolders) -> list[str]:
-        """Return a sentence for each domain that has not as many images as were published."""
-        found = {name: len(paths) for name, paths in self.images.items()}
-        return [
-            f'The domain "{name}" of {spec.name} has {found[name]:,} images here, {n:,} as '
-            "published. Results are not exactly comparable with published ones."
-            for name, n in spec.domains.items()
-            if found.get(name) != n
-        ]
-
-    def warn_counts(self, spec: DomainFolders) -> None:
-        """Warn, once, if domains have not as many images as were published."""
-        if found := self.compare_counts(spec):
-            text = "\n  ".join(found)
-            warning = AcclimateWarning("set_differs", text, differences=tuple(found))
-            warnings.warn(warning, stacklevel=3)
-
-
 def find_place(name: str, root: Path) -> Path | None:
     """Return the folder of a set under the root, whatever its case and signs; None if none."""
     if (root / name).is_dir():
@@ -257,79 +283,113 @@ def find_place(name: str, root: Path) -> Path | None:
     return min(named, default=None)
 
 
-def list_domains(base: Path, spec: DomainFolders) -> DomainTree:
-    """Return what lies in a folder of domains, without judging it.
+#: Files by class by domain, sorted by their names.
+DomainFiles = dict[str, dict[str, list[Path]]]
+
+
+def list_domains(base: Path, spec: DomainFolders) -> Listing:
+    """Return what lies in a folder of domains.
 
     Images are in the order of `torchvision.datasets.ImageFolder`: by folder, then by name. Domains
-    of a published set get its names.
+    of a published set get its names. Classes of several domains are recognised by their names
+    without case and signs; in a local folder signs may be the only difference between classes, as
+    in C+ and C-, and then it is the names as they are.
     """
     published = {normalize_name(name): name for name in spec.domains}
-    domains: dict[str, dict[str, list[Path]]] = {}
+    files: DomainFiles = {}
     loose: dict[str, list[Path]] = {}
-    others = []
+    unused = []
     for folder in list_folders(base):
-        name = published.get(normalize_name(folder.name)) if published else folder.name
-        if name is None or name in domains:
-            others.append(folder.name)
+        domain = published.get(normalize_name(folder.name)) if published else folder.name
+        if domain is None or domain in files:
+            unused.append(folder.name)
             continue
-        classes: dict[str, list[Path]] = {}
+        files[domain] = {}
         for path in sorted(find_images(folder), key=lambda path: (path.parent.parts, path.name)):
             inside = path.relative_to(folder).parts
             if len(inside) == 1:
-                loose.setdefault(name, []).append(path)
+                loose.setdefault(domain, []).append(path)
             else:
-                classes.setdefault(inside[0], []).append(path)
-        domains[name] = classes
-    ordered = {name: domains[name] for name in sorted(domains)}
-    return DomainTree(base, ordered, loose, tuple(others), bool(published))
+                files[domain].setdefault(inside[0], []).append(path)
+    files = {domain: files[domain] for domain in sorted(files)}
+    is_alike = any(len(set(map(normalize_name, own))) < len(own) for own in files.values())
+    key = str if is_alike and not published else normalize_name
+    named: dict[str, str] = {}
+    for name in (name for own in files.values() for name in own):
+        named.setdefault(key(name), name)
+    classes = tuple(sorted(named.values()))
+    numbers = {key(name): number for number, name in enumerate(classes)}
+    parts = {}
+    for domain, own in files.items():
+        paths = [path for paths in own.values() for path in paths]
+        labels = [numbers[key(name)] for name, paths in own.items() for _ in paths]
+        parts[domain] = FolderStore(
+            paths=paths,
+            names=[path.relative_to(base).as_posix() for path in paths],
+            labels=np.array(labels, np.int64),
+            classes=classes,
+            size=(1, 1),
+            squash=True,
+            description={"n": len(paths)},
+        )
+    faults = _find_domain_faults(base, files, loose, unused, spec)
+    if all(files.values()) and len(files) > 1 and set(spec.domains) <= set(files):
+        faults += _find_class_faults(base, files, classes, key) + _compare_classes(
+            base, classes, spec
+        )
+    return Listing(base, classes, parts, {"": faults}, tuple(unused))
 
 
-def find_faults(tree: DomainTree, spec: DomainFolders) -> list[str]:
-    """Return what makes a folder unusable, one sentence each, with what to do."""
-    missing = [name for name in spec.domains if name not in tree.domains]
+def _find_domain_faults(
+    base: Path,
+    files: DomainFiles,
+    loose: Mapping[str, list[Path]],
+    unused: Sequence[str],
+    spec: DomainFolders,
+) -> list[str]:
+    missing = [name for name in spec.domains if name not in files]
     if missing:
         return [
-            f'{tree.base} has no folder for the domain "{name}" of {spec.name}. '
-            f"{did_you_mean(name, tree.others)} For another data set, pass its folder: --data DIR."
+            f'{base} has no folder for the domain "{name}" of {spec.name}. '
+            f"{did_you_mean(name, unused)} For another data set, pass its folder: --data DIR."
             for name in missing
         ]
-    if len(tree.domains) < 2:
-        found = f'only "{next(iter(tree.domains))}"' if tree.domains else "none"
+    if len(files) < 2:
+        found = f'only "{next(iter(files))}"' if files else "none"
         return [
-            f"Expected at least two domains as subfolders of {tree.base}, found {found}: a single "
+            f"Expected at least two domains as subfolders of {base}, found {found}: a single "
             f"domain leaves nothing to generalise to. {_LAYOUT}"
         ]
     faults = [
         f"{paths[0]} and {len(paths) - 1} more images are in a domain folder but not in a class "
         f"folder. {_LAYOUT}"
-        for paths in tree.loose.values()
+        for paths in loose.values()
     ]
-    empty = [name for name, classes in tree.domains.items() if not classes]
-    faults += [
+    return faults + [
         f'The domain "{name}" has no image in any class. {_LAYOUT} Remove the folder '
-        f"{tree.base / name}, or add images to it."
-        for name in empty
-        if name not in tree.loose
+        f"{base / name}, or add images to it."
+        for name, classes in files.items()
+        if not classes and name not in loose
     ]
-    return faults if empty else faults + _class_faults(tree) + _published_faults(tree, spec)
 
 
-def _class_faults(tree: DomainTree) -> list[str]:
-    to_key = tree.key
-    faults, known = [], {to_key(name): name for name in tree.classes}
+def _find_class_faults(
+    base: Path, files: DomainFiles, classes: Sequence[str], to_key: Callable[[str], str]
+) -> list[str]:
+    faults, known = [], {to_key(name): name for name in classes}
     if len(known) < 2:
-        text = f'Expected at least two classes in {tree.base}, found only "{tree.classes[0]}". '
+        text = f'Expected at least two classes in {base}, found only "{classes[0]}". '
         faults.append(text + _LAYOUT)
-    for domain, classes in tree.domains.items():
-        here = [to_key(name) for name in classes]
+    for domain, own in files.items():
+        here = [to_key(name) for name in own]
         for key in sorted({key for key in here if here.count(key) > 1}):
-            twice = [name for name in classes if to_key(name) == key]
+            twice = [name for name in own if to_key(name) == key]
             faults.append(
                 f'The domain "{domain}" contains the class "{known[key]}" more than once: '
                 f"{' and '.join(twice)}. Move their images into one folder."
             )
         for key in [key for key in known if key not in here]:
-            near = did_you_mean(known[key], classes)
+            near = did_you_mean(known[key], own)
             faults.append(
                 f'The domain "{domain}" has no image of the class "{known[key]}", which other '
                 f"domains contain, so class indices would not match. {near} Every domain needs "
@@ -339,24 +399,169 @@ def _class_faults(tree: DomainTree) -> list[str]:
             f'The domain "{domain}" has only one image of the class "{name}" ({paths[0].name}), '
             "which cannot be used both for training and as held-out data. Add images, or remove "
             "the class from all domains."
-            for name, paths in classes.items()
+            for name, paths in own.items()
             if len(paths) == 1
         ]
     return faults
 
 
-def _published_faults(tree: DomainTree, spec: DomainFolders) -> list[str]:
+def _compare_classes(base: Path, classes: Sequence[str], spec: DomainFolders) -> list[str]:
     if not spec.n_classes:
         return []
-    if len(tree.classes) != spec.n_classes:
+    if len(classes) != spec.n_classes:
         return [
-            f"Expected the {spec.n_classes} classes of {spec.name} in {tree.base}, found "
-            f"{len(tree.classes)}: {', '.join(tree.classes[:12])}. {_LAYOUT}"
+            f"Expected the {spec.n_classes} classes of {spec.name} in {base}, found "
+            f"{len(classes)}: {', '.join(classes[:12])}. {_LAYOUT}"
         ]
-    named = {normalize_name(name) for name in spec.classes or tree.classes}
-    unknown = [name for name in tree.classes if normalize_name(name) not in named]
+    named = {normalize_name(name) for name in spec.classes or classes}
     return [
-        f'The data set {spec.name} has no class "{name}", but {tree.base} contains a folder of '
+        f'The data set {spec.name} has no class "{name}", but {base} contains a folder of '
         f"that name. {did_you_mean(name, spec.classes)}"
-        for name in unknown
+        for name in classes
+        if normalize_name(name) not in named
     ]
+
+
+# Images and masks ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MaskLayout:
+    """Where images and masks are; `{split}` stands for the name of a split.
+
+    Attributes:
+        images: Folder of the images.
+        masks: Folder of the masks.
+        image_ending: What names of images end in, if the masks' differ; the rest is the same.
+        ids: By what names of masks end in: the class number of each value. Empty for local folders.
+        depth: Number of folders between these and the files in published archives.
+    """
+
+    images: str
+    masks: str
+    image_ending: str = ""
+    ids: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    depth: int = 0
+
+    def list_splits(self, base: Path, splits: Iterable[str]) -> list[str]:
+        """Return the splits that lie in a folder, whatever is in them; none if it has no splits."""
+        if self.ids:
+            return [s for s in splits if (base / self.images.format(split=s)).is_dir()]
+        return [] if (base / "images").is_dir() else _find_splits(base)
+
+    def tops(self, splits: Iterable[str]) -> dict[str, int]:
+        """Return the folders of published archives, and how many names deep their files lie."""
+        folders = [each.format(split=s) for s in splits for each in (self.images, self.masks)]
+        return {Path(each).parts[0]: len(Path(each).parts) + self.depth for each in folders}
+
+
+#: The layout of local folders.
+OWN_LAYOUT = MaskLayout("{split}/images", "{split}/masks")
+
+
+def list_masks(
+    base: Path,
+    layout: MaskLayout,
+    splits: Iterable[str] = (),
+    classes: Sequence[str] | None = None,
+    ignore_label: int = IGNORE,
+) -> Listing:
+    """Return what lies in a folder of images and masks; one split without a name if it has none.
+
+    `splits` are those that are published; local folders may have any. Without the names of the
+    classes, they are read from `classes.txt` in the folder. Images are sorted by name.
+    """
+    if not 0 <= ignore_label <= 255:
+        text = (
+            "Expected an ignore label from 0 to 255, the range of 8-bit masks, found "
+            f"{ignore_label}."
+        )
+        raise BadInput("out_of_range", text, option="ignore_label", found=ignore_label)
+    if layout.ids and ignore_label != IGNORE:
+        text = (
+            "The option --ignore-label (ignore_label=) applies only to local folders: the class "
+            "ids of this data set are published, and ids without a class are ignored. Remove the "
+            "option."
+        )
+        raise BadInput("not_applicable", text, option="ignore_label")
+    own = tuple(_read_classes(base) if classes is None else classes)
+    ids = layout.ids or {"": {place: place for place in range(len(own))} | {ignore_label: IGNORE}}
+    tables = {ending: make_table(numbers) for ending, numbers in ids.items()}
+    there = list(splits) if layout.ids else layout.list_splits(base, ())
+    listing = Listing(base, own, {}, {})
+    for split in there or ([""] if (base / "images").is_dir() else []):
+        folders = [base / x.format(split=split).lstrip("/") for x in (layout.images, layout.masks)]
+        faults: list[str] = []
+        if layout.image_ending:
+            images = _by_stem(folders[0], (layout.image_ending,))
+            masks = _by_stem(folders[1], tuple(ids))
+            where = folders[1].parent.name
+        else:
+            images, masks = (_by_name(folder, faults) for folder in folders)
+            where = folders[1].name
+        prefix = f"{split}/" if split else ""
+        names = sorted(images.keys() & masks.keys())
+        kinds = [masks[name].name[len(Path(name).name) :] for name in names]
+        usual = next(iter(tables.values()))
+        listing.parts[split] = FolderStore(
+            paths=[images[name] for name in names],
+            names=[f"{prefix}{name}" for name in names],
+            labels=MaskFiles(
+                [masks[name] for name in names], [tables.get(k, usual) for k in kinds], (1, 1)
+            ),
+            classes=own,
+            size=(1, 1),
+            squash=True,
+        )
+        listing.faults[split] = [
+            *faults,
+            *(
+                f"{images[name]} has no mask: expected {name} in {base}, {where}. Add the mask, or "
+                "remove the image."
+                for name in sorted(images.keys() - masks.keys())
+            ),
+            *(
+                f"{masks[name]} has no image of the same name. Add the image, or remove the mask."
+                for name in sorted(masks.keys() - images.keys())
+            ),
+        ]
+    return listing
+
+
+def _read_classes(base: Path) -> list[str]:
+    """Return the names in `classes.txt`, one on each line, in the order of the class numbers."""
+    path = base / CLASSES
+    if not path.is_file():
+        text = (
+            f"{path} is missing. It lists the class names in the order of their indices, one per "
+            "line. Create it, or pass the names: --classes FILE, or classes= in Python."
+        )
+        raise BadInput("not_found", text, path=path)
+    return read_classes(path)
+
+
+def _find_splits(base: Path) -> list[str]:
+    return sorted(path.parent.name for path in base.glob("*/images") if path.is_dir())
+
+
+def _by_stem(folder: Path, endings: Sequence[str]) -> dict[str, Path]:
+    """Return files by city and frame; of several endings, the first that is there."""
+    found: dict[str, Path] = {}
+    for ending in endings:
+        for path in folder.glob(f"*/*{ending}"):
+            stem = path.relative_to(folder).as_posix().removesuffix(ending)
+            found.setdefault(stem, path)
+    return found
+
+
+def _by_name(folder: Path, faults: list[str]) -> dict[str, Path]:
+    """Return images by their path without the ending; those that differ in nothing else: faults."""
+    found: dict[str, Path] = {}
+    for path in sorted(find_images(folder)) if folder.is_dir() else []:
+        name = path.relative_to(folder).with_suffix("").as_posix()
+        if found.setdefault(name, path) is not path:
+            faults.append(
+                f"{path} and {found[name].name} differ only in their file extensions, so the file "
+                "to use is ambiguous. Remove one of them."
+            )
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,8 +13,7 @@ from PIL import Image
 
 from acclimate.decode import decode_image, read_image_size
 from acclimate.errors import BadInput, UnreadableImage
-from acclimate.streams.folder import read_classes
-from acclimate.streams.images import Pixels, Size, find_images, show_size
+from acclimate.streams.images import Pixels, Size, show_size
 
 #: Label of pixels that count nowhere: neither in losses nor in results.
 IGNORE = 255
@@ -192,174 +191,3 @@ def make_palette(n: int) -> tuple[Colour, ...]:
             channels[bit % 3] |= ((number >> bit) & 1) << (7 - bit // 3)
         colours.append((channels[0], channels[1], channels[2]))
     return tuple(colours)
-
-
-# Listing ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Pair:
-    """An image and the file with the class of every pixel."""
-
-    name: str  # of the image in its set, without the ending; the same on every machine
-    image: Path
-    mask: Path  # of the same size
-    kind: str  # what the mask's name ends in, a key of the ids of its set
-
-
-@dataclass(frozen=True)
-class MaskTree:
-    """What lies in a folder of images and masks."""
-
-    base: Path
-    classes: tuple[str, ...]
-    ids: Mapping[str, Mapping[int, int]]  # by what mask files end in: the class of each value
-    splits: dict[str, list[Pair]]  # sorted by name; one split without a name if there are none
-    faults: dict[str, list[str]]  # of the listing, one sentence each, by split
-
-    def compare_counts(self, name: str, counts: Mapping[str, int]) -> dict[str, str]:
-        """Return a sentence for each split that has not as many pairs as were published."""
-        return {
-            split: f"The split {split} of {name} has {len(self.splits[split]):,} pairs here, "
-            f"{n:,} as published. Results are not exactly comparable with published ones."
-            for split, n in counts.items()
-            if len(self.splits[split]) != n
-        }
-
-
-@dataclass(frozen=True)
-class MaskLayout:
-    """Where images and masks are; `{split}` stands for the name of a split.
-
-    Attributes:
-        images: Folder of the images.
-        masks: Folder of the masks.
-        image_ending: What names of images end in, if the masks' differ; the rest is the same.
-        ids: By what names of masks end in: the class number of each value. Empty for local folders.
-        depth: Number of folders between these and the files in published archives.
-    """
-
-    images: str
-    masks: str
-    image_ending: str = ""
-    ids: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    depth: int = 0
-
-    def list_splits(self, base: Path, splits: Iterable[str]) -> list[str]:
-        """Return the splits that lie in a folder, whatever is in them; none if it has no splits."""
-        if self.ids:
-            return [s for s in splits if (base / self.images.format(split=s)).is_dir()]
-        return [] if (base / "images").is_dir() else _find_splits(base)
-
-    def tops(self, splits: Iterable[str]) -> dict[str, int]:
-        """Return the folders of published archives, and how many names deep their files lie."""
-        folders = [each.format(split=s) for s in splits for each in (self.images, self.masks)]
-        return {Path(each).parts[0]: len(Path(each).parts) + self.depth for each in folders}
-
-
-#: The layout of local folders.
-OWN_LAYOUT = MaskLayout("{split}/images", "{split}/masks")
-
-
-def list_masks(
-    base: Path,
-    layout: MaskLayout,
-    splits: Iterable[str] = (),
-    classes: Sequence[str] | None = None,
-    ignore_label: int = IGNORE,
-) -> MaskTree:
-    """Return what lies in a folder of images and masks, without judging it.
-
-    `splits` are those that are published; local folders may have any. Without the names of the
-    classes, they are read from `classes.txt` in the folder.
-    """
-    if not 0 <= ignore_label <= 255:
-        text = (
-            "Expected an ignore label from 0 to 255, the range of 8-bit masks, found "
-            f"{ignore_label}."
-        )
-        raise BadInput("out_of_range", text, option="ignore_label", found=ignore_label)
-    if layout.ids and ignore_label != IGNORE:
-        text = (
-            "The option --ignore-label (ignore_label=) applies only to local folders: the class "
-            "ids of this data set are published, and ids without a class are ignored. Remove the "
-            "option."
-        )
-        raise BadInput("not_applicable", text, option="ignore_label")
-    names = tuple(_read_classes(base) if classes is None else classes)
-    ids = layout.ids or {"": {place: place for place in range(len(names))} | {ignore_label: IGNORE}}
-    own = list(splits) if layout.ids else [""] if (base / "images").is_dir() else _find_splits(base)
-    tree = MaskTree(base, names, ids, {}, {})
-    for split in own:
-        folders = [base / x.format(split=split).lstrip("/") for x in (layout.images, layout.masks)]
-        faults: list[str] = []
-        if layout.image_ending:
-            images = _by_stem(folders[0], (layout.image_ending,))
-            masks = _by_stem(folders[1], tuple(ids))
-            where = folders[1].parent.name
-        else:
-            images, masks = (_by_name(folder, faults) for folder in folders)
-            where = folders[1].name
-        prefix = f"{split}/" if split else ""
-        tree.splits[split] = [
-            Pair(f"{prefix}{name}", path, masks[name], _ending(masks[name], name, layout))
-            for name, path in sorted(images.items())
-            if name in masks
-        ]
-        tree.faults[split] = [
-            *faults,
-            *(
-                f"{images[name]} has no mask: expected {name} in {base}, {where}. Add the mask, or "
-                "remove the image."
-                for name in sorted(images.keys() - masks.keys())
-            ),
-            *(
-                f"{masks[name]} has no image of the same name. Add the image, or remove the mask."
-                for name in sorted(masks.keys() - images.keys())
-            ),
-        ]
-    return tree
-
-
-def _ending(mask: Path, name: str, layout: MaskLayout) -> str:
-    """Return the key of the ids of a mask."""
-    return mask.name[len(Path(name).name) :] if layout.image_ending else next(iter(layout.ids), "")
-
-
-def _read_classes(base: Path) -> list[str]:
-    """Return the names in `classes.txt`, one on each line, in the order of the class numbers."""
-    path = base / CLASSES
-    if not path.is_file():
-        text = (
-            f"{path} is missing. It lists the class names in the order of their indices, one per "
-            "line. Create it, or pass the names: --classes FILE, or classes= in Python."
-        )
-        raise BadInput("not_found", text, path=path)
-    return read_classes(path)
-
-
-def _find_splits(base: Path) -> list[str]:
-    return sorted(path.parent.name for path in base.glob("*/images") if path.is_dir())
-
-
-def _by_stem(folder: Path, endings: Sequence[str]) -> dict[str, Path]:
-    """Return files by city and frame; of several endings, the first that is there."""
-    found: dict[str, Path] = {}
-    for ending in endings:
-        for path in folder.glob(f"*/*{ending}"):
-            stem = path.relative_to(folder).as_posix().removesuffix(ending)
-            found.setdefault(stem, path)
-    return found
-
-
-def _by_name(folder: Path, faults: list[str]) -> dict[str, Path]:
-    """Return images by their path without the ending; those that differ in nothing else: faults."""
-    found: dict[str, Path] = {}
-    for path in sorted(find_images(folder)) if folder.is_dir() else []:
-        name = path.relative_to(folder).with_suffix("").as_posix()
-        if found.setdefault(name, path) is not path:
-            faults.append(
-                f"{path} and {found[name].name} differ only in their file extensions, so the file "
-                "to use is ambiguous. Remove one of them."
-            )
-    return found

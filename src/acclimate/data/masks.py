@@ -7,7 +7,6 @@ foggy = load("camvid", "test", corruption="fog", severity=5).to_domain()
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -18,26 +17,20 @@ from acclimate.data.arrays import CARD
 from acclimate.data.copies import FolderCounts, check_outside, claim, copy_files
 from acclimate.data.corruptor import MADE_FROM, CopyRequest, Shift, corrupt_image, write_png
 from acclimate.data.datasets import SETS, DataSet, Report, missing_out, unpack
+from acclimate.data.layouts import OWN_LAYOUT, Listing, MaskLayout, list_masks
 from acclimate.data.mask_files import (
     CLASSES,
     IGNORE,
-    OWN_LAYOUT,
     Colour,
-    MaskFiles,
-    MaskLayout,
-    MaskTree,
-    Pair,
     find_size,
     find_sizes,
-    list_masks,
     make_palette,
-    make_table,
     refuse,
 )
 from acclimate.data.places import Feedback, Progress, data_root, silent
 from acclimate.data.request import Request, Selection, SourceRequest, count
-from acclimate.data.stores import Batches, FolderStore, ImageStore, list_content, spread
-from acclimate.errors import AcclimateWarning, BadInput, check_name
+from acclimate.data.stores import Batches, FolderStore, ImageStore, list_content
+from acclimate.errors import AcclimateWarning, BadInput, check_name, warn
 from acclimate.storage import write_atomically
 from acclimate.streams.images import SUFFIXES, Size, as_size, read_image, show_size
 
@@ -87,39 +80,32 @@ class MaskSet(DataSet):
         self, split: str | None, root: Path, path: str | Path | None, asked: Selection
     ) -> ImageStore:
         """Return a split without corruption."""
-        tree = self._list(root, path, asked)
-        chosen = self._choose(tree, split)
-        refuse(tree.faults[chosen])
-        if text := tree.compare_counts(self.name, self.splits).get(chosen):
-            counts = (self.splits[chosen], len(tree.splits[chosen]))
-            warning = AcclimateWarning("set_differs", text, differences={chosen: counts})
-            warnings.warn(warning, stacklevel=4)
-        pairs = tree.splits[chosen]
-        kept = [pairs[index] for index in spread(len(pairs), asked.n)]
-        if not kept:
-            text = f"No image with a mask was found in {tree.base}, split {chosen!r}."
-            raise BadInput("no_images", text, path=tree.base)
-        count(chosen or tree.base.name, len(pairs), asked.n)
-        shape = _common_size(kept, None if asked.size is None else as_size(asked.size))
-        images = self._store(tree, kept, shape)
-        about = {"name": self.name if self.splits else tree.base.name, "split": chosen}
-        about |= {"source": "folder", "listing_sha256": list_content(images)}
-        more = {} if asked.ignore_label == IGNORE else {"ignore_label": asked.ignore_label}
-        return images.described(**about, size=list(shape), n=len(kept), **more)
+        return self.open_files(split, root, path, asked)
 
-    def _store(self, tree: MaskTree, pairs: Sequence[Pair], size: Size) -> FolderStore:
-        tables = {kind: make_table(ids) for kind, ids in tree.ids.items()}
-        return FolderStore(
-            paths=[pair.image for pair in pairs],
-            names=[pair.name for pair in pairs],
-            labels=MaskFiles([p.mask for p in pairs], [tables[p.kind] for p in pairs], size),
-            classes=tree.classes,
-            size=size,
-            squash=True,
-            palette=self.palette or make_palette(len(tree.classes)),
-        )
+    def open_files(
+        self, split: str | None, root: Path, path: str | Path | None, asked: Selection
+    ) -> FolderStore:
+        """Return the files of a split."""
+        listing = self._list(root, path, asked)
+        chosen = self._choose(listing, split)
+        refuse(listing.faults[chosen])
+        whole = listing.parts[chosen]
+        if text := listing.compare(self.name, "split", self.splits).get(chosen):
+            differences = {chosen: (self.splits[chosen], len(whole))}
+            warn(AcclimateWarning("set_differs", text, differences=differences))
+        if not len(whole):
+            text = f"No image with a mask was found in {listing.base}, split {chosen!r}."
+            raise BadInput("no_images", text, path=listing.base)
+        images = whole.first(count(chosen or listing.base.name, len(whole), asked.n))
+        shape = _common_size(images, None if asked.size is None else as_size(asked.size))
+        about: dict[str, Any] = {"name": self.name if self.splits else listing.base.name}
+        about |= {"split": chosen, "source": "folder", "listing_sha256": list_content(images)}
+        about |= {"size": list(shape), "n": len(images)}
+        about |= {} if asked.ignore_label == IGNORE else {"ignore_label": asked.ignore_label}
+        palette = self.palette or make_palette(len(images.classes))
+        return replace(images.sized(shape), description=about, palette=palette)
 
-    def _list(self, root: Path, path: str | Path | None, asked: Selection) -> MaskTree:
+    def _list(self, root: Path, path: str | Path | None, asked: Selection) -> Listing:
         base, own = self.base(root, path), self.classes or asked.classes
         return list_masks(base, self.layout, self.splits, own, asked.ignore_label)
 
@@ -130,29 +116,30 @@ class MaskSet(DataSet):
         there = self.layout.list_splits(self.base(root, path), self.splits)
         return next((split for split in wanted if split in there), None)
 
-    def _choose(self, tree: MaskTree, split: str | None) -> str:
-        if split is None and len(tree.splits) == 1:
-            split = next(iter(tree.splits))
-        if not tree.splits:
+    def _choose(self, listing: Listing, split: str | None) -> str:
+        base, parts = listing.base, listing.parts
+        if split is None and len(parts) == 1:
+            split = next(iter(parts))
+        if not parts:
             text = (
-                f"Expected a folder {tree.base / 'images'}, or a folder images in each split of "
-                f"{tree.base}, found neither. Arrange images and masks as images/ and masks/, with "
+                f"Expected a folder {base / 'images'}, or a folder images in each split of "
+                f"{base}, found neither. Arrange images and masks as images/ and masks/, with "
                 "the same file names."
             )
-            raise BadInput("wrong_layout", text, path=tree.base)
+            raise BadInput("wrong_layout", text, path=base)
         if split is None:
-            first = tree.base / next(iter(tree.splits))
+            first = base / next(iter(parts))
             instead = (
                 f", or pass one of them as the folder, such as {first}, with its own {CLASSES}"
             )
             text = (
-                f"{tree.base} has several splits, {', '.join(tree.splits)}, and none was selected. "
+                f"{base} has several splits, {', '.join(parts)}, and none was selected. "
                 "Splits named test or val are used for evaluation, train for preparation: rename "
                 f"them accordingly{'' if self.splits else instead}. In Python, pass split=; with "
                 "acclimate data corrupt, pass --split."
             )
             raise BadInput("missing_option", text, option="split")
-        check_name(split, tree.splits, "split")
+        check_name(split, parts, "split")
         return split
 
     # Measure, prepare ------------------------------------------------------------------------
@@ -181,7 +168,7 @@ class MaskSet(DataSet):
                 f"{split}, the only split. Do not evaluate on the same images; use the images that "
                 "the model was trained on."
             )
-            warnings.warn(AcclimateWarning("prepared_on_test", text, split=split), stacklevel=3)
+            warn(AcclimateWarning("prepared_on_test", text, split=split))
         return asked.batches(images)
 
     # Fetch, check ----------------------------------------------------------------------------
@@ -209,9 +196,9 @@ class MaskSet(DataSet):
                 f"{next(iter(tops))}/…, at any depth. {self.placing}"
             )
             raise BadInput("wrong_archive", text, path=place)
-        tree = list_masks(folder, self.layout, self.splits, self.classes)
-        faults = [fault for found in tree.faults.values() for fault in found]
-        faults += tree.compare_counts(self.name, self.splits).values()
+        listing = list_masks(folder, self.layout, self.splits, self.classes)
+        faults = [fault for found in listing.faults.values() for fault in found]
+        faults += listing.compare(self.name, "split", self.splits).values()
         if faults:
             text = (
                 f'{place} is not the complete data set "{self.name}": '
@@ -220,7 +207,7 @@ class MaskSet(DataSet):
                 f"hand: {self.placing}"
             )
             raise BadInput("faulty_data", text, faults=tuple(faults))
-        pairs = {split: len(own) for split, own in tree.splits.items()}
+        pairs = {split: len(store) for split, store in listing.parts.items()}
         return {"licence": self.licence, "pairs": pairs}
 
     def state(self, root: Path) -> str:
@@ -233,25 +220,24 @@ class MaskSet(DataSet):
         progress: Progress = silent,
         ignore_label: int = IGNORE,
     ) -> Report:
-        tree = self._list(root, path, Selection(ignore_label=ignore_label))
-        named = f"{len(tree.classes)}: {', '.join(tree.classes)}"
-        facts = {"folder": str(tree.base), "classes": named}
-        problems = [*tree.compare_counts(self.name, self.splits).values()]
-        for split, pairs in tree.splits.items():
-            problems += tree.faults[split]
-            by_size: dict[Size, list[Pair]] = {}
-            for pair in pairs:
-                size = find_size(pair.image, pair.mask)
+        listing = self._list(root, path, Selection(ignore_label=ignore_label))
+        named = f"{len(listing.classes)}: {', '.join(listing.classes)}"
+        facts = {"folder": str(listing.base), "classes": named}
+        problems = [*listing.compare(self.name, "split", self.splits).values()]
+        for split, store in listing.parts.items():
+            problems += listing.faults[split]
+            by_size: dict[Size, list[int]] = {}
+            for key, size in enumerate(map(find_size, store.paths, store.masks)):
                 if isinstance(size, str):
                     problems.append(size)
                 else:
-                    by_size.setdefault(size, []).append(pair)
+                    by_size.setdefault(size, []).append(key)
             shapes = ", ".join(map(show_size, sorted(by_size)[:3]))
-            facts[split or "pairs"] = f"{len(pairs):,} pairs, {shapes}"
+            facts[split or "pairs"] = f"{len(store):,} pairs, {shapes}"
             for shape in sorted(by_size):
-                problems += self._store(tree, by_size[shape], shape).find_faults(progress)[0]
-        if not any(tree.splits.values()) and not problems:
-            problems.append(f"no image with a mask was found in {tree.base}. {self.placing}")
+                problems += store.select(by_size[shape]).sized(shape).find_faults(progress)[0]
+        if not any(map(len, listing.parts.values())) and not problems:
+            problems.append(f"no image with a mask was found in {listing.base}. {self.placing}")
         return Report(facts, problems)
 
     # Corrupt ---------------------------------------------------------------------------------
@@ -271,26 +257,25 @@ class MaskSet(DataSet):
         Images keep their sizes and are corrupted as `open(..., corruption=...)` does; masks are
         copied. All files are checked first.
         """
+        if self.is_generated:
+            text = f'The data set "{self.name}" is generated when it is loaded. Corrupt it there: '
+            call = f'load("{self.name}", corruption=...).'
+            raise BadInput("wrong_loader", text + call, name=self.name)
         if out is None:
             raise missing_out(self.name)
         split, base = split or self.find_split(("val",), root, path), self.base(root, path)
-        data = self.open_clean(split, root, path, Selection(size=1, ignore_label=ignore_label))
+        data = self.open_files(split, root, path, Selection(size=1, ignore_label=ignore_label))
         check_outside(out, base)
-        if not isinstance(data, FolderStore) or not isinstance(data.labels, MaskFiles):
-            raise BadInput("wrong_loader", f"{self.name} has no files.", name=self.name)
-        masks = data.labels
-        sizes = find_sizes(zip(data.paths, masks.paths, strict=True))
+        sizes = find_sizes(zip(data.paths, data.masks, strict=True))
         # As large as the largest, so that no pixel is passed over.
         largest = max(height for height, _ in sizes), max(width for _, width in sizes)
-        replace(data, size=largest, labels=replace(masks, size=largest)).verify(
-            asked.feedback.progress
-        )
+        data.sized(largest).verify(asked.feedback.progress)
 
         def prepare(folder: Path, shift: Shift) -> list[tuple[Any, ...]]:
             about = {"seed": asked.seed, "source": "generated"}
             about |= {"of": data.description["listing_sha256"], "split": data.description["split"]}
             claim(folder / CARD, {**about, MADE_FROM: shift.describe()[MADE_FROM]})
-            for file in [base / CLASSES, *masks.paths]:
+            for file in [base / CLASSES, *data.masks]:
                 target = folder / file.relative_to(base)
                 if file.is_file() and not target.is_file():
                     target.parent.mkdir(parents=True, exist_ok=True)
@@ -307,12 +292,12 @@ def write_copy(path: Path, target: Path, name: str, shift: Shift, size: Size) ->
     write_png(target, corrupt_image(read_image(path, size, squash=True), name, shift))
 
 
-def _common_size(pairs: Sequence[Pair], size: Size | None) -> Size:
-    sizes = find_sizes((pair.image, pair.mask) for pair in pairs)
-    for pair, found in zip(pairs, sizes, strict=True):
+def _common_size(store: FolderStore, size: Size | None) -> Size:
+    sizes = find_sizes(zip(store.paths, store.masks, strict=True))
+    for path, found in zip(store.paths, sizes, strict=True):
         if size is None and found != sizes[0]:
             text = (
-                f"Expected images of one size, found {show_size(sizes[0])} and {pair.image} of "
+                f"Expected images of one size, found {show_size(sizes[0])} and {path} of "
                 f"{show_size(found)}. Pass the size to resize them to: --size, or size= in Python."
             )
             raise BadInput("mixed_sizes", text, sizes=tuple(sorted(set(sizes))))

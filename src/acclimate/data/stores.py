@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -22,7 +22,6 @@ from torch import Tensor
 
 from acclimate.data.arrays import Labels, files_sha256, labelled_sha256, text_sha256
 from acclimate.data.corruptor import Shift, corrupt_image
-from acclimate.data.layouts import find_classes
 from acclimate.data.mask_files import IGNORE, Colour, MaskFiles, keep_good, refuse
 from acclimate.data.places import Progress, silent
 from acclimate.errors import AcclimateWarning, BadInput, check_at_least
@@ -32,10 +31,6 @@ from acclimate.streams.images import (
     Pixels,
     Size,
     all_unreadable,
-    as_size,
-    check_resize,
-    common_size,
-    list_images,
     read_ahead,
     try_read,
 )
@@ -241,6 +236,11 @@ class FolderStore(ImageStore):
         """Shape of all images."""
         return (len(self), *self.size, 3)
 
+    @property
+    def masks(self) -> Sequence[Path]:
+        """The mask files; none if there are class numbers."""
+        return self.labels.paths if isinstance(self.labels, MaskFiles) else ()
+
     def __len__(self) -> int:
         return len(self.paths)
 
@@ -283,6 +283,12 @@ class FolderStore(ImageStore):
             )
             yield kept, [pixels for pixels, _ in good], np.array([label for _, label in good])
 
+    def sized(self, size: Size) -> FolderStore:
+        """Return the same images, and masks, in another size."""
+        own = self.labels
+        resized = replace(own, size=size) if isinstance(own, MaskFiles) else own
+        return replace(self, size=size, labels=resized)
+
     def corrupted(self, shift: Shift) -> FolderStore:
         return replace(self, shift=shift, unreadable={}).described(**shift.describe())
 
@@ -302,16 +308,16 @@ class FolderStore(ImageStore):
         return good
 
     def digest(self, with_labels: bool = True) -> str:
-        if isinstance(self.labels, MaskFiles):
+        if self.masks:
             shift = {} if self.shift is None else self.shift.describe()
-            pairs = zip(self.names, self.paths, self.labels.paths, strict=True)
+            pairs = zip(self.names, self.paths, self.masks, strict=True)
             files = [(name, (image, mask)) for name, image, mask in pairs]
             return files_sha256([(json.dumps(shift, sort_keys=True), ()), *files])
         if not with_labels:
             return files_sha256(
                 (n, (path,)) for n, path in zip(self.names, self.paths, strict=True)
             )
-        named = zip(self.names, self.labels, self.paths, strict=True)
+        named = zip(self.names, np.asarray(self.labels), self.paths, strict=True)
         return files_sha256((f"{name}\t{label}", (path,)) for name, label, path in named)
 
     def verify(self, progress: Progress | None = None, needs_labels: bool = True) -> int:
@@ -323,7 +329,7 @@ class FolderStore(ImageStore):
         self, progress: Progress | None = None, needs_labels: bool = True
     ) -> tuple[list[str], int]:
         """Return what is wrong with any image or mask, and the number of images without a label."""
-        if not isinstance(self.labels, MaskFiles):
+        if not self.masks:
             return [], 0
         faults: list[str] = []
         n_unlabelled, rows = 0, _rows(len(self), MASK_BATCH)
@@ -335,7 +341,7 @@ class FolderStore(ImageStore):
                     faults.append(found)
                 elif (found[1] == IGNORE).all():
                     n_unlabelled += 1
-                    mask = self.labels.paths[key]
+                    mask = self.masks[key]
                     text = f"{mask} has no pixel of any class: all pixels are ignored. Remove it."
                     faults += [text] if needs_labels else []
             if progress is not None:
@@ -446,47 +452,6 @@ class Batches:
         return x
 
 
-def open_folder(
-    root: str | Path,
-    size: int | Size | None = None,
-    classes: Sequence[str] | None = None,
-    resize: int | Size | None = None,
-    description: Mapping[str, Any] | None = None,
-) -> FolderStore:
-    """Return labelled images `root/<class>/…`, sorted by path.
-
-    Args:
-        root: A folder with one folder per class; an empty one counts as a class. Deeper nesting is
-            allowed if the class folders are unambiguous, or if `classes` are given.
-        size: Height and width, or one number for both; None if all images have the same size.
-        classes: Class names in the order of the model's logits; the sorted folder names if None.
-        resize: Size to which images are resized before a crop of `size`.
-        description: What a result must record about the images.
-
-    Raises:
-        BadInput: There is no such folder, no image in it, or images have several sizes; there are
-            no class folders, or an unknown one. If `classes` are not given, also if there is only
-            one, if images have different depths, or if several class folders have folders of the
-            same name, like those of conditions.
-    """
-    root = Path(root)
-    paths = list_images(root)
-    larger = check_resize(resize, size)
-    shape = as_size(size) if size is not None else common_size(paths)
-    own = tuple(find_classes(root, paths, classes))
-    numbers = {name: number for number, name in enumerate(own)}
-    inner = [path.relative_to(root) for path in paths]
-    return FolderStore(
-        paths=paths,
-        names=[path.as_posix() for path in inner],
-        labels=np.array([numbers[path.parts[0]] for path in inner], np.int64),
-        classes=own,
-        size=shape,
-        resize=larger,
-        description={**(description or {}), "n": len(paths)},
-    )
-
-
 def list_unreadable(
     paths: Sequence[Path], progress: Progress = silent, size: Size = (32, 32)
 ) -> dict[Path, str]:
@@ -499,10 +464,9 @@ def list_unreadable(
 
 def list_content(store: FolderStore) -> str:
     """Return the SHA-256 of the names and sizes of all files of a store."""
-    masks = store.labels.paths if isinstance(store.labels, MaskFiles) else None
     lines = []
     for place, (name, path) in enumerate(zip(store.names, store.paths, strict=True)):
-        more = "" if masks is None else f"\t{masks[place].stat().st_size}"
+        more = f"\t{store.masks[place].stat().st_size}" if store.masks else ""
         lines.append(f"{name}\t{path.stat().st_size}{more}")
     return text_sha256(lines)
 
