@@ -328,7 +328,7 @@ def read_archive(path: Path) -> str:
     try:
         list_names(path)
         for _, file in iter_paths(path):
-            read_member(file, 1 << 26, path)
+            read_member(file, path)
     except AcclimateError as error:
         return str(error.code)
     return "read"

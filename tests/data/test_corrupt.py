@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from acclimate import data
-from acclimate.corruptions import BENCHMARK, HELD_OUT
+from acclimate.corruptions import BENCHMARK, HELD_OUT, apply
 from acclimate.data import check, corruptor, generate
 from acclimate.data.catalog import SETS
 from acclimate.errors import BadInput, CorruptFile
@@ -127,7 +127,7 @@ def root(tmp_path: Path) -> Path:
 
 def expected(name: str, severity: int, seed: int = 0) -> np.ndarray:
     """Return the whole test set corrupted at once."""
-    return corruptor.corrupt_block(make_pair("cifar10", "test")[0], name, severity, seed, 0)
+    return apply(make_pair("cifar10", "test")[0], name, severity, seed, 0)
 
 
 def ledger(root: Path) -> dict:
@@ -180,9 +180,9 @@ class TestGenerated:
             calls.append((name, severity, start))
             if (severity, start) == (3, 4) and len(calls) == 4:
                 raise KeyboardInterrupt
-            return corruptor.corrupt_block(images, name, severity, seed, start)
+            return apply(images, name, severity, seed, start)
 
-        monkeypatch.setattr(generate, "corrupt_block", counted)
+        monkeypatch.setattr(generate, "apply", counted)
         with pytest.raises(KeyboardInterrupt):
             data.corrupt("cifar10", ["fog", "brightness"], [1, 3], root)
         folder = root / "cifar10c-generated"
@@ -230,7 +230,7 @@ class TestGenerated:
             return images // 2
 
         for module in (generate, corruptor):
-            monkeypatch.setattr(module, "corrupt_block", darker)
+            monkeypatch.setattr(module, "apply", darker)
         with warns("old_version", path=root / "cifar10c-generated" / "fog.npy"):
             data.load("cifar10c", root=root, corruption="fog")
         notes: list[str] = []

@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 
 from acclimate import data
-from acclimate.data import check, corruptor
+from acclimate.corruptions import apply
+from acclimate.data import check
 from acclimate.data.copies import corrupt_folder
 from acclimate.data.corruptor import CopyRequest
 from acclimate.errors import AcclimateError, BadInput
@@ -38,7 +39,7 @@ class TestFolders:
             if path.suffix == ".png":
                 copy = out / "fog" / "2" / path.relative_to(photos)
                 clean = np.asarray(Image.open(path))[None]
-                wanted = corruptor.corrupt_block(clean, "fog", 2, 1, place)[0]
+                wanted = apply(clean, "fog", 2, 1, place)[0]
                 assert np.array_equal(np.asarray(Image.open(copy)), wanted)
         (out / "fog" / "2" / "dog" / "001.png").unlink()
         counts = corrupt_folder(photos, out, CopyRequest(["fog"], [2], seed=1, workers=workers))

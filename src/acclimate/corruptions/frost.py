@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from acclimate.corruptions.arrays import Pixels
-from acclimate.errors import AcclimateWarning
+from acclimate.errors import AcclimateWarning, warn
 
 #: There is a sixth photograph, which the published program never draws.
 PHOTOGRAPHS = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
@@ -101,9 +100,9 @@ def usual_root() -> Path:
     return cache / "acclimate"
 
 
-def warn_if_procedural() -> None:
-    """Warn, once in a process, when there are no photographs."""
-    if not _QUIET.get() and find_photographs() is None:
+def warn_if_procedural(name: str) -> None:
+    """Warn, once in a process, if the corruption is frost and there are no photographs of it."""
+    if name == "frost" and not _QUIET.get() and find_photographs() is None:
         _warn()
 
 
@@ -116,7 +115,7 @@ def _warn() -> None:
         f"is not comparable with the benchmark. Run: acclimate data get frost{place} (or: pip "
         "install imagecorruptions-imaug)"
     )
-    warnings.warn(AcclimateWarning("frost_stand_in", text), stacklevel=4)
+    warn(AcclimateWarning("frost_stand_in", text))
 
 
 def load_textures(scale: float, height: int, width: int) -> tuple[Pixels, ...]:

@@ -81,8 +81,7 @@ def apply_in_parallel(
         progress: Called with the number of images done and to do, whenever a part is finished.
     """
     check_request(images, name, severity, start, family)
-    if name == "frost":
-        warn_if_procedural()
+    warn_if_procedural(name)
     if isinstance(workers, int):
         with open_pool(workers) as pool:
             return apply_in_parallel(

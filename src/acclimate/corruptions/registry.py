@@ -101,8 +101,7 @@ def apply(
     [76, 76, 76]
     """
     check_request(images, name, severity, start, family)
-    if name == "frost":
-        warn_if_procedural()
+    warn_if_procedural(name)
     height, width = images.shape[1:3]
     chosen = choose_family(height, width) if family == "auto" else family
     factor = min(height, width) / chosen if scale else 1.0

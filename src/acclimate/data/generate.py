@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from acclimate._version import __version__
-from acclimate.corruptions import provenance
-from acclimate.corruptions.frost import PROCEDURAL
+from acclimate.corruptions import apply, provenance
+from acclimate.corruptions.frost import PROCEDURAL, warn_if_procedural
 from acclimate.corruptions.parallel import run_jobs
 from acclimate.data.arrays import array_sha256, open_array, read_card, write_array, write_json
 from acclimate.data.corruptor import (
@@ -25,9 +25,7 @@ from acclimate.data.corruptor import (
     MANIFEST,
     SEVERITIES,
     CopyRequest,
-    corrupt_block,
     find_recipe,
-    warn_of,
 )
 from acclimate.data.places import hold_lock, make_folder
 from acclimate.data.stores import ImageStore
@@ -111,7 +109,7 @@ def _make(
     for severity in severities:
         if str(severity) in made:
             continue
-        warn_of(name)
+        warn_if_procedural(name)
         # First, so that a block that is being made is not listed.
         write_json(folder / MANIFEST, manifest)
         first = (severity - 1) * len(clean)
@@ -158,7 +156,7 @@ def _fill(
     done = 0
     # Not written through memory: a full disk would end the process.
     with path.open("r+b") as file:
-        for start, spoiled in run_jobs(corrupt_block, jobs, pool):
+        for start, spoiled in run_jobs(apply, jobs, pool):
             file.seek(header + (first + start) * spoiled[0].nbytes)
             file.write(np.ascontiguousarray(spoiled).tobytes())
             done += len(spoiled)

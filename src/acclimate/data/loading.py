@@ -10,13 +10,13 @@ from typing import Any
 from torch import Tensor
 
 from acclimate.data.catalog import SETS
-from acclimate.data.datasets import DataSet, find_set, unknown_set
+from acclimate.data.datasets import DataSet, find_set
 from acclimate.data.domains import find_domain_set
 from acclimate.data.mask_files import IGNORE
 from acclimate.data.masks import has_masks
 from acclimate.data.request import Data, Request, Selection, SourceRequest
 from acclimate.data.stores import Batches
-from acclimate.errors import BadInput, check_at_least, did_you_mean
+from acclimate.errors import BadInput, check_at_least
 from acclimate.functional.inputs import Normalization
 
 
@@ -57,12 +57,7 @@ def open_source(name: str, root: str | Path | None = None, **options: Any) -> Ba
 
 def _find(name: str, asked: Selection) -> tuple[DataSet, Path | None]:
     """Return the data set that is meant, or the layout of a folder and the folder."""
-    if asked.domains is not None:
-        return find_domain_set(name)
-    if name not in SETS and not Path(name).is_dir():
-        hint = f"{did_you_mean(name, SETS)} A folder has one subfolder per class."
-        raise unknown_set(name, hint)
-    return find_set(name)
+    return find_set(name) if asked.domains is None else find_domain_set(name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +16,7 @@ from acclimate.data.domain_choice import DomainChoice
 from acclimate.data.mask_files import IGNORE
 from acclimate.data.places import Progress, silent
 from acclimate.data.stores import BATCH, MASK_BATCH, Batches, FolderStore, ImageStore
-from acclimate.errors import AcclimateWarning, BadInput, check_at_least
+from acclimate.errors import AcclimateWarning, BadInput, check_at_least, warn
 from acclimate.functional.inputs import Normalization
 from acclimate.streams import Domain
 from acclimate.streams.images import Size, all_unreadable
@@ -259,8 +258,7 @@ def gather(
             f"{n_unlabelled} of {len(store)} images of {name} have no labelled pixel. They are "
             "predicted and used for adaptation, but do not count in any result."
         )
-        warning = AcclimateWarning("unlabelled_images", text, n=n_unlabelled)
-        warnings.warn(warning, stacklevel=4)
+        warn(AcclimateWarning("unlabelled_images", text, n=n_unlabelled))
     return Data(
         *(name, found, store.classes, about, is_folder, source, clean, unreadable, store.palette)
     )

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from acclimate.data.arrays import Labels, files_sha256, labelled_sha256, text_sh
 from acclimate.data.corruptor import Shift, corrupt_image
 from acclimate.data.mask_files import IGNORE, Colour, MaskFiles, keep_good, refuse
 from acclimate.data.places import Progress, silent
-from acclimate.errors import AcclimateWarning, BadInput, check_at_least
+from acclimate.errors import AcclimateWarning, BadInput, check_at_least, warn
 from acclimate.functional.inputs import Normalization
 from acclimate.streams.batch import Domain, to_inputs
 from acclimate.streams.images import (
@@ -148,7 +147,7 @@ class ImageStore(Protocol):
         for path in [path for path in self.unreadable if path not in known]:
             known.add(path)
             text = f"{path} cannot be read ({self.unreadable[path]}) and is left out."
-            warnings.warn(AcclimateWarning("unreadable_images", text, paths=(path,)), stacklevel=4)
+            warn(AcclimateWarning("unreadable_images", text, paths=(path,)))
 
 
 @dataclass(frozen=True)
@@ -452,14 +451,12 @@ class Batches:
         return x
 
 
-def list_unreadable(
-    paths: Sequence[Path], progress: Progress = silent, size: Size = (32, 32)
-) -> dict[Path, str]:
-    """Return the images that cannot be read, with the reason; all are read, at a small size."""
+def list_unreadable(paths: Sequence[Path], progress: Progress) -> list[str]:
+    """Return a sentence for each image that cannot be read; all are read, at a small size."""
     names, labels = [path.name for path in paths], np.zeros(len(paths), np.int64)
-    store = FolderStore(paths=paths, names=names, labels=labels, classes=(), size=size)
+    store = FolderStore(paths=paths, names=names, labels=labels, classes=(), size=(32, 32))
     store.find_readable(progress, "reading images")
-    return store.unreadable
+    return [f"{path} cannot be read ({reason})." for path, reason in store.unreadable.items()]
 
 
 def list_content(store: FolderStore) -> str:
