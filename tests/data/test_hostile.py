@@ -7,6 +7,7 @@ import pickle
 import struct
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,9 +28,14 @@ from acclimate.data import archives
 from acclimate.data.arrays import open_array, write_array, write_card
 from acclimate.data.copies import corrupt_folder
 from acclimate.data.corruptor import CopyRequest
+from acclimate.data.domains import load_domains
+from acclimate.data.loading import load_data
 from acclimate.data.places import staged_folder
+from acclimate.data.request import Request
 from acclimate.decode import PixelBudget
 from acclimate.errors import BadInput, CorruptFile
+from acclimate.streams.folder import FolderStream
+from acclimate.streams.images import list_images
 from tests.codes import raises
 from tests.images import write_images
 
@@ -80,6 +86,51 @@ def test_hostile_archives_are_refused_or_read_within_limits(name: str, tmp_path:
     path = tmp_path / name
     path.write_bytes(hostile_archives()[name])
     assert read_archive(path) == ARCHIVES[name]
+
+
+def dig(folder: Path, depth: int) -> None:
+    """Make folders in folders, deeper than a path can name."""
+    here = Path.cwd()
+    try:
+        os.chdir(folder)
+        for _ in range(depth):
+            Path("d").mkdir()
+            os.chdir("d")
+    finally:
+        os.chdir(here)
+
+
+@pytest.mark.parametrize("target", ["/nonexistent", "z.png", "..", "pipe"])
+def test_links_that_lead_nowhere_stop_nothing(target: str, tmp_path: Path) -> None:
+    """A broken link, one to itself, one to the folder above, and one to a FIFO."""
+    root = write_images(tmp_path / "mine", {f"{d}/{c}": 6 for d in "pq" for c in "ab"}, size=32)
+    os.mkfifo(tmp_path / "pipe")
+    name = root / "p" / "a" / ("up" if target == ".." else "z.png")
+    name.symlink_to(tmp_path / target if target == "pipe" else target)
+    broken = [] if target == ".." else [name]
+    stream = FolderStream(root, 8)
+    assert sum(len(paths) for paths, _ in stream) == 24
+    assert list(stream.unreadable) == broken
+    measured = load_data(str(root), Request(size=8))
+    assert [len(domain) for domain in measured.domains] == [12, 12]
+    assert list(measured.unreadable) == broken
+    domains = load_domains(str(root), size=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert [len(own) for own in domains.choose(data.DomainChoice()).values()] == [12, 12]
+    counts = corrupt_folder(root, tmp_path / "out", CopyRequest(["contrast"], [1]))
+    assert (counts.n_written, list(counts.unreadable)) == (24, broken)
+
+
+@pytest.mark.parametrize("depth", [300, 2500])
+def test_folders_in_folders_do_not_hang(depth: int, tmp_path: Path) -> None:
+    root = write_images(tmp_path / "mine", {"a": 2, "b": 2}, size=32)
+    dig(root / "a", depth)
+    if depth == 300:
+        assert len(list_images(root)) == 4
+    else:
+        with raises("unreadable", BadInput):
+            list_images(root)
 
 
 def npy(header: str, body: bytes = bytes(64)) -> bytes:

@@ -26,7 +26,14 @@ from acclimate.data.corruptor import (
 )
 from acclimate.data.places import hold_lock, make_folder
 from acclimate.errors import BadInput
-from acclimate.streams.images import all_unreadable, check_resize, list_images, read_size, try_read
+from acclimate.streams.images import (
+    all_unreadable,
+    check_resize,
+    count_bytes,
+    list_images,
+    read_size,
+    try_read,
+)
 
 _OF = "of"  # in the manifest: the names and sizes of the files that were copied
 
@@ -151,7 +158,7 @@ def corrupt_folder(
             ".png, would overwrite each other. Rename them."
         )
         raise BadInput("duplicate", text, name=Counter(targets).most_common(1)[0][0].as_posix())
-    sizes = [path.stat().st_size for path in paths]
+    sizes = map(count_bytes, paths)
     about = {
         "source": str(source.resolve()),
         "listing_sha256": text_sha256(path.as_posix() for path in targets),

@@ -30,6 +30,7 @@ from acclimate.streams.images import (
     Pixels,
     Size,
     all_unreadable,
+    count_bytes,
     read_ahead,
     try_read,
 )
@@ -463,8 +464,8 @@ def list_content(store: FolderStore) -> str:
     """Return the SHA-256 of the names and sizes of all files of a store."""
     lines = []
     for place, (name, path) in enumerate(zip(store.names, store.paths, strict=True)):
-        more = f"\t{store.masks[place].stat().st_size}" if store.masks else ""
-        lines.append(f"{name}\t{path.stat().st_size}{more}")
+        more = f"\t{count_bytes(store.masks[place])}" if store.masks else ""
+        lines.append(f"{name}\t{count_bytes(path)}{more}")
     return text_sha256(lines)
 
 

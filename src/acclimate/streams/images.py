@@ -71,19 +71,32 @@ def _sort(paths: Iterable[Path], root: Path) -> list[Path]:
     return sorted(paths, key=lambda path: path.relative_to(root).as_posix())
 
 
-def _walk(
-    folder: Path, suffixes: frozenset[str], above: frozenset[Path] = frozenset()
-) -> Iterator[Path]:
-    real = folder.resolve()
-    if real in above:  # a link back to a folder that is being listed
-        return
-    for path in folder.iterdir():
-        if path.name.startswith("."):
+def _walk(root: Path, suffixes: frozenset[str]) -> Iterator[Path]:
+    waiting: list[tuple[Path, frozenset[tuple[int, int]]]] = [(root, frozenset())]
+    while waiting:
+        folder, above = waiting.pop()
+        try:
+            status = folder.stat()
+            inside = [(path, path.is_dir()) for path in folder.iterdir() if path.name[0] != "."]
+        except OSError as error:
+            text = f"The folder {folder} cannot be listed ({error.strerror}). Move or remove it."
+            raise BadInput("unreadable", text, path=folder) from error
+        own = (status.st_dev, status.st_ino)
+        if own in above:  # a link back to a folder that is being listed
             continue
-        if path.is_dir():
-            yield from _walk(path, suffixes, above | {real})
-        elif path.suffix.lower() in suffixes:
-            yield path
+        for path, is_folder in inside:
+            if is_folder:
+                waiting.append((path, above | {own}))
+            elif path.suffix.lower() in suffixes:
+                yield path
+
+
+def count_bytes(path: Path) -> int:
+    """Return the size of a file; 0 for a broken link, which cannot be read as an image either."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def read_image(path: Path, size: Size, resize: Size | None = None, squash: bool = False) -> Pixels:
