@@ -392,6 +392,22 @@ def test_parquet_holds_what_the_csv_holds(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "out.parquet"]
 
 
+def test_names_that_a_spreadsheet_would_execute_are_quoted(
+    own_photos: Path, tmp_path: Path
+) -> None:
+    """In CSV files only, and only in names."""
+    names = ["=1+1.png", "+a.png", "-a.png", "@a.png", "\ta.png"]
+    for path, name in zip(sorted(own_photos.rglob("*.png")), names, strict=False):
+        path.rename(own_photos / name)
+    predict(own_photos, tmp_path / "out.csv")
+    predict(own_photos, tmp_path / "out.parquet")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        written = [row["path"] for row in csv.DictReader(file)]
+    assert {f"'{name}" for name in names} <= set(written)
+    plain = pq.read_table(tmp_path / "out.parquet").to_pydict()["path"]
+    assert [path.removeprefix("'") for path in written] == plain
+
+
 def test_file_names_that_are_no_text_survive(own_photos: Path, tmp_path: Path) -> None:
     first = min(own_photos.rglob("*.png"))
     odd = first.with_name(b"\xff\xfe odd\n.png".decode("utf-8", "surrogateescape"))

@@ -202,6 +202,12 @@ def test_files_that_were_altered_are_named(tmp_path: Path) -> None:
     with raises("unreadable_file", CorruptFile, path=records) as caught:
         read_outcome(folder, entry, "job")
     assert "line 1" in str(caught.value)
+    records.write_bytes(good + b"[" * 100_000 + b"\n")
+    with raises("unreadable_file", CorruptFile, path=records):
+        read_outcome(folder, entry, "job")
+    (tmp_path / "job" / "result.json").write_text('{"a":' * 100_000)
+    with raises("unreadable_file", CorruptFile, path=tmp_path / "job" / "result.json"):
+        read_outcome(folder, entry, "job")
     (tmp_path / "job" / "result.json").write_text("[]")
     with raises("wrong_content", CorruptFile, path=tmp_path / "job" / "result.json"):
         read_outcome(folder, entry, "job")
@@ -279,6 +285,9 @@ def test_what_is_no_folder_of_a_suite_is_refused(tmp_path: Path) -> None:
     with raises("not_found", BadInput, path=tmp_path / "suite.json"):
         Store(tmp_path)
     (tmp_path / "suite.json").write_text(json.dumps({"title": "x"}))
+    with raises("altered_file", CorruptFile, path=tmp_path / "suite.json"):
+        Store(tmp_path)
+    (tmp_path / "suite.json").write_text("[" * 100_000)
     with raises("altered_file", CorruptFile, path=tmp_path / "suite.json"):
         Store(tmp_path)
     (tmp_path / "file").write_text("precious")

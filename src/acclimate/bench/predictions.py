@@ -147,7 +147,8 @@ class Predictions:
             _write_parquet(rows, content, has_names)
         else:
             text = io.TextIOWrapper(content, newline="", **_CODEC)
-            csv.writer(text, lineterminator="\n").writerows([COLUMNS, *rows])
+            quoted = [[*map(_quote_formula, row[:2]), *row[2:]] for row in rows]
+            csv.writer(text, lineterminator="\n").writerows([COLUMNS, *quoted])
             text.flush()
         write_atomically(self.out, content.getvalue())
 
@@ -437,6 +438,11 @@ def _describe(
         "config": adapted.config.to_dict(),
         "seed": adapted.generator.initial_seed(),
     }
+
+
+def _quote_formula(text: str) -> str:
+    """Return a name for a CSV file; one that a spreadsheet would execute gets an apostrophe."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _count_bytes(path: Path) -> int | None:

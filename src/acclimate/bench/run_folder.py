@@ -161,7 +161,7 @@ class RunFolder:
             value = json.loads((self.path / name).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._unreadable(name, str(error)) from error
         if not isinstance(value, dict):
             raise self.altered(name, f"found {type(value).__name__}")
@@ -176,7 +176,7 @@ class RunFolder:
         for number, line in enumerate(content.split(b"\n")[:-1], start=1):
             try:
                 lines.append(json.loads(line))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise self._unreadable(name, f"line {number}: {error}") from error
         return lines, content.rfind(b"\n") + 1
 

@@ -529,7 +529,7 @@ def _name_list(title: str) -> str:
 def _read_list(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptFile("altered_file", _altered(path, error), path=path) from error
     return content
 
