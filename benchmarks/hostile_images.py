@@ -76,7 +76,7 @@ FORMATS: dict[str, str] = {
 _MODES = {"BLP": "P", "MSP": "1", "SPIDER": "F"}
 SUFFIXES = (".png", ".jpg", ".bmp", ".webp", ".ppm", ".tif")
 SIZE = (16, 16)
-SECONDS = 120  # after which a folder counts as a hang
+SECONDS = 900  # after which a folder counts as a hang; long, as other programs may run beside it
 GIGABYTES = 6  # of address space of a child
 #: Events of the interpreter that mean a started program.
 PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.spawn")

@@ -242,3 +242,14 @@ def test_the_card_names_the_weights_training_went_on_from(
     )
     monkeypatch.setattr(builtin, "_FOLDER", tmp_path)
     assert builtin.model_card("joint")["start"] == "source.safetensors"
+
+
+@pytest.mark.parametrize("folder", ["builtin", "zoo/weights"])
+def test_a_notice_names_every_shipped_file_of_weights(folder: str) -> None:
+    place = Path(builtin.__file__).parents[1] / folder
+    shipped = {
+        path.name for path in place.iterdir() if path.suffix in (".safetensors", ".acclimate")
+    }
+    words = set((place / "NOTICE").read_text(encoding="utf-8").split())
+    assert shipped
+    assert shipped <= words

@@ -88,14 +88,14 @@ def test_hostile_archives_are_refused_or_read_within_limits(name: str, tmp_path:
     assert read_archive(path) == ARCHIVES[name]
 
 
-def dig(folder: Path, depth: int) -> None:
-    """Make folders in folders, deeper than a path can name."""
+def dig(folder: Path, name: str, depth: int) -> None:
+    """Make folders in folders; the path of the last may be longer than any system allows."""
     here = Path.cwd()
     try:
         os.chdir(folder)
         for _ in range(depth):
-            Path("d").mkdir()
-            os.chdir("d")
+            Path(name).mkdir()
+            os.chdir(name)
     finally:
         os.chdir(here)
 
@@ -122,15 +122,13 @@ def test_links_that_lead_nowhere_stop_nothing(target: str, tmp_path: Path) -> No
     assert (counts.n_written, list(counts.unreadable)) == (24, broken)
 
 
-@pytest.mark.parametrize("depth", [300, 2500])
-def test_folders_in_folders_do_not_hang(depth: int, tmp_path: Path) -> None:
+def test_folders_in_folders_do_not_hang(tmp_path: Path) -> None:
     root = write_images(tmp_path / "mine", {"a": 2, "b": 2}, size=32)
-    dig(root / "a", depth)
-    if depth == 300:
-        assert len(list_images(root)) == 4
-    else:
-        with raises("unreadable", BadInput):
-            list_images(root)
+    dig(root / "a", "d", 200)
+    assert len(list_images(root)) == 4
+    dig(root / "b", "n" * 250, 20)
+    with raises("unreadable", BadInput):
+        list_images(root)
 
 
 def npy(header: str, body: bytes = bytes(64)) -> bytes:
