@@ -213,6 +213,28 @@ def test_files_that_were_altered_are_named(tmp_path: Path) -> None:
         read_outcome(folder, entry, "job")
 
 
+def test_a_full_disk_is_one_error_and_the_run_goes_on_later(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    folder = RunFolder(tmp_path / "job")
+    folder.make()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))
+    try:
+        with folder.lock():
+            folder.begin(SETTING)
+            for number in range(3):
+                folder.append("x", {"number": number, "text": "t" * 1000})
+            with raises("not_writable", BadInput, path=tmp_path / "job" / "records.jsonl"):
+                folder.append("x", {"number": 3, "text": "t" * 1000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    lines, _ = RunFolder(tmp_path / "job").read_lines("records.jsonl")
+    assert [line["number"] for line in lines] == [0, 1, 2]
+    with folder.lock():
+        folder.begin(SETTING)
+        folder.append("x", {"number": 0})
+
+
 def test_a_damaged_job_does_not_hide_the_others(tmp_path: Path) -> None:
     suite = Suite(
         title="two", entries=(Entry(make_spec("tent"), "tent"), Entry(make_spec("source"), "plain"))

@@ -31,7 +31,7 @@ import json
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,7 +42,7 @@ from filelock import FileLock, Timeout
 from acclimate.errors import AcclimateError, ArtifactMismatch, BadInput, CorruptFile
 from acclimate.metrics import Record
 from acclimate.metrics.sums import to_plain
-from acclimate.storage import file_digest, make_folder, write_atomically
+from acclimate.storage import file_digest, guard_writing, make_folder, write_atomically
 
 SPEC, BEGUN, RECORDS, SUMS = "spec.json", "begun.json", "records.jsonl", "measures.jsonl"
 CHECKPOINT, RESULT, ERROR, LOCK = "checkpoint.json", "result.json", "error.json", "lock"
@@ -348,7 +348,8 @@ class RunFolder:
     def close(self) -> None:
         """Close the files; their content stays."""
         for file in self._files.values():
-            file.close()
+            with suppress(OSError):  # a line that could not be written, which was an error then
+                file.close()
         self._files = {}
 
     def clear(self) -> None:
@@ -427,8 +428,9 @@ class RunFolder:
 
     def _append(self, name: str, line: Mapping[str, Any]) -> None:
         file = self._files[name]
-        file.write(json.dumps(line).encode() + b"\n")
-        file.flush()
+        with guard_writing(self.path / name):
+            file.write(json.dumps(line).encode() + b"\n")
+            file.flush()
 
     def _sync(self) -> int:
         """Force the records to disk; return their length."""
