@@ -37,7 +37,7 @@ from acclimate.data.places import (
     silent,
     staged_folder,
 )
-from acclimate.data.request import Data, Groups, Request, SourceRequest, gather
+from acclimate.data.request import Data, Groups, Request, SourceRequest, gather, take
 from acclimate.data.stores import ArrayStore, Batches, ImageStore
 from acclimate.errors import BadInput, DownloadFailed, check_options, did_you_mean
 from acclimate.storage import file_digest
@@ -148,8 +148,7 @@ class DataSet:
     def open_measured(self, asked: Request, path: Path | None = None) -> ImageStore:
         """Return the images that are measured on, without corruption."""
         n = {"n": asked.n} if self.is_generated and asked.n else {}
-        whole = self.open(None, data_root(asked.root), **n)
-        return whole.first(asked.count(self.name, len(whole)))
+        return take(self.open(None, data_root(asked.root), **n), self.name, asked.n)
 
     def corrupted(
         self, clean: ImageStore, root: Path, corruption: str, severity: int

@@ -35,8 +35,8 @@ from acclimate.data.request import (
     Selection,
     SourceRequest,
     check_number,
-    count,
     gather,
+    take,
 )
 from acclimate.data.stores import (
     Batches,
@@ -368,7 +368,7 @@ def describe(name: str, classes: Sequence[str], domains: dict[str, ImageStore]) 
 
 def _take(store: FolderStore, name: str, n: int | None) -> FolderStore:
     """Return so many images of a domain, which must be of all classes that it has."""
-    few = store.first(count(f'the domain "{name}"', len(store), n))
+    few = take(store, f'the domain "{name}"', n)
     if lost := sorted(
         set(np.asarray(store.labels).tolist()) - set(np.asarray(few.labels).tolist())
     ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,10 @@ def open_source(name: str, root: str | Path | None = None, **options: Any) -> Ba
     Raises:
         BadInput: There are none, or files cannot be used.
     """
-    asked = SourceRequest(root=root, **options)
+    return _open_source(name, SourceRequest(root=root, **options))
+
+
+def _open_source(name: str, asked: SourceRequest) -> Batches:
     entry, path = _find(name, asked)
     if not entry.has_masks and asked.ignore_label != IGNORE:
         text = (
@@ -101,6 +104,5 @@ class Preparation(SourceRequest):
         self, normal: Normalization | None = None
     ) -> tuple[Iterable[tuple[Tensor, Tensor]], Sequence[str]]:
         """Return the labelled batches, normalised, and the names of the classes."""
-        given = {each.name: getattr(self, each.name) for each in fields(SourceRequest)}
-        batches = open_source(self.source, **{**given, "normalization": normal})
+        batches = _open_source(self.source, replace(self, normalization=normal))
         return batches, batches.classes

@@ -28,7 +28,7 @@ from acclimate.data.mask_files import (
     refuse,
 )
 from acclimate.data.places import Feedback, Progress, data_root, silent
-from acclimate.data.request import Request, Selection, SourceRequest, count
+from acclimate.data.request import Request, Selection, SourceRequest, take
 from acclimate.data.stores import Batches, FolderStore, ImageStore, list_content
 from acclimate.errors import AcclimateWarning, BadInput, check_name, warn
 from acclimate.storage import write_atomically
@@ -96,7 +96,7 @@ class MaskSet(DataSet):
         if not len(whole):
             text = f"No image with a mask was found in {listing.base}, split {chosen!r}."
             raise BadInput("no_images", text, path=listing.base)
-        images = whole.first(count(chosen or listing.base.name, len(whole), asked.n))
+        images = take(whole, chosen or listing.base.name, asked.n)
         shape = _common_size(images, None if asked.size is None else as_size(asked.size))
         about: dict[str, Any] = {"name": self.name if self.splits else listing.base.name}
         about |= {"split": chosen, "source": "folder", "listing_sha256": list_content(images)}

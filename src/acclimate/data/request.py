@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from acclimate.streams.images import Size, all_unreadable
 
 #: By group, such as a corruption, and name of the domain: its store, or what opens it.
 Groups = Mapping[str, Mapping[str, ImageStore | Callable[[], ImageStore]]]
+
+Store = TypeVar("Store", bound=ImageStore)
 
 #: The severities that are meant if none is asked for.
 USUAL = (5,)
@@ -130,10 +132,6 @@ class Request(Selection):
         """Report progress, if that is asked for."""
         (self.progress or silent)(stage, done, total)
 
-    def count(self, where: str, total: int) -> int:
-        """Return how many of the images of a domain are meant, or refuse more than there are."""
-        return count(where, total, self.n)
-
     def refuse_severity(self, name: str, instead: str) -> None:
         """Refuse a severity that would mean nothing, as the images are taken as they are."""
         if self.severities != USUAL:
@@ -189,15 +187,16 @@ def check_number(n: int | None) -> None:
         check_at_least("images", n, 1)
 
 
-def count(where: str, total: int, n: int | None) -> int:
-    """Return how many of all images are meant, or refuse more than there are."""
+def take(store: Store, where: str, n: int | None) -> Store:
+    """Return so many of the images, as `first` does, or refuse more than there are."""
+    total = len(store)
     if n is not None and not 1 <= n <= total:
         text = (
             f"Expected 1 to {total} images, the number of images in {where}, found {n}. Pass "
             "another --images (--source-images for a source; n= in Python), or omit it to use all."
         )
         raise BadInput("out_of_range", text, option="images", found=n)
-    return total if n is None else n
+    return store.first(total if n is None else n)
 
 
 def gather(
@@ -225,7 +224,7 @@ def gather(
         for domain, make in members.items():
             asked.report(f"opening {domain}", len(about), total)
             store = make() if callable(make) else make
-            store = store.first(asked.count(domain, len(store)))
+            store = take(store, domain, asked.n)
             told = dict(store.description)
             if store.has_masks:
                 n_bytes = int(np.prod(store.labels.shape)) * total * (3 + 8)
