@@ -17,13 +17,7 @@ from acclimate.corruptions import apply, provenance
 from acclimate.corruptions.frost import PROCEDURAL, warn_if_procedural
 from acclimate.corruptions.parallel import run_jobs
 from acclimate.data.arrays import read_card, text_sha256, write_json
-from acclimate.data.corruptor import (
-    MADE_FROM,
-    MANIFEST,
-    CopyRequest,
-    Shift,
-    write_png,
-)
+from acclimate.data.corruptor import MADE_FROM, MANIFEST, CopyRequest, Shift, write_png
 from acclimate.data.places import hold_lock, make_folder
 from acclimate.errors import BadInput
 from acclimate.streams.images import (

@@ -20,13 +20,7 @@ from acclimate.data.archives import guard_reading, is_plain, iter_paths
 from acclimate.data.arrays import MALFORMED
 from acclimate.data.datasets import SETS, DataSet, Report, unknown_set, unpack
 from acclimate.data.domain_choice import HELD_OUT, PARTS, DomainChoice, split_keys
-from acclimate.data.layouts import (
-    Listing,
-    find_place,
-    list_domains,
-    list_folders,
-    normalize_name,
-)
+from acclimate.data.layouts import Listing, find_place, list_domains, list_folders, normalize_name
 from acclimate.data.mask_files import refuse
 from acclimate.data.places import Feedback, Progress, data_root, silent
 from acclimate.data.request import (
@@ -252,15 +246,14 @@ class DomainFolders(DataSet):
         listing = list_domains(base, self)
         facts = {"folder": str(base)}
         for domain, store in listing.parts.items():
-            n_classes = len(set(np.asarray(store.labels).tolist()))
+            n_classes = len(np.unique(np.asarray(store.labels)))
             facts[domain] = f"{len(store):,} images, {n_classes} classes"
         every = [path for store in listing.parts.values() for path in store.paths]
         facts["in all"] = f"{len(every):,} images, {len(listing.classes)} classes"
         if listing.unused:
             facts["not used"] = ", ".join(listing.unused)
-        problems = listing.faults[""] or [
-            *listing.compare(self.name, "domain", self.domains).values()
-        ]
+        differences = listing.compare(self.name, "domain", self.domains)
+        problems = listing.faults[""] or list(differences.values())
         unreadable = list_unreadable(every, progress)
         facts["unreadable"] = f"{len(unreadable):,}"
         return Report(facts, problems + unreadable)
@@ -369,10 +362,8 @@ def describe(name: str, classes: Sequence[str], domains: dict[str, ImageStore]) 
 def _take(store: FolderStore, name: str, n: int | None) -> FolderStore:
     """Return so many images of a domain, which must be of all classes that it has."""
     few = take(store, f'the domain "{name}"', n)
-    if lost := sorted(
-        set(np.asarray(store.labels).tolist()) - set(np.asarray(few.labels).tolist())
-    ):
-        missing = tuple(store.classes[number] for number in lost)
+    lost = np.setdiff1d(np.asarray(store.labels), np.asarray(few.labels)).tolist()
+    if missing := tuple(store.classes[number] for number in lost):
         text = (
             f'The {n} images selected from the domain "{name}" include none of the class '
             f'"{missing[0]}". Increase --images.'

@@ -250,13 +250,13 @@ class Listing:
 
     def compare(self, name: str, kind: str, published: Mapping[str, int]) -> dict[str, str]:
         """Return a sentence for each part that has not as many images as were published."""
-        found = {part: len(store) for part, store in self.parts.items()}
+        found = dict.fromkeys(published, 0) | {part: len(own) for part, own in self.parts.items()}
         unit = "images" if kind == "domain" else "pairs"
         return {
             part: f'The {kind} "{part}" of {name} has {found[part]:,} {unit} here, {n:,} as '
             "published. Results are not exactly comparable with published ones."
             for part, n in published.items()
-            if found.get(part) != n
+            if found[part] != n
         }
 
 
