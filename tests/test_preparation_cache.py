@@ -175,7 +175,7 @@ def test_an_error_leaves_nothing_behind(budget, caches, tmp_path):
         with pytest.raises(KeyError):
             acclimate.prepare(tiny_model("batch_norm"), Breaking(), parts=PARTS)
     assert {on_disk for on_disk, _ in seen} == {budget == 0}
-    assert all(file is None or file.closed for _, file in seen)
+    assert all(file.closed for _, file in seen)
     assert made[0].is_given_up
     assert not list(tmp_path.iterdir())
     if Path("/proc/self/fd").exists():
@@ -208,12 +208,10 @@ def test_rows_come_back_as_they_were(sizes, width, budget, seed):
         wanted = draws.integers(0, len(kept), 7).tolist()
         assert np.array_equal(rows.take(wanted), np.stack([kept[n] for n in wanted]))
         assert rows.is_on_disk == (len(kept) * width > budget)
-        held = sum(block.shape[0] for block in rows._blocks)
-        assert (held == 0) == rows.is_on_disk
     rows.close()
 
 
-def test_rows_in_several_blocks():
+def test_thousands_of_rows():
     values = np.arange(10_000, dtype=np.int64).view(np.uint8).reshape(10_000, 8)
     for budget in (10**6, 70_000):
         rows = Rows(budget, disk_budget=10**6)

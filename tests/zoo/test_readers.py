@@ -19,7 +19,14 @@ from acclimate import zoo
 from acclimate.builtin.model import WideResNet
 from acclimate.errors import ArtifactMismatch, BadInput, CorruptFile
 from acclimate.zoo.readers import fit, read_tensors
-from acclimate.zoo.resnet import CifarResNet, PreactivationResNet, SmallStemResNet, WideStemResNet
+from acclimate.zoo.resnet import (
+    BasicBlock,
+    Bottleneck,
+    CifarResNet,
+    PreactivationResNet,
+    ResNet,
+    WideStemResNet,
+)
 from tests.codes import raises
 from tests.zoo import oracles
 from tests.zoo.small import add_small, make_x, saved, small_state
@@ -80,13 +87,13 @@ CASES: dict[str, Callable[[], tuple[nn.Module, str, oracles.State, Run]]] = {
         lambda state, x: oracles.run_ttt(state, x, 0.5, 0.5, 8),
     ),
     "four stages, basic": lambda: (
-        SmallStemResNet((1, 2, 1, 1), False, 10, MEAN, STD),
+        ResNet(10, MEAN, STD, BasicBlock, (1, 2, 1, 1), (64, 64, 128, 256, 512)),
         "ttt_plus_plus",
         oracles.ttt_plus_plus((1, 2, 1, 1), False, 10, 7),
         lambda state, x: oracles.run_ttt_plus_plus(state, x, by_channel(MEAN), by_channel(STD)),
     ),
     "four stages, bottleneck": lambda: (
-        SmallStemResNet((2, 1, 1, 1), True, 10, MEAN, STD),
+        ResNet(10, MEAN, STD, Bottleneck, (2, 1, 1, 1), (64, 256, 512, 1024, 2048)),
         "ttt_plus_plus",
         oracles.ttt_plus_plus((2, 1, 1, 1), True, 10, 8),
         lambda state, x: oracles.run_ttt_plus_plus(state, x, by_channel(MEAN), by_channel(STD)),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from acclimate.introspect import ModelInfo
 from acclimate.options import hp
 from acclimate.parts.contrastive_head import read_head
 from acclimate.parts.part import Computed, Context, Part, Saved, register_part
+from acclimate.parts.source import regroup, take_first
 from acclimate.schema import (
     Anything,
     Fields,
@@ -125,15 +127,11 @@ class Contrast(Part):
 
     @torch.no_grad()
     def compute(self, context: Context) -> Computed:
-        head = None
+        spaces: dict[str, nn.Module] = {"encoder": nn.Identity()}
         if self.head is not None:
-            head = read_head(self.head, context.model, context.info.known_width)
-        spaces: dict[str, Callable[[Tensor], Tensor]] = {"encoder": lambda features: features}
-        if head is not None:
-            spaces["head"] = head
+            spaces["head"] = read_head(self.head, context.model, context.info.known_width)
         summaries = {space: _Summary() for space in spaces}
-        encoded = _encode(context, self)
-        for block in _blocks(encoded, self.batch_size):
+        for block in _blocks(_encode(context, self), self.batch_size):
             for space, project in spaces.items():
                 summaries[space].add(project(block))
         n, batch_size = summaries["encoder"].n, summaries["encoder"].batch_size
@@ -145,8 +143,8 @@ class Contrast(Part):
             for name, value in summary.moments().items()
         }
         card = {**self.to_card(), "n_samples": n, "batch_size": batch_size, "head": None}
-        if head is not None:
-            weights = head.state_dict()
+        if "head" in spaces:
+            weights = spaces["head"].state_dict()
             tensors |= {f"contrast_head/{name}": value for name, value in weights.items()}
             card["head"] = [len(weights["0.weight"]), len(weights["2.weight"])]
         return tensors, card
@@ -201,42 +199,32 @@ class _Summary:
         }
 
 
-def _blocks(encoded: Iterable[Tensor], size: int) -> Iterator[Tensor]:
+def _blocks(encoded: Iterable[tuple[Tensor]], size: int) -> Iterator[Tensor]:
     """Regroup features into at least two blocks of equal size, and a smaller last one.
 
     Features for fewer than two such blocks are halved.
     """
-    held: list[Tensor] = []
-    n_held, started = 0, False
-    for features in encoded:
-        held.append(features)
-        n_held += len(features)
-        while n_held >= (size if started else 2 * size):
-            started = True
-            together = torch.cat(held)
-            yield together[:size]
-            held = [together[size:]]
-            n_held -= size
-    if not started and n_held < _FEWEST:
+    blocks = (features for (features,) in regroup(encoded, size))
+    first = list(islice(blocks, 2))
+    if len(first) == 2 and len(first[1]) == size:
+        yield from chain(first, blocks)
+        return
+    n = sum(map(len, first))
+    if n < _FEWEST:
         raise BadInput(
             "too_few_samples",
             f"Expected at least {_FEWEST} source samples to measure the distance between two "
-            f"halves of them, found {n_held}. Pass more source data; thousands are usual.",
+            f"halves of them, found {n}. Pass more source data; thousands are usual.",
             expected=_FEWEST,
-            found=n_held,
+            found=n,
         )
-    if n_held:
-        yield from torch.split(torch.cat(held), size if started else n_held // 2)
+    yield from torch.split(torch.cat(first), n // 2)
 
 
-def _encode(context: Context, part: Contrast) -> Iterator[Tensor]:
+def _encode(context: Context, part: Contrast) -> Iterator[tuple[Tensor]]:
     """Yield the features of views of the source, batch by batch."""
     views, encoder = get_views(part.chosen_views), context.encoder
-    left = part.n_samples
-    for x, _ in context.source.iterate("contrast"):
-        view = apply_views(views, x[:left], context.source.normalization, context.generator)
+    for x, _ in take_first(context.source.iterate("contrast"), part.n_samples):
+        view = apply_views(views, x, context.source.normalization, context.generator)
         # Without views, other parts may have encoded the same images.
-        yield (encoder.encode(view) if views else encoder.recall(view)).features
-        left -= len(view)
-        if left == 0:
-            return
+        yield ((encoder.encode(view) if views else encoder.recall(view)).features,)

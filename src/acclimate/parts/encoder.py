@@ -8,6 +8,7 @@ or, beyond a budget, in a temporary file.
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
 import tempfile
 import warnings
@@ -31,8 +32,6 @@ Bytes = npt.NDArray[np.uint8]
 #: The maximum share of the free disk space to use.
 DISK_SHARE = 0.5
 
-_BLOCK = 4096  # rows per allocation
-
 
 class Rows:
     """Rows of equal width, numbered in the order in which they are appended.
@@ -46,15 +45,13 @@ class Rows:
     ) -> None:
         self._memory_budget, self._disk_budget = memory_budget, disk_budget
         self._folder = folder
-        self._n_rows = 0
-        self._blocks: list[Bytes] = []
-        self._file: IO[bytes] | None = None
-        self._mapped: Bytes | None = None
+        self._n_bytes = self._width = 0
+        self._file: IO[bytes] = io.BytesIO()
 
     @property
     def is_on_disk(self) -> bool:
         """Whether the rows are in a temporary file."""
-        return self._file is not None
+        return not isinstance(self._file, io.BytesIO)
 
     def append(self, values: Bytes) -> None:
         """Add rows (n, width).
@@ -62,57 +59,36 @@ class Rows:
         Raises:
             OSError: There is not enough disk space.
         """
-        n_rows = self._n_rows + len(values)
-        if self._file is None and n_rows * values.shape[1] > self._memory_budget:
-            self._move_to_disk(n_rows * values.shape[1])
-        if self._file is not None:
-            self._write(values)
-        else:
-            for number, row in enumerate(values, self._n_rows):
-                if number // _BLOCK == len(self._blocks):
-                    self._blocks.append(np.empty((_BLOCK, values.shape[1]), np.uint8))
-                self._blocks[number // _BLOCK][number % _BLOCK] = row
-        self._n_rows = n_rows
+        n_bytes = self._n_bytes + values.size
+        if n_bytes > self._memory_budget:
+            self._check_room(n_bytes)
+        if n_bytes > self._memory_budget and isinstance(self._file, io.BytesIO):
+            held = self._file.getbuffer()
+            self._file = tempfile.TemporaryFile(prefix="acclimate-features-", dir=self._folder)  # noqa: SIM115
+            self._file.write(held)
+        self._file.seek(0, io.SEEK_END)
+        self._file.write(values.tobytes())
+        self._file.flush()
+        self._n_bytes, self._width = n_bytes, values.shape[1]
 
     def take(self, numbers: Sequence[int]) -> Bytes:
         """Return a copy of rows by their numbers."""
-        if self._file is None:
-            return np.stack([self._blocks[n // _BLOCK][n % _BLOCK] for n in numbers])
-        if self._mapped is None:
-            width = self._file.seek(0, 2) // self._n_rows
-            self._mapped = np.memmap(self._file, np.uint8, "r", shape=(self._n_rows, width))
-        return np.array(self._mapped[list(numbers)])
+        rows = []
+        for number in numbers:
+            self._file.seek(number * self._width)
+            rows.append(self._file.read(self._width))
+        return np.frombuffer(bytearray(b"".join(rows)), np.uint8).reshape(len(rows), self._width)
 
     def close(self) -> None:
         """Release memory and disk."""
-        self._blocks.clear()
-        self._mapped = None
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._file.close()
+        self._file = io.BytesIO()
 
-    def _move_to_disk(self, n_bytes: int) -> None:
+    def _check_room(self, n_bytes: int) -> None:
         if self._disk_budget is None:
             free = shutil.disk_usage(self._folder or tempfile.gettempdir()).free
             self._disk_budget = int(DISK_SHARE * free)
-        self._check_room(n_bytes)
-        self._file = tempfile.TemporaryFile(prefix="acclimate-features-", dir=self._folder)  # noqa: SIM115
-        n_left = self._n_rows
-        for block in self._blocks:
-            self._write(block[: min(n_left, _BLOCK)])
-            n_left -= _BLOCK
-        self._blocks.clear()
-
-    def _write(self, values: Bytes) -> None:
-        if self._file is None:
-            return
-        self._check_room(self._file.seek(0, 2) + values.size)
-        self._file.write(values.tobytes())
-        self._file.flush()
-        self._mapped = None  # the map does not include later rows
-
-    def _check_room(self, n_bytes: int) -> None:
-        if self._disk_budget is not None and n_bytes > self._disk_budget:
+        if n_bytes > self._disk_budget:
             raise OSError(f"{n_bytes:,} bytes are needed, {self._disk_budget:,} are available")
 
 

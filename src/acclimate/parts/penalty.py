@@ -105,7 +105,7 @@ class Penalty(Part):
                 n += len(x)
                 if source.progress is not None:
                     source.progress("penalty", n, self.n_samples)
-        _check_labelled(n, n_unlabelled, self.n_samples)
+        check_labelled(n)
         _warn(n + n_unlabelled, n_unlabelled, self.n_samples, len(labels), source.n_classes)
         cosines = {
             name: (found.total / n).where(found.seen, torch.nan)
@@ -118,24 +118,6 @@ class Penalty(Part):
         return tensors, card if ignored is None else {**card, "n_unlabelled": n_unlabelled}
 
 
-def _check_labelled(n: int, n_unlabelled: int, wanted: int) -> None:
-    """Refuse a source without any label, and warn about images without labels.
-
-    If the source has fewer images than requested, `_warn` reports those without labels as well.
-    """
-    check_labelled(n)
-    if n_unlabelled and n + n_unlabelled >= wanted:
-        warnings.warn(
-            AcclimateWarning(
-                "unlabelled_images",
-                f"{n_unlabelled} of {n + n_unlabelled} source images for the penalty have no "
-                f"labelled pixel and were skipped; {n} were used.",
-                n=n_unlabelled,
-            ),
-            stacklevel=4,
-        )
-
-
 def _n_units(weights: dict[str, Tensor], granularity: str) -> int:
     if granularity == "module":
         return len({name.rpartition(".")[0] for name in weights})
@@ -143,28 +125,27 @@ def _n_units(weights: dict[str, Tensor], granularity: str) -> int:
 
 
 def _warn(n: int, n_unlabelled: int, wanted: int, n_labels: int, n_classes: int) -> None:
+    """Warn about a source of few images, without labels, or sorted by class."""
+    n_used, notes = n - n_unlabelled, []
     if n < wanted:
-        used = "all were used"
-        if n_unlabelled:
-            used = f"{n - n_unlabelled} were used, {n_unlabelled} have no labelled pixel"
-        warnings.warn(
-            AcclimateWarning(
-                "few_samples",
-                f"Expected {wanted} source samples for the penalty, but the source has only {n}: "
-                f"{used}. The paper finds the penalty stable from 256 samples on.",
-                found=n - n_unlabelled,
-                expected=wanted,
-            ),
-            stacklevel=4,
+        used = f"{n_used} were used, {n_unlabelled} have no labelled pixel"
+        text = (
+            f"Expected {wanted} source samples for the penalty, but the source has only {n}: "
+            f"{used if n_unlabelled else 'all were used'}. The paper finds the penalty stable from "
+            "256 samples on."
         )
+        notes.append(AcclimateWarning("few_samples", text, found=n_used, expected=wanted))
+    elif n_unlabelled:
+        text = (
+            f"{n_unlabelled} of {n} source images for the penalty have no labelled pixel and were "
+            f"skipped; {n_used} were used."
+        )
+        notes.append(AcclimateWarning("unlabelled_images", text, n=n_unlabelled))
     if n_labels < min(n_classes, n) / 2:
-        warnings.warn(
-            AcclimateWarning(
-                "sorted_source",
-                f"The {n} source samples for the penalty contain only {n_labels} of {n_classes} "
-                "classes. The source seems to be sorted by class. Shuffle it.",
-                found=n_labels,
-                expected=n_classes,
-            ),
-            stacklevel=4,
+        text = (
+            f"The {n} source samples for the penalty contain only {n_labels} of {n_classes} "
+            "classes. The source seems to be sorted by class. Shuffle it."
         )
+        notes.append(AcclimateWarning("sorted_source", text, found=n_labels, expected=n_classes))
+    for note in notes:
+        warnings.warn(note, stacklevel=4)

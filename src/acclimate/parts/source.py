@@ -85,25 +85,34 @@ class SourceData:
 
 def iterate_blocks(
     source: SourceData, stage: str, n_samples: int, size: int
-) -> Iterator[tuple[Tensor, Tensor]]:
+) -> Iterator[tuple[Tensor, ...]]:
     """Regroup the source's first samples into blocks of one size; the last may be smaller."""
-    held_x: list[Tensor] = []
-    held_y: list[Tensor] = []
-    held, left = 0, n_samples
-    for x, y in source.iterate(stage, report=False):
-        held_x.append(x[:left])
-        held_y.append(y[:left])
-        held += len(held_x[-1])
-        left -= len(held_x[-1])
-        while held >= size or (left == 0 and held):
-            all_x, all_y = torch.cat(held_x), torch.cat(held_y)
-            yield all_x[:size], all_y[:size]
-            held_x, held_y = [all_x[size:]], [all_y[size:]]
-            held = len(held_x[0])
-        if left == 0:
+    return regroup(take_first(source.iterate(stage, report=False), n_samples), size)
+
+
+def take_first(batches: Iterable[tuple[Tensor, Tensor]], n: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield batches up to the `n`-th sample."""
+    for x, y in batches:
+        yield x[:n], y[:n]
+        n -= len(x)
+        if n <= 0:
             return
-    if held:
-        yield torch.cat(held_x), torch.cat(held_y)
+
+
+def regroup(batches: Iterable[tuple[Tensor, ...]], size: int) -> Iterator[tuple[Tensor, ...]]:
+    """Regroup samples into blocks of one size; the last may be smaller."""
+    held: list[tuple[Tensor, ...]] = []
+    n_held = 0
+    for batch in batches:
+        held.append(batch)
+        n_held += len(batch[0])
+        while n_held >= size:
+            together = [torch.cat(parts) for parts in zip(*held, strict=True)]
+            yield tuple(part[:size] for part in together)
+            held = [tuple(part[size:] for part in together)]
+            n_held -= size
+    if n_held:
+        yield tuple(torch.cat(parts) for parts in zip(*held, strict=True))
 
 
 def split_batch(batch: Any, images_at: str | int | None = None) -> tuple[Call, Tensor]:

@@ -8,24 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from acclimate.builtin.model import ImageModel, count_blocks, make_stage
 
+#: Makes a block, or a shortcut around one, from the channels before and after it, and its stride.
+Make = Callable[[int, int, int], nn.Module]
+
 
 class PaddedSubsample(nn.Module):
     """Shortcut without parameters, option A of the paper: every second pixel, zeros around."""
 
-    def __init__(self, n_in: int, n_out: int) -> None:
+    def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()
-        self.n_before = (n_out - n_in) // 2
+        self.n_before, self.stride = (n_out - n_in) // 2, stride
         self.n_after = n_out - n_in - self.n_before
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return half the height and width, with channels of zeros before and after."""
-        return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.n_before, self.n_after))
+        taken = x[:, :, :: self.stride, :: self.stride]
+        return F.pad(taken, (0, 0, 0, 0, self.n_before, self.n_after))
 
 
 class PaddedPool(nn.Module):
@@ -51,27 +56,28 @@ class Projection(nn.Module):
         return self.norm(self.conv(x))  # type: ignore[no-any-return]
 
 
-class BasicBlock(nn.Module):
-    """Two 3×3 convolutions with a shortcut around them.
+def _connect(n_in: int, n_out: int, stride: int, shortcut: Make) -> nn.Module:
+    """Return the shortcut around a block: the identity, unless the block changes the shape."""
+    return shortcut(n_in, n_out, stride) if n_in != n_out or stride != 1 else nn.Identity()
 
-    Args:
-        projects: whether a shortcut that changes the shape has parameters.
-        ends_in_relu: whether the sum is rectified.
-    """
+
+class BasicBlock(nn.Module):
+    """Two 3×3 convolutions with a shortcut around them; `ends_in_relu`: the sum is rectified."""
 
     def __init__(
-        self, n_in: int, n_out: int, stride: int, projects: bool = True, ends_in_relu: bool = True
+        self,
+        n_in: int,
+        n_out: int,
+        stride: int,
+        shortcut: Make = Projection,
+        ends_in_relu: bool = True,
     ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, padding=1, bias=False)
         self.norm1 = nn.BatchNorm2d(n_out)
         self.conv2 = nn.Conv2d(n_out, n_out, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(n_out)
-        self.shortcut: nn.Module = nn.Identity()
-        if n_in != n_out or stride != 1:
-            self.shortcut = (
-                Projection(n_in, n_out, stride) if projects else PaddedSubsample(n_in, n_out)
-            )
+        self.shortcut = _connect(n_in, n_out, stride, shortcut)
         self.ends_in_relu = ends_in_relu
 
     def forward(self, x: Tensor) -> Tensor:
@@ -92,8 +98,7 @@ class Bottleneck(nn.Module):
         self.norm2 = nn.BatchNorm2d(n_inside)
         self.conv3 = nn.Conv2d(n_inside, n_out, 1, bias=False)
         self.norm3 = nn.BatchNorm2d(n_out)
-        changes_shape = n_in != n_out or stride != 1
-        self.shortcut = Projection(n_in, n_out, stride) if changes_shape else nn.Identity()
+        self.shortcut = _connect(n_in, n_out, stride, Projection)
 
     def forward(self, x: Tensor) -> Tensor:
         through = F.relu(self.norm1(self.conv1(x)))
@@ -112,61 +117,76 @@ class PreactivationBlock(nn.Module):
         self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, padding=1, bias=False)
         self.norm2 = norm(n_out)
         self.conv2 = nn.Conv2d(n_out, n_out, 3, padding=1, bias=False)
-        changes_shape = n_in != n_out or stride != 1
-        self.shortcut = PaddedPool(n_in, n_out, stride) if changes_shape else nn.Identity()
+        self.shortcut = _connect(n_in, n_out, stride, PaddedPool)
 
     def forward(self, x: Tensor) -> Tensor:
         through = self.conv1(F.relu(self.norm1(x)))
         return self.shortcut(x) + self.conv2(F.relu(self.norm2(through)))  # type: ignore[no-any-return]
 
 
-class CifarNet(ImageModel):
-    """Stem, three stages of 16, 32 and 64 channels, and head: what residual nets for CIFAR share.
+class ResNet(ImageModel):
+    """A 3×3 stem without pooling, stages of blocks, and a head on the mean of each channel.
+
+    With the four stages made for ImageNet, this is the network of TTT++
+    (https://github.com/vita-epfl/ttt-plus-plus).
 
     Args:
-        depth: number of layers, 6·k + 2 with k blocks in each stage.
         n_classes: number of logits.
         mean: mean of each input channel.
         std: standard deviation of each input channel.
+        block: makes a block; each stage but the first halves the height and width.
+        n_blocks: blocks in each stage.
+        widths: channels of the stem, and of each stage.
+        norm: the normalisation outside of blocks; that of the stem by default.
+        n_features: inputs of the head; the channels of the last stage by default.
     """
 
     def __init__(
         self,
-        depth: int,
         n_classes: int,
         mean: Sequence[float],
         std: Sequence[float],
-        n_stem: int,
-        block: Callable[[int, int, int], nn.Module],
-        norm: Callable[[], nn.Module],
-        n_features: int = 64,
+        block: Make,
+        n_blocks: Sequence[int],
+        widths: Sequence[int],
+        norm: nn.Module | None = None,
+        n_features: int | None = None,
     ) -> None:
         super().__init__(mean, std)
-        n_blocks = count_blocks(depth, 2)
-        self.stem = nn.Conv2d(len(mean), n_stem, 3, padding=1, bias=False)
-        self.norm = norm()
-        self.stage1 = make_stage(n_blocks, n_stem, 16, 1, block)
-        self.stage2 = make_stage(n_blocks, 16, 32, 2, block)
-        self.stage3 = make_stage(n_blocks, 32, 64, 2, block)
-        self.head = nn.Linear(n_features, n_classes)
+        self.stem = nn.Conv2d(len(mean), widths[0], 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(widths[0]) if norm is None else norm
+        self._stages = [f"stage{number}" for number, _ in enumerate(n_blocks, 1)]
+        for name, n, (n_in, n_out) in zip(self._stages, n_blocks, pairwise(widths), strict=True):
+            stage = make_stage(n, n_in, n_out, 1 if name == "stage1" else 2, block)
+            self.add_module(name, stage)
+        self.head = nn.Linear(n_features or widths[-1], n_classes)
+
+    @property
+    def stages(self) -> list[nn.Module]:
+        """The stages in order; each is also an attribute, `stage1` and so on."""
+        return [self.get_submodule(name) for name in self._stages]
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.stem(self.normalize(x))))
+        for stage in self.stages:
+            x = stage(x)
+        return self.head(x.mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
 
-class CifarResNet(CifarNet):
-    """ResNet-`depth` for CIFAR as in the paper: 16, 32, 64 channels and option-A shortcuts."""
+class CifarResNet(ResNet):
+    """ResNet-`depth` for CIFAR as in the paper: 16, 32, 64 channels and option-A shortcuts.
+
+    The depth is that of each of the three forms for CIFAR, 6·k + 2 with k blocks in each stage.
+    """
 
     def __init__(
         self, depth: int, n_classes: int, mean: Sequence[float], std: Sequence[float]
     ) -> None:
-        block = partial(BasicBlock, projects=False)
-        super().__init__(depth, n_classes, mean, std, 16, block, partial(nn.BatchNorm2d, 16))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.norm(self.stem(self.normalize(x))))
-        features = self.stage3(self.stage2(self.stage1(x))).mean(dim=(2, 3))
-        return self.head(features)  # type: ignore[no-any-return]
+        block, n_blocks = partial(BasicBlock, shortcut=PaddedSubsample), count_blocks(depth, 2)
+        super().__init__(n_classes, mean, std, block, [n_blocks] * 3, (16, 16, 32, 64))
 
 
-class WideStemResNet(CifarNet):
+class WideStemResNet(ResNet):
     """A ResNet-`depth` for CIFAR with a stem of 64 channels and a ReLU after stages, not blocks.
 
     The form of the CIFAR-100 weights of https://github.com/karanchahal/distiller. The last map is
@@ -176,18 +196,18 @@ class WideStemResNet(CifarNet):
     def __init__(
         self, depth: int, n_classes: int, mean: Sequence[float], std: Sequence[float]
     ) -> None:
-        block = partial(BasicBlock, ends_in_relu=False)
-        norm = partial(nn.BatchNorm2d, 64)
-        super().__init__(depth, n_classes, mean, std, 64, block, norm, n_features=4 * 64)
+        block, n_blocks = partial(BasicBlock, ends_in_relu=False), [count_blocks(depth, 2)] * 3
+        widths = (64, 16, 32, 64)
+        super().__init__(n_classes, mean, std, block, n_blocks, widths, n_features=4 * 64)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.norm(self.stem(self.normalize(x))))
-        for stage in (self.stage1, self.stage2, self.stage3):
+        for stage in self.stages:
             x = F.relu(stage(x))
         return self.head(F.avg_pool2d(x, 4).flatten(1))  # type: ignore[no-any-return]
 
 
-class PreactivationResNet(CifarNet):
+class PreactivationResNet(ResNet):
     """ResNet-`depth` for CIFAR with pre-activation and shortcuts without parameters.
 
     The ResNet-26 of TTT (https://github.com/yueatsprograms/ttt_cifar_release) and, with group
@@ -203,52 +223,16 @@ class PreactivationResNet(CifarNet):
         std: Sequence[float],
         n_groups: int = 0,
     ) -> None:
-        norm: Callable[[int], nn.Module]
-        norm = partial(nn.GroupNorm, n_groups) if n_groups else nn.BatchNorm2d
-        block = partial(PreactivationBlock, norm=norm)
-        super().__init__(depth, n_classes, mean, std, 16, block, partial(norm, 64))
+        make_norm: Any = partial(nn.GroupNorm, n_groups) if n_groups else nn.BatchNorm2d
+        block, n_blocks = partial(PreactivationBlock, norm=make_norm), count_blocks(depth, 2)
+        widths = (16, 16, 32, 64)
+        super().__init__(n_classes, mean, std, block, [n_blocks] * 3, widths, make_norm(64))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.stage3(self.stage2(self.stage1(self.stem(self.normalize(x)))))
+        x = self.stem(self.normalize(x))
+        for stage in self.stages:
+            x = stage(x)
         return self.head(F.relu(self.norm(x)).mean(dim=(2, 3)))  # type: ignore[no-any-return]
-
-
-class SmallStemResNet(ImageModel):
-    """The four-stage ResNet made for ImageNet, with a 3×3 stem and no pooling after it.
-
-    The layout of TTT++ (https://github.com/vita-epfl/ttt-plus-plus).
-
-    Args:
-        n_blocks: blocks in each of the four stages.
-        bottleneck: whether blocks are bottlenecks, with four times the output channels.
-        n_classes: number of logits.
-        mean: mean of each input channel.
-        std: standard deviation of each input channel.
-    """
-
-    def __init__(
-        self,
-        n_blocks: Sequence[int],
-        bottleneck: bool,
-        n_classes: int,
-        mean: Sequence[float],
-        std: Sequence[float],
-    ) -> None:
-        super().__init__(mean, std)
-        block: Callable[[int, int, int], nn.Module] = Bottleneck if bottleneck else BasicBlock
-        n = 64 * (4 if bottleneck else 1)
-        self.stem = nn.Conv2d(len(mean), 64, 3, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(64)
-        self.stage1 = make_stage(n_blocks[0], 64, n, 1, block)
-        self.stage2 = make_stage(n_blocks[1], n, 2 * n, 2, block)
-        self.stage3 = make_stage(n_blocks[2], 2 * n, 4 * n, 2, block)
-        self.stage4 = make_stage(n_blocks[3], 4 * n, 8 * n, 2, block)
-        self.head = nn.Linear(8 * n, n_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.norm(self.stem(self.normalize(x))))
-        x = self.stage4(self.stage3(self.stage2(self.stage1(x))))
-        return self.head(x.mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
 
 class ShortResNet(ImageModel):
