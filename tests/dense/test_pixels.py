@@ -111,8 +111,8 @@ def test_boxes_lie_inside_and_reach_the_edges():
 
 @pytest.mark.parametrize(("name", "moves"), [("swr", False), ("test", False), ("projector", True)])
 def test_views_say_whether_they_move_pixels(name, moves):
-    assert get_views(name).move_pixels is moves
-    assert get_views([{"name": "OneOf", "views": get_views(name).to_dict()}]).move_pixels is moves
+    assert get_views(name).moves_pixels is moves
+    assert get_views([{"name": "OneOf", "views": get_views(name).to_dict()}]).moves_pixels is moves
 
 
 @pytest.mark.parametrize("name", ["dense", "dense_pooling"])

@@ -7,7 +7,6 @@ on the pixels nor on the device.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,16 +18,14 @@ from acclimate.functional.image_ops import (
     apply_colours,
     blur_margin,
     change_,
-    change_precisely,
+    flip,
     turn_and_scale,
     warp,
 )
 from acclimate.functional.inputs import Normalization, check_images
 from acclimate.functional.rng import draw_uniforms
+from acclimate.functional.views import Augmentation, apply_views
 from acclimate.options import Values, hp
-
-#: Takes images in [0, 1] and a generator on the CPU; returns the same number of new images.
-Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
 # Lowest and highest factor of each operation on colours, in the order of `COLOURS`.
 _FACTORS = ((0.6, 1.4), (0.7, 1.3), (0.5, 1.5), (-0.06, 0.06), (0.7, 1.3))
@@ -75,13 +72,12 @@ class CottaAugmentation(Values):
         out = warp(out, maps, _PADDINGS[self.padding], margin=BLUR_REACH if self.blur else 0)
         if self.blur:
             out = blur_margin(out, _between(_SIGMAS, sigma))
-        out = change_(out, (mirror < 0.5).expand(len(x)), lambda part: part.flip(-1))
+        out = change_(out, (mirror < 0.5).expand(len(x)), flip)
         if self.noise:
             out = out.add_(torch.randn(x.shape, generator=generator).to(out), alpha=self.noise)
         return out.clamp_(0, 1)
 
 
-@torch.no_grad()
 def augment(
     how: Augmentation,
     x: Tensor,
@@ -95,14 +91,7 @@ def augment(
             undeclared normalisation would silently ruin them.
     """
     check_images(x, normalization)
-
-    def change(images: Tensor) -> Tensor:
-        if normalization is None:
-            return how(images.clamp(0, 1), generator)
-        plain = normalization.denormalize(images).clamp(0, 1)
-        return normalization.normalize(how(plain, generator))
-
-    return change_precisely(x, change)
+    return apply_views(how, x.clamp(0, 1) if normalization is None else x, normalization, generator)
 
 
 def _between(ends: tuple[float, float], uniforms: Tensor) -> Tensor:

@@ -21,16 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from acclimate.functional.image_ops import (
-    CROP_TRIES,
-    apply_in_order,
-    change_,
-    crop_boxes,
-    resized_crop,
-    take_pixels,
-    warp,
-)
+from acclimate.functional.image_ops import apply_in_order, take_pixels, warp
 from acclimate.functional.rng import draw_uniforms
+from acclimate.functional.views import Crop, Flip
 from acclimate.options import Values, hp
 
 LEAST_LEVEL = 0.1
@@ -170,11 +163,35 @@ def apply_chains(x: Tensor, depths: Tensor, operations: Tensor, levels: Tensor) 
     return apply_in_order(x, order, change)
 
 
+@dataclass(frozen=True)
+class Draws:
+    """All that is random in the mixing of a batch, on the CPU."""
+
+    depths: Tensor  # operations in each chain, (batch, width)
+    operations: Tensor  # positions in `OPERATIONS`, (batch, width, depth)
+    levels: Tensor  # with the sign of the direction, (batch, width, depth)
+    weights: Tensor  # of the chains, (batch, width); they sum to 1
+    parts: Tensor  # part of the chains in what `mix` returns, of the image for `AugMix`, (batch,)
+
+
+def _mix_chains(x: Tensor, draws: Draws) -> Tensor:
+    """Return the weighted sum of the chains of each image, as floats of the range of `x`."""
+    n, width = draws.depths.shape
+    chained = apply_chains(
+        x.repeat_interleave(width, dim=0),
+        draws.depths.flatten(),
+        draws.operations.flatten(0, 1),
+        draws.levels.flatten(0, 1),
+    )
+    weights = draws.weights.to(x.device, torch.promote_types(x.dtype, torch.float32))
+    return (chained.view(n, width, *x.shape[1:]) * weights[:, :, None, None, None]).sum(dim=1)
+
+
 # Copies of images in [0, 1], as MEMO makes them -------------------------------------------------
 
 _N_CHAINS, _MOST_OPERATIONS = 3, 3
-_CROP_AREA, _CROP_RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
-_PLACES = {"shift": 2, "crop": 2 * CROP_TRIES + 2}  # random numbers per image
+_CROP, _FLIP = Crop((0.08, 1.0)), Flip(0.5)
+_PLACES = {"shift": 2, "crop": _CROP.n_uniforms}  # random numbers per image
 
 
 @dataclass(frozen=True)
@@ -197,27 +214,22 @@ class AugMix(Values):
         """Return one copy of each image in [0, 1]; `x` is unchanged."""
         n_steps = _N_CHAINS * _MOST_OPERATIONS
         sizes = [_PLACES[self.place], 1, 1, _N_CHAINS, _N_CHAINS, n_steps, n_steps, n_steps]
-        draws = draw_uniforms(len(x), sum(sizes), generator).split_with_sizes(sizes, dim=1)
-        place, mirror, part, weights, depths, operations, levels, signs = draws
-        if self.place == "crop":
-            boxes = crop_boxes(place, x.shape[2], x.shape[3], _CROP_AREA, _CROP_RATIO)
-            first = resized_crop(x, boxes)
-        else:
-            first = _shift(x, place)
-        first = change_(first, mirror[:, 0] < 0.5, lambda chosen: chosen.flip(-1))
-
-        signed = LEAST_LEVEL + levels * (self.severity - LEAST_LEVEL)
-        signed = torch.where(signs < 0.5, -signed, signed)
-        chains = apply_chains(
-            first.repeat_interleave(_N_CHAINS, dim=0),
-            (depths * _MOST_OPERATIONS).long().flatten() + 1,
-            (operations * len(OPERATIONS)).long().view(-1, _MOST_OPERATIONS),
-            signed.view(-1, _MOST_OPERATIONS),
-        )
+        uniforms = draw_uniforms(len(x), sum(sizes), generator).split_with_sizes(sizes, dim=1)
+        place, mirror, part, shares, depths, *steps = uniforms
+        operations, strengths, signs = (own.view(-1, _N_CHAINS, _MOST_OPERATIONS) for own in steps)
+        levels = LEAST_LEVEL + strengths * (self.severity - LEAST_LEVEL)
         # Exponential variates divided by their sum have the Dirichlet distribution of parameters 1.
-        shares = -torch.log1p(-weights)
-        shares = (shares / shares.sum(dim=1, keepdim=True)).to(x)[:, :, None, None, None]
-        mixed = (chains.view(len(x), _N_CHAINS, *x.shape[1:]) * shares).sum(dim=1)
+        weights = -torch.log1p(-shares)
+        draws = Draws(
+            depths=(depths * _MOST_OPERATIONS).long() + 1,
+            operations=(operations * len(OPERATIONS)).long(),
+            levels=torch.where(signs < 0.5, -levels, levels),
+            weights=weights / weights.sum(dim=1, keepdim=True),
+            parts=part[:, 0],
+        )
+        first = _CROP.apply(x, place) if self.place == "crop" else _shift(x, place)
+        first = _FLIP.apply(first, mirror)
+        mixed = _mix_chains(first, draws)
         return torch.lerp(mixed, first, part.to(x)[:, :, None, None]).clamp_(0, 1)
 
 
@@ -267,17 +279,6 @@ class AugMixOptions(Values):
     alpha: float = hp(1.0, above=0, help="of the Dirichlet and the Beta distribution (α)")
 
 
-@dataclass(frozen=True)
-class Draws:
-    """All that is random in the mixing of a batch, on the CPU."""
-
-    depths: Tensor  # operations in each chain, (batch, width)
-    operations: Tensor  # positions in `OPERATIONS`, (batch, width, depth)
-    levels: Tensor  # with the sign of the direction, (batch, width, depth)
-    weights: Tensor  # of the chains, (batch, width); they sum to 1
-    parts: Tensor  # part of the chains in the result, (batch,)
-
-
 def draw(n: int, options: AugMixOptions, generator: torch.Generator) -> Draws:
     """Return the random draws for a batch of `n` images."""
     chains = (n, options.width)
@@ -297,15 +298,6 @@ def draw(n: int, options: AugMixOptions, generator: torch.Generator) -> Draws:
 @torch.no_grad()
 def mix(x: Tensor, draws: Draws) -> Tensor:
     """Return images in [0, 1], each mixed with its chains, given uint8 images."""
-    n, width = draws.depths.shape
-    chained = apply_chains(
-        x.repeat_interleave(width, dim=0),
-        draws.depths.flatten(),
-        draws.operations.flatten(0, 1),
-        draws.levels.flatten(0, 1),
-    )
-    weights = draws.weights.to(x.device)[:, :, None, None, None]
-    chains = (chained.view(n, width, *x.shape[1:]).float() * weights).sum(dim=1)
     parts = draws.parts.to(x.device)[:, None, None, None]
-    mixed = ((1 - parts) * x.float() + parts * chains) / HIGHEST
+    mixed = ((1 - parts) * x.float() + parts * _mix_chains(x, draws)) / HIGHEST
     return mixed.contiguous(memory_format=torch.channels_last)

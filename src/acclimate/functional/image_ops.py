@@ -42,6 +42,11 @@ def invert(x: Tensor) -> Tensor:
     return 1 - x
 
 
+def flip(x: Tensor) -> Tensor:
+    """Return the images flipped horizontally."""
+    return x.flip(-1)
+
+
 def brightness_(x: Tensor, factors: Tensor) -> Tensor:
     """Multiply `x` in place by one factor per sample, (batch, 1, 1, 1), as below."""
     return x.mul_(factors).clamp_(0, 1)

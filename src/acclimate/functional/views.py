@@ -21,9 +21,8 @@ for the two views that it contrasts.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -33,9 +32,11 @@ from acclimate.errors import InvalidConfig, check_name, refuse_value
 from acclimate.functional.image_ops import (
     CROP_TRIES,
     apply_colours,
+    apply_in_order,
     change_,
     change_precisely,
     crop_boxes,
+    flip,
     gaussian_blur,
     grayscale,
     invert,
@@ -44,6 +45,9 @@ from acclimate.functional.image_ops import (
 from acclimate.functional.inputs import Normalization, check_image_shape
 from acclimate.functional.rng import draw_uniforms
 from acclimate.options import Values, hp
+
+#: Takes images in [0, 1] and a generator on the CPU; returns the same number of new images.
+Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
 
 @dataclass(frozen=True)
@@ -106,12 +110,11 @@ class _Chance(View):
 
     p: float = hp(0.5, low=0, high=1, help="probability of the change")
 
+    #: The function that changes samples.
+    change: ClassVar[Any]
+
     def decide(self, uniforms: Tensor) -> Tensor:
         return uniforms[:, 0] < self.p
-
-    @abstractmethod
-    def change(self, x: Tensor) -> Tensor:
-        """Return these samples changed."""
 
     def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
         return change_(x.clone(), self.decide(uniforms), self.change)
@@ -120,24 +123,20 @@ class _Chance(View):
 class Grayscale(_Chance):
     """Converts images to grey with probability `p`; the number of channels is unchanged."""
 
-    def change(self, x: Tensor) -> Tensor:
-        return grayscale(x)
+    change = staticmethod(grayscale)
 
 
 class Invert(_Chance):
     """Inverts images with probability `p`."""
 
-    def change(self, x: Tensor) -> Tensor:
-        return invert(x)
+    change = staticmethod(invert)
 
 
 class Flip(_Chance):
     """Flips images horizontally with probability `p`."""
 
+    change = staticmethod(flip)
     moves_pixels = True
-
-    def change(self, x: Tensor) -> Tensor:
-        return x.flip(-1)
 
 
 @dataclass(frozen=True)
@@ -187,35 +186,51 @@ class Crop(View):
 
 
 @dataclass(frozen=True)
-class OneOf(View):
-    """Applies one of several equally likely views to each sample."""
+class _Several:
+    """Several views, which share the columns of the random numbers."""
 
     views: tuple[View, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "views", views_from(self.views))
+
+    @property
+    def moves_pixels(self) -> bool:
+        """Whether pixels may change their positions, so that masks no longer fit."""
+        return any(view.moves_pixels for view in self.views)
+
+    @property
+    def n_uniforms(self) -> int:
+        """Number of random numbers per sample."""
+        return sum(view.n_uniforms for view in self.views)
+
+    def split(self, uniforms: Tensor) -> tuple[Tensor, ...]:
+        """Return the columns of each view."""
+        return uniforms.split_with_sizes([view.n_uniforms for view in self.views], dim=1)
+
+
+class OneOf(_Several, View):  # type: ignore[override]
+    """Applies one of several equally likely views to each sample."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.views:
             refuse_value("views", (), "at least one view to choose from", InvalidConfig)
 
     @property
-    def moves_pixels(self) -> bool:  # type: ignore[override]
-        return any(view.moves_pixels for view in self.views)
-
-    @property
     def n_uniforms(self) -> int:  # type: ignore[override]
-        return 1 + sum(view.n_uniforms for view in self.views)
+        return 1 + super().n_uniforms
 
     def decide(self, uniforms: Tensor) -> Tensor:
         return (uniforms[:, 0] * len(self.views)).long().clamp_(max=len(self.views) - 1)
 
     def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
-        choice = self.decide(uniforms)
-        columns = uniforms[:, 1:].split_with_sizes([v.n_uniforms for v in self.views], dim=1)
-        out = x.clone()
-        for position, (view, own) in enumerate(zip(self.views, columns, strict=True)):
-            chosen = choice == position
-            change_(out, chosen, partial(view.apply, uniforms=own[chosen]))
-        return out
+        columns = self.split(uniforms[:, 1:])
+
+        def change(number: int, part: Tensor, rows: Tensor, step: int) -> Tensor:
+            return self.views[number].apply(part, columns[number][rows])
+
+        return apply_in_order(x, self.decide(uniforms)[:, None], change)
 
 
 VIEW_KINDS: dict[str, type[View]] = {
@@ -248,7 +263,7 @@ def views_from(values: object) -> tuple[View, ...]:
 
 
 @dataclass(frozen=True)
-class Views:
+class Views(_Several):
     """A sequence of views.
 
     >>> views = Views((Grayscale(p=1.0),))
@@ -256,26 +271,11 @@ class Views:
     torch.Size([2, 3, 8, 8])
     """
 
-    views: tuple[View, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "views", views_from(self.views))
-
     def __iter__(self) -> Iterator[View]:
         return iter(self.views)
 
     def __len__(self) -> int:
         return len(self.views)
-
-    @property
-    def move_pixels(self) -> bool:
-        """Whether pixels may change their positions, so that masks no longer fit."""
-        return any(view.moves_pixels for view in self.views)
-
-    @property
-    def n_uniforms(self) -> int:
-        """Number of random numbers per sample."""
-        return sum(view.n_uniforms for view in self.views)
 
     def uniforms(self, n: int, generator: torch.Generator) -> Tensor:
         """Return the random numbers of all views for `n` samples."""
@@ -293,10 +293,9 @@ class Views:
     @torch.no_grad()
     def apply(self, x: Tensor, uniforms: Tensor) -> Tensor:
         """Return the views of `x` for the given random numbers, (batch, n_uniforms)."""
-        columns = uniforms.split_with_sizes([view.n_uniforms for view in self.views], dim=1)
 
         def change(out: Tensor) -> Tensor:
-            for view, own in zip(self.views, columns, strict=True):
+            for view, own in zip(self.views, self.split(uniforms), strict=True):
                 out = view.apply(out, own)
             return out
 
@@ -354,22 +353,25 @@ def get_views(which: str | View | Views | Sequence[View | Mapping[str, Any]]) ->
 
 @torch.no_grad()
 def apply_views(
-    views: Views,
+    views: Augmentation,
     x: Tensor,
     normalization: Normalization | None,
     generator: torch.Generator,
 ) -> Tensor:
     """Return views of images with a normalisation, or in [0, 1] if that is None.
 
-    Undoing and repeating the normalisation rounds, so samples to which no view was applied may
-    differ in the last digit.
+    Shape, dtype, device and memory layout stay. Undoing and repeating the normalisation rounds, so
+    samples to which no view was applied may differ in the last digit.
     """
-    if normalization is None or not views:
-        return views(x, generator)
     check_image_shape(x)
-    precise = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-    image = normalization.denormalize(precise).clamp_(0, 1)
-    return normalization.normalize(views(image, generator)).to(x.dtype)
+
+    def change(images: Tensor) -> Tensor:
+        if normalization is None or (isinstance(views, Views) and not views):
+            return views(images, generator)
+        plain = normalization.denormalize(images).clamp_(0, 1)
+        return normalization.normalize(views(plain, generator))
+
+    return change_precisely(x, change)
 
 
 def spread(x: Tensor, n: int) -> slice:

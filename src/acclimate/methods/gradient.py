@@ -142,7 +142,7 @@ class GradientMethod(Method):
         size = self.speed.view_size(len(x), self.counts.batches)
         if size == 0:
             return None
-        if self._is_dense and views.move_pixels:
+        if self._is_dense and views.moves_pixels:
             raise InvalidConfig(
                 "views_move_pixels",
                 "Expected views that do not move pixels, because this model predicts every pixel, "

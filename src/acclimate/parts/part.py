@@ -145,7 +145,7 @@ class Part(Values):
 
 def check_views(views: Any, instead: str) -> None:
     """Refuse views that move pixels, if pixels have labels."""
-    if get_views(views).move_pixels:
+    if get_views(views).moves_pixels:
         raise InvalidConfig(
             "views_move_pixels",
             "Expected views that do not move pixels, because this model predicts every pixel, "
