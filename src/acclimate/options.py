@@ -87,7 +87,8 @@ def hp(
         parse: Turns what was given, and the name of the option, into the value. It must accept the
             value itself.
         **shown: How the command line shows it: `flags`, `metavar`, `panel`, `envvar`; `argument`
-            for a positional argument, `repeat` if it may be repeated.
+            for a positional argument, `repeat` if it may be repeated, `join` for what stands
+            between the parts of one value, `stated` if `to_command` has it with its default, too.
     """
     metadata: dict[str, Any] = {
         "help": help,
@@ -194,13 +195,14 @@ class Values:
         line = ["acclimate", *words]
         for spec in dataclasses.fields(self):
             value, meta = getattr(self, spec.name), spec.metadata
-            if value == spec.default or value is None or spec.name in without:
+            is_default = value == spec.default and not meta.get("stated")
+            if is_default or value is None or spec.name in without:
                 continue
             flag, _, opposite = get_flags(spec)[0].partition("/")
             if isinstance(value, bool):
                 line += [flag if value else opposite]
             else:
-                texts = _to_texts(value, bool(meta.get("repeat")))
+                texts = _to_texts(value, meta)
                 line += [
                     w for text in texts for w in ([] if meta.get("argument") else [flag]) + [text]
                 ]
@@ -229,12 +231,12 @@ def split_names(value: str | Iterable[Any], option: str = "") -> tuple[Any, ...]
     return tuple(value)
 
 
-def _to_texts(value: Any, may_repeat: bool) -> list[str]:
+def _to_texts(value: Any, metadata: Mapping[str, Any]) -> list[str]:
     if isinstance(value, Mapping):
         return [f"{name}={part}" for name, part in value.items()]
     if isinstance(value, list | tuple):
         parts = list(map(str, value))
-        return parts if may_repeat else [",".join(parts)]
+        return parts if metadata.get("repeat") else [metadata.get("join", ",").join(parts)]
     return [str(value)]
 
 

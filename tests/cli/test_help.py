@@ -110,3 +110,5 @@ def test_a_command_line_says_what_was_asked_for() -> None:
     )
     words = "--model builtin --set lr=0.1 --watch in --out out --terms swr,nsp"
     assert options.to_command("adapt") == f"acclimate adapt {words}"
+    sized = commands.adapt.options(images="in", model="builtin", out="out", size=(48, 64))
+    assert "--size 48x64" in sized.to_command("adapt")

@@ -71,7 +71,7 @@ def test_the_command_in_the_card_is_the_run(photos: Path, monkeypatch: pytest.Mo
 
     def train(settings: TrainSettings, out: Path, **options: Any) -> TrainResult:
         asked.append(settings)
-        return TrainResult(out, None, 0.0, (1.0,))
+        return TrainResult(path=out, minutes=0.0, error=None, losses=(1.0,))
 
     monkeypatch.setattr("acclimate.training.train", train)
     changed = make_settings(

@@ -69,7 +69,7 @@ def test_the_command_in_the_card_is_the_run(monkeypatch: pytest.MonkeyPatch) -> 
     def train(settings: DomainSettings, out: Path, **options: Any) -> DomainResult:
         asked.append(settings)
         check = {"step": 1, "loss": 1.0, "penalty": 0.0, "mean": 50.0}
-        return DomainResult(out, 1, {"a": 50.0}, (check,), 0.0)
+        return DomainResult(path=out, step=1, validation={"a": 50.0}, checks=(check,), minutes=0.0)
 
     monkeypatch.setattr("acclimate.training.train", train)
     changed = make_settings(

@@ -270,6 +270,7 @@ class InputOptions(ModelOptions):
         metavar="N|HxW",
         panel=MODEL,
         parse=parse_size,
+        join="x",
         help="Resize the shorter side to N pixels and crop the centre; or resize to height and "
         "width, such as 48x64. Images with masks are not cropped.",
     )

@@ -158,11 +158,7 @@ def load_checkpoint(
         return Position(), {}
     tensors, _ = read_file(resume.state, _KIND)
     own = trained.state_dict()
-    state = {
-        name.removeprefix(_WEIGHT): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(_WEIGHT)
-    }
+    state = take_prefixed(tensors, _WEIGHT)
     if own.keys() != state.keys():
         raise ArtifactMismatch(
             "other_weights",
@@ -172,12 +168,20 @@ def load_checkpoint(
         )
     trained.load_state_dict(state)
     parameters = dict(trained.named_parameters())
-    for full, tensor in tensors.items():
-        if full.startswith(_STATE):
-            kind, _, name = full.removeprefix(_STATE).partition(".")
-            parameter = parameters[name]
-            if tensor.shape == parameter.shape and kind != "step":
-                # In the memory layout of the parameter, as the optimizer would have made it.
-                tensor = torch.empty_like(parameter, requires_grad=False).copy_(tensor)
-            optimizer.state[parameter][kind] = tensor
+    for full, tensor in take_prefixed(tensors, _STATE).items():
+        kind, _, name = full.partition(".")
+        parameter = parameters[name]
+        if tensor.shape == parameter.shape and kind != "step":
+            # In the memory layout of the parameter, as the optimizer would have made it.
+            tensor = torch.empty_like(parameter, requires_grad=False).copy_(tensor)
+        optimizer.state[parameter][kind] = tensor
     return Position(**resume.checkpoint.sums[0]), tensors
+
+
+def take_prefixed(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with a prefix, without it."""
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.errors import BadInput, UnsuitableModel
+from acclimate.functional.precision import at_least_float32
 from acclimate.zoo.segmentation.whitening import whitening_layers
 
 Values = npt.NDArray[np.float64]
@@ -39,7 +40,7 @@ def find_covariances(features: Tensor) -> Tensor:
     """
     # In full precision: sums over all pixels lose too many digits in 16 bits.
     with torch.autocast(features.device.type, enabled=False):
-        flat = (features.float() if features.dtype.itemsize < 4 else features).flatten(2)
+        flat = at_least_float32(features).flatten(2)
         return flat @ flat.transpose(1, 2) / (flat.shape[2] - 1)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,10 @@ from acclimate.errors import InvalidConfig, UnsuitableModel, refuse_value
 from acclimate.forward import run
 from acclimate.functional.augmix import AugMixOptions, draw, mix, shift_and_flip
 from acclimate.functional.contrast import contrastive_loss
-from acclimate.functional.views import get_views
+from acclimate.functional.views import Augmentation, get_views
 from acclimate.introspect import get_head, inspect_model
 from acclimate.parts.contrastive_head import build_contrastive_head, write_head
 from acclimate.training.settings import TrainSettings
-
-#: Takes images and a generator on the CPU, and returns other images.
-Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
 
 class Objective(nn.Module, ABC):

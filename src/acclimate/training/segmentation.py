@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from acclimate.data.mask_files import IGNORE
-from acclimate.functional.pixels import count_pixels, find_ious, resize_maps
+from acclimate.functional.pixels import IGNORE_LABEL, count_pixels, find_ious, resize_maps
 from acclimate.functional.rng import generator_at
 from acclimate.functional.views import Blur, ColorJitter, Views
 from acclimate.storage import file_digest
@@ -61,7 +60,7 @@ def crop_and_flip(
     # One more than the label, for outside is zero.
     shifted = F.grid_sample(y[:, None].float() + 1, grid, "nearest", align_corners=False)
     labels = shifted[:, 0].round().long() - 1
-    return images, labels.masked_fill(labels < 0, IGNORE)
+    return images, labels.masked_fill(labels < 0, IGNORE_LABEL)
 
 
 def pixel_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -70,8 +69,8 @@ def pixel_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     Logits are enlarged to the size of the labels, which are 255 where nothing counts.
     """
     maps = resize_maps(logits.float(), y.shape[1:])
-    total = F.cross_entropy(maps, y, ignore_index=IGNORE, reduction="sum")
-    return total / (y != IGNORE).sum().clamp_min(1)
+    total = F.cross_entropy(maps, y, ignore_index=IGNORE_LABEL, reduction="sum")
+    return total / (y != IGNORE_LABEL).sum().clamp_min(1)
 
 
 class PixelObjective(Objective):
@@ -199,14 +198,10 @@ class Segmentation(Task[SegmentationResult]):
         write_weights(out, weights, name, card, self.fabric.device, TASK)
 
     def read_result(self, path: Path, done: dict[str, Any], was_done: bool) -> SegmentationResult:
+        known = {name: done[name] for name in ("miou", "ious", "minutes")}
+        losses, digest = tuple(done["loss"]), file_digest(path)
         return SegmentationResult(
-            path=path,
-            sha256=file_digest(path),
-            miou=done["miou"],
-            ious=done["ious"],
-            losses=tuple(done["loss"]),
-            minutes=done["minutes"],
-            was_done=was_done,
+            path=path, sha256=digest, losses=losses, was_done=was_done, **known
         )
 
 

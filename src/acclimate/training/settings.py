@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,44 +22,49 @@ PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 ALGORITHMS = ("erm", "coral")
 
 
-@dataclass(frozen=True)
-class TrainResult:
-    """What the training of a classifier gave.
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What a training run of any task gave.
 
     Attributes:
         path: Of the weights.
-        error: On the test split in percent; None if there is none.
         minutes: Time spent, over all calls.
-        losses: On the training images, the mean of each epoch.
         was_done: Whether the run had ended before, and nothing was done.
     """
 
     path: Path
-    error: float | None
     minutes: float
-    losses: tuple[float, ...]
     was_done: bool = False
 
 
-@dataclass(frozen=True)
-class DomainResult:
-    """What a run on several domains gave.
+@dataclass(frozen=True, kw_only=True)
+class TrainResult(RunResult):
+    """What the training of a classifier gave.
 
     Attributes:
-        path: Of the weights that were best on the validation splits of the training domains.
+        error: On the test split in percent; None if there is none.
+        losses: On the training images, the mean of each epoch.
+    """
+
+    error: float | None
+    losses: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainResult(RunResult):
+    """What a run on several domains gave; the weights are the best ones on `validation`.
+
+    Attributes:
         step: After which these were had.
         validation: Their accuracy by training domain, on 20 % of each, in percent.
         checks: The figures of every check: `step`, `loss`, `penalty`, `validation` and its `mean`.
         unreadable: The reason by path, of images that were left out.
     """
 
-    path: Path
     step: int
     validation: dict[str, float]
     checks: tuple[dict[str, Any], ...]
-    minutes: float
     unreadable: dict[str, str] = field(default_factory=dict)
-    was_done: bool = False
 
     @property
     def mean(self) -> float:
@@ -68,23 +72,21 @@ class DomainResult:
         return sum(self.validation.values()) / len(self.validation)
 
 
-@dataclass(frozen=True)
-class SegmentationResult:
+@dataclass(frozen=True, kw_only=True)
+class SegmentationResult(RunResult):
     """What a training run for segmentation gave.
 
     Attributes:
         sha256: Of the file of weights.
         miou: Mean intersection over union on the validation images, in percent.
         ious: By class, in percent; None for a class that is in no validation image.
+        losses: As of a classifier.
     """
 
-    path: Path
     sha256: str
     miou: float
     ious: dict[str, float | None]
     losses: tuple[float, ...]
-    minutes: float
-    was_done: bool = False
 
 
 _BATCH = "images per step, on all devices together"
@@ -122,20 +124,8 @@ class Settings(Values, Generic[Result]):
         >>> TrainSettings(model="resnet20-cifar10", data="cifar10", epochs=20, lr=0.2).command
         'acclimate train --model resnet20-cifar10 --data cifar10 --epochs 20 --lr 0.2'
         """
-        words = ["acclimate", "train"]
-        if self.task != "classification":
-            words += ["--task", self.task]
-        for spec in dataclasses.fields(self):
-            value, flag = getattr(self, spec.name), f"--{spec.name.replace('_', '-')}"
-            if spec.name == "test_domain":
-                words += [word for name in value for word in (flag, name)]
-            elif isinstance(value, bool):
-                words += [flag] if value else []
-            # The number of epochs of a classifier is always stated.
-            elif value != spec.default or (spec.name, self.task) == ("epochs", "classification"):
-                is_pair = isinstance(value, tuple)
-                words += [flag, "x".join(map(str, value)) if is_pair else str(value)]
-        return shlex.join(words)
+        task = () if self.task == "classification" else ("--task", self.task)
+        return self.to_command("train", *task)
 
     def _check_data(self, known: Iterable[str], layout: str) -> None:
         known = tuple(known)
@@ -161,7 +151,7 @@ class TrainSettings(Settings[TrainResult]):
 
     task = "classification"
 
-    epochs: int = hp(100, low=1, help="passes over the training images")
+    epochs: int = hp(100, low=1, stated=True, help="passes over the training images")
     batch_size: int = hp(128, low=1, help=_BATCH)
     lr: float = hp(0.1, above=0, help="largest learning rate; it follows half a cosine to zero")
     momentum: float = hp(
@@ -275,7 +265,7 @@ class DomainSettings(Settings[DomainResult]):
     task = "domains"
 
     objective: str = hp(choices=ALGORITHMS, help="cross entropy; or with CORAL's penalty")
-    test_domain: str | tuple[str, ...] = hp(help="domain to hold out; may be repeated")
+    test_domain: str | tuple[str, ...] = hp(help="domain to hold out; may be repeated", repeat=True)
     pretrained: bool = hp(False, help="start from the published weights, with a new head")
     weights: str | None = hp(
         None, help="start from these weights instead; their classes may differ"
@@ -383,7 +373,9 @@ class SegmentationSettings(Settings[SegmentationResult]):
         low=0,
         help="strength of changes of brightness, contrast and saturation; of hue, a quarter of it",
     )
-    size: int | tuple[int, int] | None = hp(None, help="height and width of images, such as 48x64")
+    size: int | tuple[int, int] | None = hp(
+        None, help="height and width of images, such as 48x64", join="x"
+    )
     ignore_label: int = hp(255, help="value of pixels without a label, in masks of a folder")
     check_every: int = hp(5, low=1, help="passes between two measurements on validation images")
 

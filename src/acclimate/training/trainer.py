@@ -51,7 +51,7 @@ from acclimate.training.objectives import Objective, make_objective
 from acclimate.training.sets import load_sets
 from acclimate.training.settings import Result, Settings, TrainResult, TrainSettings, learning_rate
 from acclimate.zoo.external import NormalizedModel
-from acclimate.zoo.named import get_device
+from acclimate.zoo.named import get_device, is_own
 
 Shared = TypeVar("Shared", Tensor, Sequence[Tensor])
 
@@ -238,8 +238,7 @@ class Classification(Task[TrainResult]):
 
     def build(self) -> Trained:
         name, n_classes, x = self.settings.model, len(self.data.classes), first_images(self.data)
-        is_function = ":" in name and not name.startswith(("timm:", "torchvision:"))
-        model = zoo.build(name, None if is_function else n_classes)
+        model = zoo.build(name, None if is_own(name) else n_classes)
         check_logits(model, name, x, n_classes, per_pixel=False)
         self.objective.attach(model, x)
         return Trained(model, self.objective)
@@ -273,8 +272,13 @@ class Classification(Task[TrainResult]):
         super().write(out, card)
 
     def read_result(self, path: Path, done: dict[str, Any], was_done: bool) -> TrainResult:
-        error, losses = done["test_error_percent"], tuple(done["loss"])
-        return TrainResult(path, error, done["minutes"], losses, was_done)
+        return TrainResult(
+            path=path,
+            minutes=done["minutes"],
+            was_done=was_done,
+            error=done["test_error_percent"],
+            losses=tuple(done["loss"]),
+        )
 
 
 def train(

@@ -16,11 +16,12 @@ from acclimate.data import ImageStore
 from acclimate.data.domains import DomainSet, load_domains
 from acclimate.errors import BadInput, UnsuitableModel
 from acclimate.forward import get_logits
+from acclimate.functional.precision import at_least_float32
 from acclimate.functional.rng import generator_at
 from acclimate.functional.views import ColorJitter, Crop, Flip, Grayscale, Views
 from acclimate.introspect import get_head, inspect_model
 from acclimate.progress import Progress
-from acclimate.training.checkpoint import last_path, write_weights
+from acclimate.training.checkpoint import last_path, take_prefixed, write_weights
 from acclimate.training.objectives import Objective
 from acclimate.training.settings import DomainResult, DomainSettings
 from acclimate.training.trainer import Task, Trained, first_images
@@ -135,11 +136,7 @@ class DomainTask(Task[DomainResult]):
         return {f"{_BEST}{name}": tensor for name, tensor in self._best.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        self._best = {
-            name.removeprefix(_BEST): tensor
-            for name, tensor in tensors.items()
-            if name.startswith(_BEST)
-        }
+        self._best = take_prefixed(tensors, _BEST)
         self._highest = max((line["mean"] for line in self.log), default=-1.0)
 
     def finish(self) -> dict[str, Any]:
@@ -162,15 +159,8 @@ class DomainTask(Task[DomainResult]):
         write_weights(out, self._best, name, card, device)
 
     def read_result(self, path: Path, done: dict[str, Any], was_done: bool) -> DomainResult:
-        return DomainResult(
-            path=path,
-            step=done["step"],
-            validation=done["validation"],
-            checks=tuple(done["checks"]),
-            minutes=done["minutes"],
-            unreadable=done["unreadable"],
-            was_done=was_done,
-        )
+        known = {name: done[name] for name in ("step", "validation", "minutes", "unreadable")}
+        return DomainResult(path=path, checks=tuple(done["checks"]), was_done=was_done, **known)
 
 
 def _state(check: Mapping[str, Any]) -> dict[str, Any]:
@@ -278,8 +268,7 @@ def coral_penalty(features: Sequence[Tensor]) -> Tensor:
         raise BadInput("too_few_domains", text, expected=2, found=len(counts))
     if min(counts) < 2:
         raise BadInput("too_few_samples", text, expected=2, found=min(counts))
-    # Sums over squares lose too many digits in 16 bits.
-    moments = [_moments(own.float() if own.dtype.itemsize < 4 else own) for own in features]
+    moments = [_moments(at_least_float32(own)) for own in features]
     pairs = [
         (mean - other_mean).square().mean() + (covariance - other_covariance).square().mean()
         for (mean, covariance), (other_mean, other_covariance) in combinations(moments, 2)
