@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from acclimate.functional.pixels import IGNORE_LABEL
 
 N_CLASSES = 4
-SIZE = 8
+INPUT_SHAPE = (3, 8, 8)
 
 
 class TinyDeepLab(nn.Module):
@@ -87,7 +87,7 @@ def tiny_masks(
     for _ in range(n_batches):
         squares = torch.randint(N_CLASSES, (batch_size, 4, 4), generator=generator)
         y = squares.repeat_interleave(2, dim=1).repeat_interleave(2, dim=2)
-        noise = torch.rand(batch_size, 3, SIZE, SIZE, generator=generator)
+        noise = torch.rand(batch_size, *INPUT_SHAPE, generator=generator)
         x = 0.5 * palette[y].permute(0, 3, 1, 2) + 0.5 * noise
         unknown = torch.rand(y.shape, generator=generator) < 0.1
         batches.append((x.to(dtype), y.masked_fill(unknown, IGNORE_LABEL)))

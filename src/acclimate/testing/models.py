@@ -12,10 +12,7 @@ from torch import Tensor, nn
 
 from acclimate.functional.iabn import InstanceAwareBatchNorm2d
 from acclimate.introspect import ModelInfo
-from acclimate.testing.dense_models import DENSE_MODELS
-
-N_CLASSES = 4
-INPUT_SHAPE = (3, 8, 8)
+from acclimate.testing.dense_models import DENSE_MODELS, INPUT_SHAPE, N_CLASSES
 
 
 class _Residual(nn.Module):

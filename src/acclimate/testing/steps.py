@@ -12,8 +12,8 @@ from acclimate.forward import get_logits
 from acclimate.methods.method import Method
 from acclimate.snapshot import flatten_tree
 from acclimate.testing.cases import Violation
-from acclimate.testing.dense_models import TinyDeepLab
-from acclimate.testing.models import N_CLASSES, tiny_batches
+from acclimate.testing.dense_models import N_CLASSES, TinyDeepLab
+from acclimate.testing.models import tiny_batches
 
 
 def require(holds: bool, message: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from acclimate.data import SETS, ImageStore, data_root, load, open_folder
 from acclimate.data.datasets import find_set
 from acclimate.data.masks import MaskSet
-from acclimate.data.stores import list_content, spread
+from acclimate.data.stores import list_content
 from acclimate.errors import BadInput, refuse_value
 from acclimate.training.settings import SegmentationSettings, TrainSettings
 
@@ -99,7 +99,7 @@ def _open(
 ) -> ImageStore:
     whole = open_folder(root, size, classes)
     _check_number(n, len(whole), str(root))
-    images = whole.select(spread(len(whole), n))
+    images = whole.first(n)
     about = {
         "name": root.name,
         "source": "folder",

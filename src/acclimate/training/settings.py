@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -127,9 +126,12 @@ class Settings(Values, Generic[Result]):
         task = () if self.task == "classification" else ("--task", self.task)
         return self.to_command("train", *task)
 
-    def _check_data(self, known: Iterable[str], layout: str) -> None:
-        known = tuple(known)
+    def _check_data(self, layout: str, need: str | None = None) -> None:
+        """Refuse data that is neither a folder nor a set, of those with an attribute if need be."""
+        from acclimate.data import SETS
+
         if not Path(self.data).is_dir():
+            known = [name for name, entry in SETS.items() if need is None or getattr(entry, need)]
             advice = f" Or pass a folder; it has {layout}."
             check_name(self.data, known, "data set", advice=advice)
 
@@ -180,12 +182,11 @@ class TrainSettings(Settings[TrainResult]):
     size: int | None = hp(None, low=1, help="height and width that image files are resized to")
 
     def __post_init__(self) -> None:
-        from acclimate.data import SETS
         from acclimate.zoo import get_spec
 
         if ":" not in self.model:
             get_spec(self.model)
-        self._check_data(SETS, "one subfolder of images per class")
+        self._check_data("one subfolder of images per class")
         super().__post_init__()
         self._check_batch_size()
         self._check_warmup("warmup_epochs", self.epochs)
@@ -282,14 +283,11 @@ class DomainSettings(Settings[DomainResult]):
     size: int | None = hp(None, low=1, help="height and width of images; default: 224")
 
     def __post_init__(self) -> None:
-        from acclimate.data import SETS
-
         given = self.test_domain
         names = (given,) if isinstance(given, str) else tuple(sorted(given))
         object.__setattr__(self, "test_domain", names)
         layout = "one subfolder per domain, which has one subfolder of images per class"
-        known = (name for name, entry in SETS.items() if entry.has_domains)
-        self._check_data(known, layout)
+        self._check_data(layout, "has_domains")
         super().__post_init__()
         text = (
             f"Expected one or more different test domains, found {', '.join(names) or 'none'}. "
@@ -380,15 +378,13 @@ class SegmentationSettings(Settings[SegmentationResult]):
     check_every: int = hp(5, low=1, help="passes between two measurements on validation images")
 
     def __post_init__(self) -> None:
-        from acclimate.data import SETS
         from acclimate.streams.images import as_size
         from acclimate.zoo.segmentation import get_dense
 
         if ":" not in self.model:
             get_dense(self.model)
         layout = "train/images, train/masks, val/images, val/masks and classes.txt"
-        known = (name for name, entry in SETS.items() if entry.has_masks)
-        self._check_data(known, layout)
+        self._check_data(layout, "has_masks")
         super().__post_init__()
         if self.size is not None:
             as_size(self.size)

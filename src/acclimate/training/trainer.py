@@ -50,7 +50,7 @@ from acclimate.training.checkpoint import (
 from acclimate.training.objectives import Objective, make_objective
 from acclimate.training.sets import load_sets
 from acclimate.training.settings import Result, Settings, TrainResult, TrainSettings, learning_rate
-from acclimate.zoo.external import NormalizedModel
+from acclimate.zoo.external import unwrap
 from acclimate.zoo.named import get_device, is_own
 
 Shared = TypeVar("Shared", Tensor, Sequence[Tensor])
@@ -209,9 +209,8 @@ class Task(ABC, Generic[Result]):
 
     def weights(self) -> dict[str, Tensor]:
         """Return a copy of the model's weights, without what wraps models of libraries."""
-        model = self.trained.model
-        inner = model.model if isinstance(model, NormalizedModel) else model
-        return {name: tensor.detach().cpu().clone() for name, tensor in inner.state_dict().items()}
+        tensors = unwrap(self.trained.model).state_dict()
+        return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
 
 
 class Classification(Task[TrainResult]):

@@ -26,7 +26,7 @@ from acclimate.errors import (
 )
 from acclimate.storage import file_digest, read_file, write_file
 from acclimate.zoo.catalog import CATALOG, ModelSpec, get_spec
-from acclimate.zoo.external import NormalizedModel, build_external
+from acclimate.zoo.external import build_external, unwrap
 from acclimate.zoo.readers import content_digest, fit, read_tensors
 
 __all__ = [
@@ -83,8 +83,7 @@ def load(
             n_classes = _find_n_classes(name, path)
         model = build_external(name, n_classes, pretrained=path is None)
         if path is not None:
-            inner = model.model if isinstance(model, NormalizedModel) else model
-            fit(inner, read_tensors(path), None, path)
+            fit(unwrap(model), read_tensors(path), None, path)
         return model.eval()
     spec = get_spec(name, n_classes)
     path = weights_path(spec.name, root) if path is None else path

@@ -32,6 +32,11 @@ class NormalizedModel(ImageModel):
         return self.model(self.normalize(x))
 
 
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return the model of a library, as it names its tensors; any other model as it is."""
+    return model.model if isinstance(model, NormalizedModel) else model
+
+
 def build_external(spec: str, n_classes: int | None, pretrained: bool) -> nn.Module:
     """Return a model named `timm:NAME`, `torchvision:NAME` or `package.module:function`.
 

@@ -16,7 +16,7 @@ from acclimate.builtin.scene_model import load_scene_model
 from acclimate.errors import ArtifactMismatch, BadInput, UnsuitableModel, check_name
 from acclimate.introspect import get_head
 from acclimate.storage import read_file
-from acclimate.zoo.external import NormalizedModel
+from acclimate.zoo.external import unwrap
 from acclimate.zoo.segmentation import WHITENED, is_dense_name, load_dense
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -145,8 +145,7 @@ def load_trained(path: str | Path) -> nn.Module:
         head = get_head(model, training["head"])
         if getattr(head, "out_features", n_classes) != n_classes:
             replace_head(model, training["head"], n_classes)
-    inner = model.model if isinstance(model, NormalizedModel) else model
-    zoo.fit(inner, tensors, None, path)
+    zoo.fit(unwrap(model), tensors, None, path)
     return model.eval()
 
 

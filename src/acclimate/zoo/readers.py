@@ -140,15 +140,14 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         )
     if path.suffix == ".safetensors":
         try:
-            return _check_tensors(path, load_file(path))
-        except CorruptFile:
-            raise
+            tensors = load_file(path)
         except Exception as error:  # a damaged file can fail in any way
             raise CorruptFile(
                 "unreadable_file",
                 f"{path} cannot be read as safetensors ({error}). Copy or download it again.",
                 path=path,
             ) from error
+        return _check_tensors(path, tensors)
     _check_records(path)
     return _unwrap(path, _load(path))
 
