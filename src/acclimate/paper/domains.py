@@ -29,7 +29,7 @@ from acclimate.paper.settings import (
     describe_stand_in,
 )
 from acclimate.training import DomainResult, DomainSettings
-from acclimate.training.domains.search import SearchRun, list_runs, train_all
+from acclimate.training.domains.search import file_name, list_runs, train_all
 from acclimate.training.domains.selection import (
     DOMAIN_RULES,
     DomainRule,
@@ -174,7 +174,7 @@ class TrainedDomains:
     setup: DomainSetup
     algorithm: str
     data: DomainSet
-    models: Mapping[tuple[tuple[str, ...], int, int], tuple[SearchRun, DomainResult]]
+    models: Mapping[tuple[tuple[str, ...], int, int], tuple[DomainSettings, DomainResult]]
 
     @property
     def place(self) -> str:
@@ -215,11 +215,11 @@ class TrainedDomains:
         """Return how the models were trained, and how well."""
         runs = [run for run, _ in self.models.values()]
         means = [result.mean for _, result in self.models.values()]
-        first, trials = runs[0].settings, len({run.trial for run in runs})
-        hparams = first.hparams
+        trials = len({run.hparams_seed for run in runs})
+        hparams = runs[0].hparams
         how = f"{trials} trials of hyper-parameters, the first: " if trials > 1 else ""
         return (
-            f"{self.place}: {len(runs)} models, {first.steps} steps (DomainBed: 5000) of {how}"
+            f"{self.place}: {len(runs)} models, {runs[0].steps} steps (DomainBed: 5000) of {how}"
             f"Adam at {hparams.lr:g}, {hparams.batch_size} images of each domain a step "
             "(DomainBed: 5e-05, 32); accuracy on what was held out of the training domains: "
             f"{statistics.fmean(means):.1f} % ({min(means):.1f} to {max(means):.1f})."
@@ -360,12 +360,15 @@ def _train(
         numbers = count(1)
 
         def report(
-            run: SearchRun, result: DomainResult, numbers: count[int] = numbers, n: int = len(runs)
+            run: DomainSettings,
+            result: DomainResult,
+            numbers: count[int] = numbers,
+            n: int = len(runs),
         ) -> None:
             number = next(numbers)
             if context.notify is not None and not result.was_done:
                 context.notify(
-                    f"trained: {run.file}, {result.mean:.1f} % on what was held out of the "
+                    f"trained: {file_name(run)}, {result.mean:.1f} % on what was held out of the "
                     f"training domains, {result.minutes:.1f} min [{number} of {n} models]"
                 )
 
@@ -378,7 +381,9 @@ def _train(
                 progress=progress,
                 on_result=report,
             )
-        models = {(run.without, run.trial, run.seed): (run, own) for run, own in found.items()}
+        models = {
+            (run.held_out, run.hparams_seed, run.seed): (run, own) for run, own in found.items()
+        }
         made.append(TrainedDomains(setup, algorithm, data, models))
     return made
 
@@ -455,15 +460,15 @@ def _run_trials(
     return found
 
 
-def _record_model(run: SearchRun, result: DomainResult) -> dict[str, Any]:
+def _record_model(run: DomainSettings, result: DomainResult) -> dict[str, Any]:
     return {
-        "file": run.file,
-        "algorithm": run.settings.objective,
-        "without": list(run.without),
-        "trial": run.trial,
+        "file": file_name(run),
+        "algorithm": run.objective,
+        "without": list(run.held_out),
+        "trial": run.hparams_seed,
         "seed": run.seed,
-        "hparams": asdict(run.settings.hparams),
-        "command": run.settings.command,
+        "hparams": asdict(run.hparams),
+        "command": run.command,
         "statistics": "frozen",
         "step": result.step,
         "validation": result.validation,

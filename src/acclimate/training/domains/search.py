@@ -7,7 +7,7 @@ train_all(runs, "models", data=load_domains("pacs"))
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,34 +20,11 @@ from acclimate.training.settings import DomainResult, DomainSettings
 from acclimate.training.trainer import train
 
 
-@dataclass(frozen=True)
-class SearchRun:
-    """One training run of a random search."""
-
-    settings: DomainSettings
-
-    @property
-    def without(self) -> tuple[str, ...]:
-        """The domains that are not trained on, sorted."""
-        return self.settings.held_out
-
-    @property
-    def trial(self) -> int:
-        """Number of the draw of hyper-parameters; 0 stands for the defaults."""
-        return self.settings.hparams_seed
-
-    @property
-    def seed(self) -> int:
-        """Of the splits, the draw, and the training."""
-        return self.settings.seed
-
-    @property
-    def file(self) -> str:
-        """Name of the file with its weights."""
-        held_out = "-".join(name.replace(" ", "_") for name in self.without)
-        data = Path(self.settings.data).name
-        kind = f"{data}-{self.settings.objective}-without-{held_out}"
-        return f"{kind}-trial-{self.trial}-seed-{self.seed}.safetensors"
+def file_name(run: DomainSettings) -> str:
+    """Return the name of the file with the weights of a run in a search."""
+    held_out = "-".join(name.replace(" ", "_") for name in run.held_out)
+    kind = f"{Path(run.data).name}-{run.objective}-without-{held_out}"
+    return f"{kind}-trial-{run.hparams_seed}-seed-{run.seed}.safetensors"
 
 
 def list_runs(
@@ -56,8 +33,8 @@ def list_runs(
     n_trials: int = 1,
     seeds: Sequence[int] = (0,),
     defaults: Mapping[str, Any] | None = None,
-) -> list[SearchRun]:
-    """Return the training runs of a random search, each once.
+) -> list[DomainSettings]:
+    """Return the settings of the training runs of a random search, each once.
 
     Args:
         base: What all have in common; what it holds out, its seeds and its trial are replaced.
@@ -72,15 +49,13 @@ def list_runs(
         raise BadInput("missing_option", "Expected at least 1 seed, found none.", option="seeds")
     wanted = dict.fromkeys(tuple(sorted(names)) for names in held_out)
     return [
-        SearchRun(
-            replace(
-                base,
-                test_domain=without,
-                hparams_seed=trial,
-                trial_seed=seed,
-                seed=seed,
-                **({} if trial else dict(defaults or {})),
-            )
+        replace(
+            base,
+            test_domain=without,
+            hparams_seed=trial,
+            trial_seed=seed,
+            seed=seed,
+            **({} if trial else dict(defaults or {})),
         )
         for seed in seeds
         for trial in range(n_trials)
@@ -89,14 +64,14 @@ def list_runs(
 
 
 def train_all(
-    runs: Sequence[SearchRun],
+    runs: Sequence[DomainSettings],
     folder: str | Path,
     *,
     data: DomainSet | None = None,
     device: str = "auto",
     progress: Progress | None = None,
-    on_result: Callable[[SearchRun, DomainResult], None] | None = None,
-) -> dict[SearchRun, DomainResult]:
+    on_result: Callable[[DomainSettings, DomainResult], None] | None = None,
+) -> dict[DomainSettings, DomainResult]:
     """Train what is not trained yet, resuming what an earlier call left unfinished.
 
     Several processes may share a folder: each run is trained by one of them. `on_result` is called
@@ -106,11 +81,9 @@ def train_all(
     place.mkdir(parents=True, exist_ok=True)
     found = {}
     for run in runs:
-        out = place / run.file
+        out = place / file_name(run)
         with FileLock(out.with_suffix(".lock")):
-            found[run] = train(
-                run.settings, out, resume=True, device=device, data=data, progress=progress
-            )
+            found[run] = train(run, out, resume=True, device=device, data=data, progress=progress)
         if on_result is not None:
             on_result(run, found[run])
     return found

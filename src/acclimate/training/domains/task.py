@@ -359,15 +359,11 @@ def build_model(settings: DomainSettings, x: Tensor, n_classes: int) -> tuple[nn
 
 def _begin(settings: DomainSettings, n_classes: int) -> nn.Module:
     name = full_name(settings.model)
-    if settings.weights is not None:
-        return load_named(name, settings.weights)
-    if is_own(name):
-        return load_named(name)
-    if not settings.pretrained:
-        return zoo.build(name, n_classes)
-    if settings.model in DOMAINBED_MODELS:
+    if settings.weights is None and settings.pretrained and settings.model in DOMAINBED_MODELS:
         return _load_domainbed(settings.model)
-    return load_named(name)
+    if settings.weights is None and not settings.pretrained and not is_own(name):
+        return zoo.build(name, n_classes)
+    return load_named(name, settings.weights)
 
 
 def _load_domainbed(name: str) -> nn.Module:
