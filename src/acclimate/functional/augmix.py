@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from acclimate.functional.image_ops import apply_in_order, take_pixels, warp
+from acclimate.functional.image_ops import apply_in_order, map_places, take_pixels, warp
 from acclimate.functional.rng import draw_uniforms
 from acclimate.functional.views import Crop, Flip
 from acclimate.options import Values, hp
@@ -137,8 +137,7 @@ def _warp_bytes(x: Tensor, maps: Tensor) -> Tensor:
     height, width = x.shape[2:]
     column = torch.arange(width, dtype=torch.float32, device=x.device) + 0.5
     row = torch.arange(height, dtype=torch.float32, device=x.device)[:, None] + 0.5
-    parts = maps.to(x.device, torch.float32)[:, :, :, None, None].unbind(1)
-    from_x, from_y = (part[:, 0] * column + part[:, 1] * row + part[:, 2] for part in parts)
+    from_x, from_y = map_places(maps.to(x.device, torch.float32), column, row)
     inside = (from_x >= 0) & (from_x < width) & (from_y >= 0) & (from_y < height)
     grid = torch.stack([2 * from_x / width - 1, 2 * from_y / height - 1], dim=3)
     taken = F.grid_sample(x.float(), grid, padding_mode="border", align_corners=False)

@@ -216,14 +216,19 @@ def gaussian_blur(x: Tensor, kernel: int, sigmas: Tensor) -> Tensor:
             f"pixels, found {height} × {width}. Use a smaller kernel, or remove the blur."
         )
         raise BadInput("image_too_small", text, found=(height, width))
-    offsets = torch.arange(-half, half + 1, dtype=x.dtype, device=x.device)
-    line = torch.softmax(-0.5 * (offsets / sigmas.to(x)[:, None]) ** 2, dim=1)
+    line = _gaussian(half, sigmas.to(x))
     filters = (line[:, :, None] * line[:, None, :]).repeat_interleave(channels, dim=0)
     padded = F.pad(x, (half, half, half, half), mode="reflect")
     # Every image is a separate group, so that one convolution applies a filter per image.
     stacked = padded.reshape(1, n * channels, height + 2 * half, width + 2 * half)
     blurred = F.conv2d(stacked, filters.unsqueeze(1), groups=n * channels)
     return blurred.view_as(x).clamp_(0, 1)
+
+
+def _gaussian(half: int, sigmas: Tensor) -> Tensor:
+    """Return the weights of a Gaussian at the offsets from -half to half, (batch, 2 · half + 1)."""
+    offsets = torch.arange(-half, half + 1, dtype=sigmas.dtype, device=sigmas.device)
+    return torch.softmax(-0.5 * (offsets / sigmas[:, None]) ** 2, dim=1)
 
 
 def crop_boxes(
@@ -305,12 +310,16 @@ def warp(x: Tensor, maps: Tensor, padding: str, margin: int = 0) -> Tensor:
     scaled = (maps / half[:, None]).to(x)
     columns = _from_centre(width, margin, x)
     rows = _from_centre(height, margin, x)[:, None]
-    places = [
-        part[:, 0, None, None] * columns + part[:, 1, None, None] * rows + part[:, 2, None, None]
-        for part in scaled.unbind(1)
-    ]
-    grid = torch.stack(places, dim=-1).expand(len(x), -1, -1, -1)
+    grid = torch.stack(map_places(scaled, columns, rows), dim=-1).expand(len(x), -1, -1, -1)
     return F.grid_sample(x, grid, mode="bilinear", padding_mode=padding, align_corners=True)
+
+
+def map_places(maps: Tensor, columns: Tensor, rows: Tensor) -> list[Tensor]:
+    """Return the columns and the rows that are read from, each (batch, height, width)."""
+    return [
+        part[:, 0, None, None] * columns + part[:, 1, None, None] * rows + part[:, 2, None, None]
+        for part in maps.unbind(1)
+    ]
 
 
 def turn_and_scale(angles: Tensor, scales: Tensor, columns: Tensor, rows: Tensor) -> Tensor:
@@ -327,8 +336,7 @@ def turn_and_scale(angles: Tensor, scales: Tensor, columns: Tensor, rows: Tensor
 
 def blur_margin(x: Tensor, sigmas: Tensor) -> Tensor:
     """Return images blurred by a Gaussian of 5 × 5 pixels, without their margin of two."""
-    offsets = torch.arange(-BLUR_REACH, BLUR_REACH + 1, dtype=sigmas.dtype)
-    line = torch.softmax(-0.5 * (offsets / sigmas[:, None]) ** 2, dim=1).to(x)
+    line = _gaussian(BLUR_REACH, sigmas).to(x)
     for axis in (2, 3):
         size = x.shape[axis] - 2 * BLUR_REACH
         total = torch.zeros_like(x.narrow(axis, 0, size))
