@@ -24,14 +24,14 @@ _WEIGHT, _STATE = "weight.", "optimizer."
 
 @dataclass
 class Position:
-    """How far a run has come. Random draws need no more: they depend on the place alone.
+    """The position of a run. Random draws need nothing else, because they depend on it alone.
 
     Attributes:
-        epoch: The one that is under way, from 0.
-        step: Steps of this epoch that are done.
+        epoch: Number of the current epoch, from 0.
+        step: Number of steps of this epoch that are done.
         loss_sum: Sum of their losses.
         penalty_sum: Sum of the penalties in these losses, before they are weighted.
-        seconds: Time spent up to here.
+        seconds: Time spent so far.
         scaler: State of the loss scaling of 16-bit precision.
     """
 
@@ -117,7 +117,7 @@ def write_weights(
 
 
 def read_done(out: Path, run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the file of this very run, which has ended, records of the training."""
+    """Return what the file of a finished run records of the training; refuse another run's."""
     done: dict[str, Any] = read_file(out, _RESULT)[1].get("training", {})
     if any(done.get(name) != value for name, value in run.items()):
         raise BadInput(
@@ -136,9 +136,9 @@ def save_checkpoint(
     position: Position,
     extra: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write where a run stands; `load_checkpoint` returns `extra` under the same names.
+    """Write the state of a run; `load_checkpoint` returns `extra` under the same names.
 
-    The state of the optimizer is tensors for each parameter, as of SGD and Adam.
+    The state of the optimizer must be tensors by parameter, as for SGD and Adam.
     """
     tensors = {f"{_WEIGHT}{name}": tensor for name, tensor in trained.state_dict().items()}
     for name, parameter in trained.named_parameters():
@@ -153,7 +153,7 @@ def save_checkpoint(
 def load_checkpoint(
     resume: Resume, trained: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[Position, dict[str, Tensor]]:
-    """Put a run back to where it stood; return its place, and all tensors of the checkpoint."""
+    """Restore the state of a run; return its position, and all tensors of the checkpoint."""
     if resume.checkpoint is None or resume.state is None:
         return Position(), {}
     tensors, _ = read_file(resume.state, _KIND)

@@ -33,7 +33,7 @@ from acclimate.zoo.segmentation.catalog import TASK
 
 _CHECK_BATCH = 4
 
-#: What makes the other view of an image whose covariances are compared: its colours, its sharpness.
+#: The other view of an image whose covariances are compared differs in colours and sharpness.
 PHOTOMETRIC = Views((ColorJitter(0.8, 0.8, 0.8, 0.3), Blur(5, (0.3, 1.5), 0.5)))
 
 
@@ -42,13 +42,13 @@ def crop_and_flip(
 ) -> tuple[Tensor, Tensor]:
     """Return a random part of each image, at a random scale, half of them mirrored.
 
-    What lies outside of an image is black, and ignored. `scales` are the smallest and the largest
-    enlargement.
+    Pixels outside of the image are black and have the label to ignore. `scales` are the smallest
+    and the largest scale factor.
     """
     n, _, height, width = x.shape
     draws = torch.rand(n, 4, generator=generator)
     scale = scales[0] + draws[:, 0] * (scales[1] - scales[0])
-    # Both axes run from −1 to 1: how far the part reaches, and by how much it may be off centre.
+    # Both axes run from −1 to 1: half the size of the part, and its distance from the centre.
     reach = torch.stack([size[1] / (width * scale), size[0] / (height * scale)], dim=1)
     offset = (2 * draws[:, 1:3] - 1) * (1 - reach).abs()
     mirrored = torch.where(draws[:, 3] < 0.5, -1.0, 1.0)
@@ -66,7 +66,7 @@ def crop_and_flip(
 def pixel_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """Return the mean cross entropy over all pixels that have a class; zero if none has.
 
-    Logits are enlarged to the size of the labels, which are 255 where nothing counts.
+    Logits are enlarged to the size of the labels; 255 is ignored.
     """
     maps = resize_maps(logits.float(), y.shape[1:])
     total = F.cross_entropy(maps, y, ignore_index=IGNORE_LABEL, reduction="sum")

@@ -1,7 +1,7 @@
-"""What a training run is: everything its weights depend on, besides data files and machine.
+"""Settings of training runs: everything that the weights depend on, besides data and machine.
 
-Each task has a class of settings and one of results. They import no torch, so that the command line
-can make its options of them.
+Each task has a class of settings and one of results. They import no torch, because the command line
+makes its options from them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ ALGORITHMS = ("erm", "coral")
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What a training run of any task gave.
+    """Result of a training run of any task.
 
     Attributes:
-        path: Of the weights.
+        path: File of the weights.
         minutes: Time spent, over all calls.
-        was_done: Whether the run had ended before, and nothing was done.
+        was_done: Whether the run had finished in an earlier call.
     """
 
     path: Path
@@ -38,11 +38,11 @@ class RunResult:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainResult(RunResult):
-    """What the training of a classifier gave.
+    """Result of the training of a classifier.
 
     Attributes:
-        error: On the test split in percent; None if there is none.
-        losses: On the training images, the mean of each epoch.
+        error: Error on the test split in percent; None if there is no such split.
+        losses: Mean training loss of each epoch.
     """
 
     error: float | None
@@ -51,13 +51,13 @@ class TrainResult(RunResult):
 
 @dataclass(frozen=True, kw_only=True)
 class DomainResult(RunResult):
-    """What a run on several domains gave; the weights are the best ones on `validation`.
+    """Result of a run on several domains: the weights of the step with the best validation.
 
     Attributes:
-        step: After which these were had.
-        validation: Their accuracy by training domain, on 20 % of each, in percent.
-        checks: The figures of every check: `step`, `loss`, `penalty`, `validation` and its `mean`.
-        unreadable: The reason by path, of images that were left out.
+        step: The step of these weights.
+        validation: Accuracy by training domain, on 20 % of each, in percent.
+        checks: The values of every check: `step`, `loss`, `penalty`, `validation` and its `mean`.
+        unreadable: Images that were left out, by path, with the reason.
     """
 
     step: int
@@ -67,19 +67,19 @@ class DomainResult(RunResult):
 
     @property
     def mean(self) -> float:
-        """Mean accuracy over the training domains, which the checkpoint was chosen by."""
+        """Mean accuracy over the training domains; the checkpoint with the highest is kept."""
         return sum(self.validation.values()) / len(self.validation)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentationResult(RunResult):
-    """What a training run for segmentation gave.
+    """Result of a training run for segmentation.
 
     Attributes:
-        sha256: Of the file of weights.
+        sha256: SHA-256 of the file of weights.
         miou: Mean intersection over union on the validation images, in percent.
         ious: By class, in percent; None for a class that is in no validation image.
-        losses: As of a classifier.
+        losses: Mean training loss of each epoch.
     """
 
     sha256: str
@@ -93,7 +93,7 @@ _BATCH = "images per step, on all devices together"
 
 @options
 class Settings(Values, Generic[Result]):
-    """What the runs of all tasks have in common."""
+    """Settings that all tasks have."""
 
     task: ClassVar[str]
 
@@ -118,7 +118,7 @@ class Settings(Values, Generic[Result]):
 
     @property
     def command(self) -> str:
-        """The command line that trains this, without the file it writes.
+        """The command line of the run, without `--out`.
 
         >>> TrainSettings(model="resnet20-cifar10", data="cifar10", epochs=20, lr=0.2).command
         'acclimate train --model resnet20-cifar10 --data cifar10 --epochs 20 --lr 0.2'
@@ -209,7 +209,7 @@ def learning_rate(settings: TrainSettings, step: int, steps_per_epoch: int) -> f
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """What a random search of DomainBed varies; `gamma` is the weight of CORAL's penalty."""
+    """Hyper-parameters of DomainBed's random search; `gamma` is the weight of CORAL's penalty."""
 
     lr: float = 5e-5
     batch_size: int = 32
@@ -318,12 +318,12 @@ class DomainSettings(Settings[DomainResult]):
 
     @property
     def held_out(self) -> tuple[str, ...]:
-        """The domains that are not trained on, as they were named, sorted."""
+        """The names of the domains that are not trained on, as they were given, sorted."""
         return tuple(self.test_domain)
 
     @property
     def hparams(self) -> Hyperparameters:
-        """The hyper-parameters of the run: those that are given, the rest those of the trial."""
+        """The hyper-parameters of the run: as given, otherwise those of the trial."""
         trial = get_hparams(self.hparams_seed, self.trial_seed)
         names = [spec.name for spec in dataclasses.fields(trial)]
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}

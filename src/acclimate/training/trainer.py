@@ -64,10 +64,10 @@ _TASKS = {
 
 
 class Trained(nn.Module):
-    """All that is trained: the model, and the objective with what it may have of its own.
+    """The model and the objective, with its own parameters if it has any.
 
-    One module from images to loss, so that every product in it is computed in the precision asked
-    for and every gradient is shared among devices, whatever the objective does with the model.
+    It is one module from images to loss, so that Fabric's precision and its sharing of gradients
+    among devices apply to everything that the objective does with the model.
 
     Args:
         model: Takes images in [0, 1].
@@ -98,13 +98,13 @@ class Trained(nn.Module):
 class Task(ABC, Generic[Result]):
     """What is trained, on which batches, and what is measured.
 
-    Time is divided into epochs; at the end of each there are a line in the log and a checkpoint.
+    A run has epochs; each ends with a line in the log and a checkpoint.
     """
 
     settings: Settings[Result]
     data: Any
     n_epochs: int
-    remedy = "Use a smaller --lr."  #: If the loss is no longer finite.
+    remedy = "Use a smaller --lr."  #: What to do if the loss is no longer finite.
 
     # Set by `train`.
     trained: Trained
@@ -294,8 +294,8 @@ def train(
 ) -> Result:
     """Train a model and write its weights.
 
-    The order of the images and all draws depend on the seed and the place in the run alone: a run
-    that was stopped, and resumed, ends at the same weights to the last bit on the same machine.
+    The order of the images and all draws depend only on the seed and the step: a run that was
+    stopped and resumed ends with the same weights, bit for bit, on the same machine.
 
     Args:
         settings: What to train, on what, and how: `TrainSettings`, `DomainSettings` or
@@ -380,7 +380,7 @@ def run_epochs(
     keep: Callable[[], None],
     save_every: int,
 ) -> None:
-    """Train from a position, which is kept up to date, to the end.
+    """Train from a position, which is updated, to the end.
 
     `trained` and `optimizer` were set up by Fabric. `keep` writes a checkpoint: at the end of each
     epoch, and every `save_every` steps within it.
@@ -400,7 +400,7 @@ def run_epochs(
             if rate is not None:
                 for group in optimizer.param_groups:
                     group["lr"] = rate
-            # Dropout and its like draw from the global generators, which know no place.
+            # Dropout and similar layers draw from the global generator.
             torch.manual_seed(seed_of(seed, "layers", *place))
             optimizer.zero_grad()
             given = trained(x, y, generator_at(seed, "augmentation", *place))
@@ -447,7 +447,7 @@ def make_fabric(settings: Settings[Any], device: str) -> Any:
 
 
 def _choose_device(name: str, settings: Settings[Any]) -> str:
-    """Return the kind of device, after everything that Fabric would refuse or replace."""
+    """Return the kind of device; refuse what Fabric would refuse or replace."""
     name = get_device(name).type
     # On processors, devices are processes.
     n = {"cuda": torch.cuda.device_count(), "mps": 1}.get(name, settings.devices)
@@ -470,8 +470,8 @@ def _choose_device(name: str, settings: Settings[Any]) -> str:
 
 @contextmanager
 def repeatable(seed: int) -> Iterator[None]:
-    """Compute the same again given the same, and leave the global generators as they were."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what CUDA asks for
+    """Use deterministic algorithms and a seed; restore the global state at the end."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by CUDA
     was_on = torch.are_deterministic_algorithms_enabled()
     was_warning = torch.is_deterministic_algorithms_warn_only_enabled()
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
@@ -487,10 +487,9 @@ def repeatable(seed: int) -> Iterator[None]:
 
 
 def batch_order(n: int, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
-    """Return which images each step of an epoch takes.
+    """Return the indices of the images of each step of an epoch.
 
-    What does not fill a batch is left out, other images in every epoch; if all images together do
-    not fill one, they are the only batch.
+    A last batch that is not full is dropped, unless it is the only one.
     """
     order = torch.randperm(n, generator=generator_at(seed, "order", epoch))
     if n < batch_size:

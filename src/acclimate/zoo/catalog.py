@@ -27,28 +27,28 @@ Channels = tuple[float, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """What is known of one source model.
+    """The entry of one source model.
 
     Attributes:
-        name: what it is called here.
-        data: the set it was, or is to be, trained on.
-        architecture: what its publication calls the architecture.
-        factory: makes it from `n_classes`, `mean` and `std`.
+        name: its name in the zoo.
+        data: the training set.
+        architecture: the name of the architecture in its publication.
+        factory: builds it from `n_classes`, `mean` and `std`.
         n_classes: number of logits of the published weights.
         mean: mean of each channel; the model takes images in [0, 1] and normalises inside.
         std: standard deviation of each channel.
         layout: how the published file names its tensors, a key of `acclimate.zoo.readers.LAYOUTS`.
-        description: one sentence about where it is used.
+        description: one sentence.
         publisher: who published the weights; empty if unpublished.
-        address: where they are.
-        accuracy: accuracy on the clean test set in percent, as published, or as measured with the
-            published weights where nothing is said.
+        address: URL of the weights.
+        accuracy: accuracy on the clean test set in percent, as published, or otherwise as measured
+            with the published weights.
         licence: licence of the weights.
         sha256: SHA-256 of the published file, or its beginning, if known.
-        content_sha256: digest of the weights themselves, whatever file they come in, if known; see
-            `acclimate.zoo.readers.content_digest`. Without either a file is taken as it is.
+        content_sha256: digest of the weights, independent of the file format, if known; see
+            `acclimate.zoo.readers.content_digest`. Without both, a file is not verified.
         input_size: height and width of the images.
-        packaged: file in `acclimate/zoo/weights` with the weights, if they come with the package.
+        packaged: file in `acclimate/zoo/weights`, if the weights come with the package.
     """
 
     name: str
@@ -70,13 +70,13 @@ class ModelSpec:
     packaged: str = ""
 
     def build(self, n_classes: int | None = None) -> nn.Module:
-        """Return the architecture with the weights PyTorch gives it."""
+        """Return the architecture with fresh weights."""
         n_classes = self.n_classes if n_classes is None else n_classes
         return self.factory(n_classes=n_classes, mean=self.mean, std=self.std)
 
 
 def get_spec(name: str, n_classes: int | None = None) -> ModelSpec:
-    """Return what is known of the model of that name.
+    """Return the entry of a model.
 
     An architecture alone, such as `resnet20`, stands for the entry of that many classes, or else
     for that of CIFAR-10.

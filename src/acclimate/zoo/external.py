@@ -22,7 +22,7 @@ from acclimate.zoo.torchvision_compat import import_library, import_torchvision
 
 
 class NormalizedModel(ImageModel):
-    """A model of a library, which takes normalised images, given images in [0, 1]."""
+    """Makes a model of a library, which expects normalised images, accept images in [0, 1]."""
 
     def __init__(self, model: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__(mean, std)
@@ -42,8 +42,8 @@ def build_external(spec: str, n_classes: int | None, pretrained: bool) -> nn.Mod
 
     Args:
         spec: the name.
-        n_classes: number of logits; None means what the library has. A function takes none.
-        pretrained: whether the library is to load the weights it publishes, downloading them.
+        n_classes: number of logits; None for the library's default, and for functions.
+        pretrained: whether to load the weights that the library publishes, downloading them.
     """
     source, _, name = spec.partition(":")
     library = {"timm": _build_timm, "torchvision": _build_torchvision}.get(source)

@@ -101,7 +101,7 @@ def get_device(name: str) -> torch.device:
 
 
 def is_own(name: str) -> bool:
-    """Return whether a model comes with the number of classes that it has, and no other.
+    """Return whether the number of classes of a model cannot be chosen.
 
     >>> is_own("builtin"), is_own("package.module:function"), is_own("timm:resnet18")
     (True, True, False)
@@ -111,7 +111,7 @@ def is_own(name: str) -> bool:
 
 
 def replace_head(model: nn.Module, name: str, n_classes: int) -> None:
-    """Put a fresh linear layer with that many logits in the place of the head of that name."""
+    """Replace the head of that name by a fresh linear layer with that many logits."""
     head = get_head(model, name)
     if not isinstance(head, nn.Linear):
         raise UnsuitableModel(

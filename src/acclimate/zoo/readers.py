@@ -1,7 +1,7 @@
-"""Published checkpoints: reading the file, and finding our names for its tensors.
+"""Published checkpoints: reading the file, and translating the names of its tensors.
 
-Nothing that is read can execute code, and a tensor is never left out silently: what a layout is
-known to carry besides the model is listed by `fit`, everything else must be there and fit.
+Nothing that is read can execute code, and no tensor is left out silently: `fit` lists the known
+extras of a layout, and every other tensor must fit the model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from acclimate.errors import ArtifactMismatch, BadInput, CorruptFile, list_lines
 from acclimate.storage import digest
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
-_PREFIXES = ("module.", "model.")  # what DataParallel and wrappers put before every name
+_PREFIXES = ("module.", "model.")  # added to every name by DataParallel and other wrappers
 _NORMALIZATION = ("mean", "std")
 _DEEPEST = 8  # levels of dictionaries around a state dict
 _COUNT = ".num_batches_tracked"
@@ -47,8 +47,8 @@ class Layout:
     """How the names in a published checkpoint become ours, by regular expressions.
 
     Attributes:
-        renames: patterns and what replaces them, applied one after the other.
-        extras: what the file may carry that is no part of the model.
+        renames: patterns and their replacements, applied in order.
+        extras: patterns of tensors in the file that are not part of the model.
     """
 
     renames: tuple[tuple[str, str], ...] = ()
@@ -61,7 +61,7 @@ class Layout:
         return name
 
     def is_extra(self, name: str) -> bool:
-        """Return whether a tensor of that name is no part of the model."""
+        """Return whether a tensor in the file is not part of the model."""
         return any(re.search(pattern, name) for pattern in self.extras)
 
 
@@ -155,10 +155,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def fit(
     model: nn.Module, tensors: Mapping[str, Tensor], layout: str | None, origin: str | Path
 ) -> list[str]:
-    """Load tensors into a model; return the names of those that are known to be no part of it.
+    """Load tensors into a model; return the names of known extras, which were left out.
 
-    With a layout the file may have the published names or ours. It need not have the normalisation
-    of inputs, which is checked where it is there; without a layout the names must be the model's.
+    With a layout, the file may have the published names or ours, and may lack the normalisation of
+    inputs, which is compared otherwise. Without a layout, the names must be those of the model.
 
     Raises:
         ArtifactMismatch: when tensors are missing, too many or of another shape, or the file
@@ -312,7 +312,7 @@ def _impossible_values(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -
 
 
 def _strip_prefixes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors without what wrappers put before all names, unless the model has it."""
+    """Return the tensors without the prefixes of wrappers, unless the model has them, too."""
     given = dict(tensors)
     for prefix in _PREFIXES:
         if any(name.startswith(prefix) for name in own):

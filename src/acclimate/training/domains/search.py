@@ -1,4 +1,4 @@
-"""Random search: so many trials with so many seeds, each model trained once and gone on with.
+"""Random search over hyper-parameters and seeds; every model is trained once, and resumed.
 
 runs = list_runs(base, [("sketch",), ("photo", "sketch")], n_trials=5, seeds=(0, 1, 2))
 train_all(runs, "models", data=load_domains("pacs"))
@@ -37,12 +37,12 @@ def list_runs(
     """Return the settings of the training runs of a random search, each once.
 
     Args:
-        base: What all have in common; what it holds out, its seeds and its trial are replaced.
-        held_out: Sets of domains that models are to be trained without; some may come twice.
-        n_trials: Draws of hyper-parameters from DomainBed's distributions; the first is no draw,
-            but the defaults.
-        seeds: Each has splits, draws and training of its own.
-        defaults: Hyper-parameters of the first trial other than DomainBed's defaults.
+        base: Settings of all runs; test domains, seeds and trial are replaced.
+        held_out: Sets of domains to hold out; duplicates are ignored.
+        n_trials: Number of trials: the default hyper-parameters, then draws from DomainBed's
+            distributions.
+        seeds: Seeds of splits, draws and training.
+        defaults: Replaces DomainBed's default hyper-parameters in the first trial.
     """
     check_at_least("n_trials", n_trials, 1)
     if not seeds:
@@ -72,10 +72,10 @@ def train_all(
     progress: Progress | None = None,
     on_result: Callable[[DomainSettings, DomainResult], None] | None = None,
 ) -> dict[DomainSettings, DomainResult]:
-    """Train what is not trained yet, resuming what an earlier call left unfinished.
+    """Train all runs that are not done yet, and resume those that were interrupted.
 
     Several processes may share a folder: each run is trained by one of them. `on_result` is called
-    with each run that has ended, and what it gave.
+    with each run and its result.
     """
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Training on all domains but those held out; the weights that were best on the others."""
+"""Training on all domains except those held out, as in DomainBed: ERM and CORAL."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from acclimate.zoo.named import is_own, load_named, replace_head
 from acclimate.zoo.torchvision_compat import import_torchvision
 
 _BEST = "best."
-_CHUNK = 50  # steps whose files are listed at a time; what is cut is listed again
+_CHUNK = 50  # steps whose images are drawn and requested at a time
 
-#: The augmentation of DomainBed. It crops the file as it is; here crops are taken from the image
-#: after it was brought to its size, which is the same for square images.
+#: The augmentation of DomainBed, which crops the image before it is resized. Here the image is
+#: resized first, which makes no difference for square images.
 VIEWS = Views(
     (Crop(scale=(0.7, 1.0)), Flip(0.5), ColorJitter(0.3, 0.3, 0.3, 0.3), Grayscale(0.1)),
 )
 
-#: Names that stand for the models of DomainBed: torchvision's, with the first of the weights it
-#: has published, which later ones have taken the place of as its default.
+#: The models of DomainBed are those of torchvision, with its first weights, which are no longer its
+#: default.
 DOMAINBED_MODELS = ("resnet18", "resnet50")
 _DOMAINBED_WEIGHTS = "IMAGENET1K_V1"
 
@@ -47,8 +47,8 @@ _DOMAINBED_WEIGHTS = "IMAGENET1K_V1"
 class DomainTask(Task[DomainResult]):
     """ERM or CORAL. An epoch is the time between two measurements on the validation splits.
 
-    A domain is split 80 : 20 by DomainBed's rule; the smaller parts of the training domains choose
-    the checkpoint. The domains held out are not looked at.
+    A domain is split 80 : 20 by DomainBed's rule. The checkpoint is chosen on the smaller parts of
+    the training domains; the domains that are held out are not used.
     """
 
     settings: DomainSettings
@@ -85,7 +85,7 @@ class DomainTask(Task[DomainResult]):
         }
 
     def verify(self) -> None:
-        """Split the domains, and read every file: a broken one must not end a run under way."""
+        """Split the domains, and read every file, so that a broken one cannot end a run later."""
         seed = self.settings.trial_seed
         self._train, self._held = split_domains(self.data, self.names, seed, self.progress)
 
@@ -115,7 +115,7 @@ class DomainTask(Task[DomainResult]):
         return (epoch * self.settings.check_every + step,)
 
     def measure(self) -> dict[str, float]:
-        """Return the accuracy on each part that is held out, in percent."""
+        """Return the accuracy on the held-out part of each training domain, in percent."""
         found = {}
         for number, (name, domain) in enumerate(self._held.items()):
             self.report("validate", number, len(self._held))
@@ -125,7 +125,7 @@ class DomainTask(Task[DomainResult]):
     def end(self, figures: dict[str, Any]) -> dict[str, Any]:
         validation = self.measure()
         mean = sum(validation.values()) / len(validation)
-        if mean > self._highest:  # of equals, the first
+        if mean > self._highest:  # the first of equals
             self._highest, self._best = mean, self.weights()
         means = {name: round(figures[name], 6) for name in ("loss", "penalty")}
         line = {"step": figures["step"], **means, "minutes": figures["minutes"]}
@@ -170,7 +170,7 @@ def _state(check: Mapping[str, Any]) -> dict[str, Any]:
 def pick_images(n: int, batch_size: int, seed: int, step: int, domain: str) -> Tensor:
     """Return which of a domain's `n` images a step takes, drawn with replacement.
 
-    What one domain gives does not depend on which others there are.
+    The draws of one domain do not depend on which others there are.
     """
     generator = generator_at(seed, f"domain {domain}", step)
     return torch.randint(n, (batch_size,), generator=generator)
@@ -183,9 +183,10 @@ def minibatches(
     steps: range,
     share: Callable[[Tensor], Tensor] = lambda picks: picks,
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """Yield images and labels of every domain for each step, as many of each domain.
+    """Yield images and labels of every domain for each step, equally many of each domain.
 
-    `batch_size` counts the images of a domain on all devices; `share` gives those of this device.
+    `batch_size` is the number of images per domain on all devices; `share` returns those of this
+    device.
     """
     for start in range(steps.start, steps.stop, _CHUNK):
         numbers = range(start, min(start + _CHUNK, steps.stop))
@@ -198,7 +199,7 @@ def minibatches(
 
 
 def choose_domains(data: DomainSet, settings: DomainSettings) -> list[str]:
-    """Return the domains that are trained on: all that are not held out."""
+    """Return the domains to train on: all that are not held out."""
     found = [data.find(name) for name in settings.held_out]
     held_out = ", ".join(sorted(set(found)))
     if len(set(found)) < len(found):
@@ -225,7 +226,7 @@ def choose_domains(data: DomainSet, settings: DomainSettings) -> list[str]:
 def split_domains(
     data: DomainSet, names: Sequence[str], trial_seed: int, progress: Progress | None = None
 ) -> tuple[dict[str, ImageStore], dict[str, ImageStore]]:
-    """Return what is trained on of each domain, and what is held out, without unreadable images."""
+    """Return the training part and the held-out part of each domain, without unreadable images."""
     train: dict[str, ImageStore] = {}
     held: dict[str, ImageStore] = {}
     for number, name in enumerate(names):
@@ -283,9 +284,9 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class DomainObjective(Objective):
-    """Cross entropy on minibatches of several domains, each counting the same, and CORAL's penalty.
+    """Mean cross entropy over the domains, and CORAL's penalty on the inputs of the head.
 
-    The features are the inputs of the head. Without a penalty (`gamma` 0) this is ERM.
+    Without a penalty (`gamma` 0) this is ERM.
     """
 
     def __init__(self, head: str, gamma: float, dropout: float) -> None:
@@ -328,7 +329,7 @@ class DomainObjective(Objective):
 
 
 def full_name(model: str) -> str:
-    """Return the name that `acclimate.zoo` knows a model by.
+    """Return the name of a model in `acclimate.zoo`.
 
     >>> full_name("resnet50")
     'torchvision:resnet50'

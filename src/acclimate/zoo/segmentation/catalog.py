@@ -20,23 +20,23 @@ from acclimate.zoo.segmentation.deeplab import WIDTHS, DeepLab, load_imagenet
 from acclimate.zoo.segmentation.whitening import InstanceWhitening, whiten_stage, whiten_stem
 from acclimate.zoo.torchvision_compat import import_torchvision
 
-#: What says that a file of ours holds a dense model.
+#: The task in the card of a file with a dense model.
 TASK = "segmentation"
 
-#: What the name of a dense model ends in that whitens instances, as RobustNet.
+#: Suffix of the names of dense models with instance whitening, as in RobustNet.
 WHITENED = "+isw"
 
 
 @dataclass(frozen=True)
 class DenseSpec:
-    """What is known of one dense model.
+    """The entry of one dense model.
 
     Attributes:
-        name: What it is called here.
-        text: One sentence for people.
-        build: Makes it from the number of classes and whether to begin with ImageNet's weights.
-        whiten: Puts instance whitening after its stem and into its first stages, in place.
-        head: Name of the module that makes the logits.
+        name: Its name in the zoo.
+        text: One sentence.
+        build: Builds it from the number of classes and whether to begin with ImageNet's weights.
+        whiten: Adds instance whitening after its stem and in its first stages, in place.
+        head: Name of the module that computes the logits.
     """
 
     name: str
@@ -49,8 +49,8 @@ class DenseSpec:
 class PaddedModel(NormalizedModel):
     """A dense model of a library, for images in [0, 1] of any size.
 
-    Images are continued at the right and below to sides that are multiples of `multiple`; the
-    logits of what was added are cut off. A logit stands for `stride` pixels a side.
+    Images are padded at the right and below to multiples of `multiple`; the logits of the padding
+    are removed. The logits have 1 / `stride` of the resolution.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ DENSE_MODELS: dict[str, DenseSpec] = {spec.name: spec for spec in _SPECS}
 
 
 def get_dense(name: str) -> DenseSpec:
-    """Return what is known of the dense model of that name."""
+    """Return the entry of a dense model."""
     other = " Pass others as package.module:function, which returns a model with a logit per pixel."
     check_name(name, DENSE_MODELS, "model", advice=other)
     return DENSE_MODELS[name]
@@ -181,10 +181,10 @@ def build_dense(
 
     Args:
         name: A key of `DENSE_MODELS`, or `package.module:function`.
-        n_classes: Number of logits a pixel.
+        n_classes: Number of logits per pixel.
         pretrained: Whether its encoder begins with weights for ImageNet.
-        whitening: Whether it has instance whitening in its first stages, as RobustNet; a function
-            decides that itself.
+        whitening: Whether it has instance whitening in its first stages, as RobustNet; ignored for
+            functions.
     """
     if ":" in name:
         if pretrained:
@@ -203,7 +203,7 @@ def build_dense(
 
 
 def is_dense_name(name: str) -> bool:
-    """Return whether a name is that of a dense model, or of one that whitens instances.
+    """Return whether a name is that of a dense model, with or without instance whitening.
 
     >>> is_dense_name("deeplabv3plus-resnet50"), is_dense_name("deeplabv3plus-resnet50+isw")
     (True, True)
@@ -215,8 +215,8 @@ def load_dense(path: str | Path, expected: str | None = None) -> nn.Module:
     """Return a dense model that was trained here, in evaluation mode, for images in [0, 1].
 
     Args:
-        path: What `acclimate train --task segmentation` wrote.
-        expected: Name of the model it is to be, which ends in `+isw` if it whitens instances; None
+        path: A file written by `acclimate train --task segmentation`.
+        expected: Name that the model must have, which ends in `+isw` if it whitens instances; None
             for any.
     """
     path = Path(path)
