@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -49,6 +50,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return model
 
     module = ModuleType("timm")
+    module.__spec__ = ModuleSpec("timm", None)  # which transformers reads
     module.create_model = create_model  # type: ignore[attr-defined]
     module.is_model = lambda name: name == "tinynet"  # type: ignore[attr-defined]
     module.list_models = lambda: ["tinynet"]  # type: ignore[attr-defined]
