@@ -357,7 +357,7 @@ def test_inspect_shows_the_card_and_a_bar_for_every_tensor(artifact: Path) -> No
     ):
         assert part in text
     for name, penalty in written.part("penalty").items():
-        line = next(line for line in text.splitlines() if line.startswith(f"{name} "))
+        line = next(line for line in text.splitlines() if line.startswith(f" {name} "))
         assert f"{float(penalty):.3f}" in line
         assert line.count("█") == int(float(penalty) * 24 * 8 + 0.5) // 8
 
@@ -372,10 +372,10 @@ def test_inspect_draws_many_tensors_as_columns(artifact: Path, tmp_path: Path) -
     text = run("inspect", tmp_path / "many.acclimate").output
     assert "1.0 ┤" in text
     assert "Highest 5 of 100" in text
-    shown = [line.split()[0] for line in text.splitlines() if line.startswith("layer")]
+    shown = [line.split()[0] for line in text.splitlines() if line.startswith(" layer")]
     assert shown == [f"layer{n}" for n in (99, 98, 97, 96, 95, 4, 3, 2, 1, 0)]
     text = run("inspect", tmp_path / "many.acclimate", "--all").output
-    shown = [line.split()[0] for line in text.splitlines() if line.startswith("layer")]
+    shown = [line.split()[0] for line in text.splitlines() if line.startswith(" layer")]
     assert shown == [f"layer{n}" for n in range(100)]  # 10 after 9, not after 1
 
 

@@ -15,6 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from acclimate import commands
+from acclimate.cli import complete
 from acclimate.cli.main import app
 from tests.codes import raises
 
@@ -52,6 +53,45 @@ def test_the_shell_completes_commands_and_options() -> None:
         assert found.stdout.split() == expected
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("eval --method te", ["tent"]),
+        ("eval --method source,te", ["source,tent"]),
+        ("eval --data cifar100", ["cifar100", "cifar100c"]),
+        ("eval --corruptions fog,sn", ["fog,snow"]),
+        ("eval --stream mar", ["markov"]),
+        ("adapt --method tent --set statistics=r", ["statistics=running", "statistics=robust"]),
+        ("adapt --method tent --set statistics = r", ["running", "robust"]),  # as bash splits it
+        ("adapt --method tent --set statistics =", 6 * [...]),
+        ("data get camv", ["camvid"]),
+        ("bench report --format h", ["html"]),
+        ("reproduce --model any", []),
+    ],
+)
+def test_the_shell_completes_values(
+    words: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ["acclimate", *words.split()]
+    monkeypatch.setenv("COMP_WORDS", "\n".join(given))
+    monkeypatch.setenv("COMP_CWORD", str(len(given) - 1))
+    monkeypatch.setenv("_ACCLIMATE_COMPLETE", "complete_bash")
+    monkeypatch.setattr(complete, "_split_off", [])
+    complete.join_words()
+    found = CliRunner().invoke(app, prog_name="acclimate").output.split()
+    assert len(found) == len(expected)
+    assert ... in expected or found == expected
+
+
+@pytest.mark.parametrize("name", complete.KNOWN)
+def test_values_that_are_completed_belong_to_an_option(name: str) -> None:
+    *path, option = name.split()
+    if path:
+        assert option in {parameter.name for parameter in list_options(*path)}
+    assert all(isinstance(value, str) for value in complete.list_values(" ".join(path), option))
+    assert list(complete.list_values(" ".join(path), option))
+
+
 def test_eval_shows_common_options_first_and_the_others_under_headings() -> None:
     panels: dict[str | None, list[str]] = {}
     for parameter in list_options("eval"):
@@ -63,7 +103,20 @@ def test_eval_shows_common_options_first_and_the_others_under_headings() -> None
 
 def test_the_help_of_eval_fits_on_two_screens() -> None:
     text = CliRunner(env={"COLUMNS": "100"}).invoke(app, ["eval", "--help"]).output
-    assert len(text.splitlines()) <= 120
+    assert len(text.splitlines()) <= 100
+
+
+def test_help_says_what_is_required_and_what_values_are() -> None:
+    text = CliRunner(env={"COLUMNS": "500"}).invoke(app, ["train", "--help"]).output
+    assert text.startswith("Usage: acclimate train [OPTIONS]\n")
+    lines = {line.split()[0]: line.strip() for line in text.splitlines() if line.startswith("  --")}
+    assert lines["--out"].startswith("--out FILE ")
+    assert lines["--out"].endswith("Required.")
+    assert lines["--lr"].endswith("Default: 0.1 (classification), 0.001 (segmentation).")
+    assert lines["--objective,"].endswith("Default: cross_entropy (classification, segmentation).")
+    assert "<" not in lines["--help"]
+    usage = CliRunner().invoke(app, ["send", "--help"]).output.splitlines()[0]
+    assert usage == "Usage: acclimate send [OPTIONS] [FOLDER]"
 
 
 @pytest.mark.parametrize("name", commands.__all__)
@@ -108,7 +161,7 @@ def test_a_command_line_says_what_was_asked_for() -> None:
     options = commands.adapt.options(
         images="in", model="builtin", out="out", set={"lr": 0.1}, guard=False, terms="swr,nsp"
     )
-    words = "--model builtin --set lr=0.1 --watch in --out out --terms swr,nsp"
+    words = "--model builtin --set lr=0.1 --watch --terms swr,nsp in --out out"
     assert options.to_command("adapt") == f"acclimate adapt {words}"
     sized = commands.adapt.options(images="in", model="builtin", out="out", size=(48, 64))
     assert "--size 48x64" in sized.to_command("adapt")

@@ -22,7 +22,7 @@ def test_methods_show_has_links_and_every_hyper_parameter() -> None:
     text = run("methods", "show", "swr_nsp").output
     assert "https://arxiv.org/abs/2207.11707" in text
     for name, value in acclimate.get_method("swr_nsp").config_class().to_dict().items():
-        line = next(line for line in text.splitlines() if line.startswith(f"{name} "))
+        line = next(line for line in text.splitlines() if line.startswith(f" {name} "))
         assert f"{value:g}" in line if isinstance(value, float) else str(value) in line
     assert "1e-05 … 0.01 (log)" in text
     with raises("unknown_method", name="swr-nps"):

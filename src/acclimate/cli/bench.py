@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import typer
 
-from acclimate.cli.build import add_command
+from acclimate.cli.build import add_command, make_group
 from acclimate.cli.progress import show_events
-from acclimate.cli.terminal import get_console, printable
+from acclimate.cli.terminal import get_console, print_lines, printable
 from acclimate.commands import suites
 
 if TYPE_CHECKING:
     from acclimate.bench import Store
     from acclimate.commands.suites import Reported
 
-bench = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
+bench = make_group()
 
 _STYLES = {"done": "green", "running": "cyan", "failed": "bold red", "interrupted": "yellow"}
 
@@ -52,15 +53,17 @@ def _show_status(store: Store) -> None:
         state = Cell(one.state, style=_STYLES.get(one.state, "dim"))
         cells = (printable(name), entry.spec.seed, state, batches, one.folder)
         rows.append(tuple(map(plain, cells)))
-    columns = (Column("job", "label"), Column("seed"), Column("state", "words"))
-    more = (Column("batches"), Column("folder", "words"))
-    console, suite = get_console(), store.suite
-    console.print(printable(suite.title), style="bold")
-    Table((*columns, *more), tuple(rows)).show(console)
-    states = [status.state for status in statuses]
-    counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
-    console.print(f"{len(statuses)} jobs: {', '.join(counts)}")
-    others = [title for title in store.list_suites() if title != suite.title]
+    columns = (
+        *(Column("job", "label"), Column("seed"), Column("state", "words")),
+        *(Column("batches"), Column("folder", "words")),
+    )
+    console, title = get_console(), store.suite.title
+    console.print(printable(title), style="bold")
+    Table(columns, tuple(rows)).show(console)
+    states = Counter(status.state for status in statuses)
+    counts = ", ".join(f"{n} {state}" for state, n in states.items())
+    console.print(f"{len(statuses)} jobs: {counts}")
+    others = [other for other in store.list_suites() if other != title]
     if others:
         text = f"other suites in this folder (--suite TITLE): {'; '.join(others)}"
         console.print(printable(text), style="dim", soft_wrap=True)
@@ -69,16 +72,15 @@ def _show_status(store: Store) -> None:
 
 def _show_errors(store: Store) -> bool:
     """Print why jobs failed and what to do; return whether any did."""
-    console, statuses = get_console(stderr=True), store.statuses()
+    statuses = store.statuses()
     failed = [(one, one.error) for one in statuses if one.error is not None]
     for one, error in failed:
         title = f"failed: {one.entry.label}, seed {one.entry.spec.seed} ({one.folder})"
-        console.print(printable(title), style="bold red", soft_wrap=True)
-        console.print(printable(f"  {error['type']}: {error['message']}"), soft_wrap=True)
-        console.print(printable(f"  {error['remedy']}"), style="dim", soft_wrap=True)
+        print_lines([title], "bold red")
+        print_lines([f"  {error['type']}: {error['message']}"])
+        print_lines([f"  {error['remedy']}"], "dim")
     if failed:
-        text = f"{len(failed)} of {len(statuses)} jobs in {store.root} failed"
-        console.print(text, soft_wrap=True)
+        print_lines([f"{len(failed)} of {len(statuses)} jobs in {store.root} failed"])
     return bool(failed)
 
 

@@ -7,13 +7,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
+from acclimate.cli.complete import make_completer
+from acclimate.cli.help import Command as Helped
+from acclimate.cli.help import Group
 from acclimate.cli.terminal import get_console, note, show_progress, show_warnings
 from acclimate.commands.base import MODEL, RUN, Command
 from acclimate.options import get_flags
+
+# What values of a type are called in the help.
+_METAVARS: dict[type, str] = {bool: "", int: "N", float: "X", Path: "FILE"}
 
 # Headings that come first, and last; others are between them, in the order of the options.
 _FIRST, _LAST = (None, "Stream"), (MODEL, RUN)
@@ -53,7 +59,12 @@ def add_command(
     run.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in (context, *parameters)}
     run.__doc__ = function.__doc__
-    app.command(name)(run)
+    app.command(name, cls=Helped)(run)
+
+
+def make_group(name: str | None = None) -> typer.Typer:
+    """Return a group of commands."""
+    return typer.Typer(name=name, cls=Group, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _is_given(context: typer.Context, name: str) -> bool:
@@ -92,30 +103,42 @@ def _make_parameter(spec: Field[Any], hint: Any) -> inspect.Parameter:
     kinds = [kind for kind in get_args(hint) if kind is not type(None)] or [hint]
     is_plain = len(kinds) == 1 and kinds[0] in (bool, int, float, Path) and not meta.get("parse")
     kind: Any = kinds[0] if is_plain else str
-    text = meta["help"]
-    text = text if text.endswith(".") else f"{text[0].upper()}{text[1:]}."
-    shown: dict[str, Any] = {"help": text, "metavar": meta.get("metavar"), "show_default": False}
-    if meta.get("choices") and shown["metavar"] is None:
-        shown["metavar"] = "|".join(map(str, meta["choices"]))
-    if not meta.get("argument"):
-        shown |= {"rich_help_panel": meta.get("panel"), "envvar": meta.get("envvar")}
+    is_list = get_origin(hint) is tuple or any(get_origin(each) is tuple for each in kinds)
     if isinstance(default, tuple):
         default = ",".join(map(str, default)) or None
-    if default not in (None, "", MISSING) and not isinstance(default, bool):
-        shown["help"] += f" Default: {default}."  # on the same line
+    shown: dict[str, Any] = {
+        "help": _describe(meta["help"], default),
+        "metavar": meta.get("metavar") or _name_values(spec, kind, is_list),
+        "autocompletion": make_completer(spec.name, is_list and not meta.get("repeat")),
+        "show_default": False,
+    }
     if meta.get("repeat"):
         kind, default = list[kind], None if default is None else [default]
     if default is None:
         kind = kind | None
     elif default is MISSING:
         default = inspect.Parameter.empty
-    if kind in (bool, bool | None):
-        shown["metavar"] = ""
-    make = typer.Argument if meta.get("argument") else typer.Option
-    flags = () if meta.get("argument") else get_flags(spec)
+    if meta.get("argument"):
+        declared = typer.Argument(**shown)
+    else:
+        shown |= {"rich_help_panel": meta.get("panel"), "envvar": meta.get("envvar")}
+        declared = typer.Option(*get_flags(spec), **shown)
     return inspect.Parameter(
         spec.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
-        annotation=Annotated[kind, make(*flags, **shown)],
+        annotation=Annotated[kind, declared],
     )
+
+
+def _describe(text: str, default: Any) -> str:
+    text = text if text.endswith(".") else f"{text[0].upper()}{text[1:]}."
+    is_shown = default not in (None, "", MISSING) and not isinstance(default, bool)
+    return f"{text} Default: {default}." if is_shown else text
+
+
+def _name_values(spec: Field[Any], kind: type, is_list: bool) -> str:
+    """Return what the help calls the values of an option."""
+    if choices := spec.metadata.get("choices"):
+        return "|".join(map(str, choices))
+    return "NAMES" if is_list else _METAVARS.get(kind, "NAME")

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from acclimate.cli.build import add_command
+from acclimate.cli.build import add_command, make_group
 from acclimate.cli.terminal import (
     get_console,
     make_table,
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from acclimate.commands.sources import DataCorruptOptions
     from acclimate.data import Report
 
-data = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
+data = make_group()
 
 _SHOWN = 10
 

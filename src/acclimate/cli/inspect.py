@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acclimate.cli.terminal import get_console, make_table, show_facts
+from acclimate.cli.terminal import get_console, show_facts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -165,16 +165,16 @@ def draw_columns(values: Sequence[float], width: int, height: int) -> list[str]:
 def _draw_bars(
     console: Console, names: Sequence[str], weights: dict[str, float], cosines: dict[str, float]
 ) -> None:
-    from rich.text import Text
+    from acclimate.report.table import Cell, Column, Table, plain
 
-    table = make_table([("parameter", "fold"), ("cosine", "right"), ("penalty", "right"), ("", "")])
-    table.columns[-1].min_width = _BAR
+    rows = []
     for name in names:
         cosine = cosines.get(name, math.nan)
-        shown = "–" if math.isnan(cosine) else f"{cosine:.3f}"
-        bar = Text(draw_bar(weights[name], _BAR), style="cyan")
-        table.add_row(Text(name), shown, f"{weights[name]:.3f}", bar)
-    console.print(table)
+        shown = None if math.isnan(cosine) else f"{cosine:.3f}"
+        bar = Cell(draw_bar(weights[name], _BAR).ljust(_BAR), style="cyan")
+        rows.append(tuple(map(plain, (name, shown, f"{weights[name]:.3f}", bar))))
+    heads = (Column("parameter", "label"), Column("cosine"), Column("penalty"))
+    Table((*heads, Column("", "words")), tuple(rows)).show(console)
 
 
 def _draw_columns(

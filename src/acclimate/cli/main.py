@@ -7,65 +7,51 @@ from typing import Annotated
 
 import typer
 
+from acclimate import commands
 from acclimate._version import __version__
-from acclimate.cli.adapt import show_predicted
+from acclimate.cli import results
 from acclimate.cli.bench import bench
-from acclimate.cli.build import add_command
+from acclimate.cli.build import add_command, make_group
+from acclimate.cli.complete import join_words
 from acclimate.cli.data import data
-from acclimate.cli.demo import show_demo, tell
-from acclimate.cli.doctor import show_diagnosis
-from acclimate.cli.eval import show_evaluated
-from acclimate.cli.export import show_exported
 from acclimate.cli.inspect import show_file
 from acclimate.cli.methods import methods
-from acclimate.cli.prepare import show_prepared
 from acclimate.cli.progress import show_events
-from acclimate.cli.reproduce import show_list, show_one
-from acclimate.cli.send import show_sent
-from acclimate.cli.terminal import show_error, show_facts, show_progress
-from acclimate.cli.train import show_trained
+from acclimate.cli.terminal import show_error, show_facts, show_progress, tell
 from acclimate.cli.zoo import zoo
-from acclimate.commands import files, measure, models, serving, sources, suites
 from acclimate.errors import AcclimateError
 from acclimate.process import tune_process
 
-app = typer.Typer(
-    name="acclimate",
-    rich_markup_mode="markdown",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-add_command(app, "demo", suites.demo, show_demo, notify=tell)
-add_command(app, "doctor", models.doctor, show_diagnosis)
-add_command(app, "prepare", models.prepare, show_prepared)
-add_command(app, "adapt", models.adapt, show_predicted)
-add_command(app, "eval", measure.evaluate, show_evaluated)
+app = make_group(name="acclimate")
+add_command(app, "demo", commands.demo, results.show_demo, notify=tell)
+add_command(app, "doctor", commands.doctor, results.show_diagnosis)
+add_command(app, "prepare", commands.prepare, results.show_prepared)
+add_command(app, "adapt", commands.adapt, results.show_predicted)
+add_command(app, "eval", commands.evaluate, results.show_evaluated)
 add_command(
     app,
     "serve",
-    serving.serve,
+    commands.serve,
     lambda has_started: has_started,
     ready=lambda facts: show_facts("acclimate serve", facts),
 )
-add_command(app, "export", files.export, show_exported)
-add_command(app, "send", serving.send, show_sent)
-add_command(app, "inspect", files.inspect, show_file)
-add_command(app, "train", sources.train, show_trained)
+add_command(app, "send", commands.send, results.show_sent)
+add_command(app, "export", commands.export, results.show_exported)
+add_command(app, "inspect", commands.inspect, show_file)
+add_command(app, "train", commands.train, results.show_trained)
 add_command(
     app,
     "reproduce",
-    suites.reproduce,
-    show_list,
+    commands.reproduce,
+    results.show_experiments,
     resumes=True,
     events=show_events,
     watch=show_progress,
     notify=tell,
-    finished=show_one,
+    finished=results.show_experiment,
 )
-app.add_typer(bench, name="bench")
-app.add_typer(methods, name="methods")
-app.add_typer(data, name="data")
-app.add_typer(zoo, name="zoo")
+for name, group in {"bench": bench, "methods": methods, "data": data, "zoo": zoo}.items():
+    app.add_typer(group, name=name)
 
 
 def _version(wanted: bool) -> None:
@@ -101,6 +87,7 @@ def acclimate(
 def main() -> None:
     """Run the command line; a user's mistake is one message and exit code 2."""
     tune_process()
+    join_words()
     try:
         app()
     except AcclimateError as error:

@@ -7,12 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from acclimate.cli.build import make_group
+from acclimate.cli.complete import make_completer
+from acclimate.cli.help import Command
 from acclimate.cli.terminal import get_console, make_table, show_facts
 
-methods = typer.Typer(rich_markup_mode="markdown")
+methods = make_group()
 
 
-@methods.callback(invoke_without_command=True)
+@methods.callback(invoke_without_command=True, no_args_is_help=False)
 def list_all(context: typer.Context) -> None:
     """List the methods; **methods show NAME** explains one of them.
 
@@ -50,9 +53,14 @@ def list_all(context: typer.Context) -> None:
     )
 
 
-@methods.command()
+@methods.command(cls=Command)
 def show(
-    name: Annotated[str, typer.Argument(help="A method, such as swr_nsp.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A method, such as swr_nsp.", metavar="NAME", autocompletion=make_completer("name")
+        ),
+    ],
 ) -> None:
     """Explain one method: what it does, its paper, its hyper-parameters.
 
@@ -66,6 +74,7 @@ def show(
     from rich.text import Text
 
     from acclimate.methods import get_method
+    from acclimate.report.table import Column, Table, plain
 
     kind = get_method(name)
     console = get_console()
@@ -81,17 +90,17 @@ def show(
         "labels": "learned from, if an evaluation reveals them" if kind.card.is_oracle else "",
     }
     show_facts("", facts)
-    heads = ("hyper-parameter", "default", "try", "meaning")
-    table = make_table(list(zip(heads, ("bold", "", "", "fold"), strict=True)))
+    columns = (
+        *(Column("hyper-parameter", "label"), Column("default", "words")),
+        *(Column("try", "words"), Column("meaning", "words")),
+    )
+    rows = []
     for spec in dataclasses.fields(kind.config_class):
-        meta = spec.metadata
-        choices = meta.get("choices")
-        meaning = str(meta.get("help", ""))
-        if choices:
-            meaning += f" [{', '.join(map(str, choices))}]"
-        table.add_row(spec.name, _value(spec.default), _search(meta.get("search")), Text(meaning))
-    console.print()
-    console.print(table)
+        choices = ", ".join(map(str, spec.metadata.get("choices") or ()))
+        meaning = f"{spec.metadata['help']}{f' [{choices}]' if choices else ''}"
+        cells = (spec.name, _value(spec.default), _search(spec.metadata["search"]), meaning)
+        rows.append(tuple(map(plain, cells)))
+    Table(columns, tuple(rows)).show(console)
 
 
 def _values(values: Mapping[str, Any]) -> str:

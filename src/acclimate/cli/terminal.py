@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_SHOWN_FILES = 10
+_MOST_FILES = 10
 
 
 def get_console(stderr: bool = False) -> Console:
@@ -32,6 +32,40 @@ def get_console(stderr: bool = False) -> Console:
 def printable(text: str) -> str:
     """Return the text with bytes that are no text, as in some file names, replaced."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+# Messages, on stderr ------------------------------------------------------------------------------
+
+
+def print_lines(lines: Iterable[str], style: str = "", most: int | None = None) -> None:
+    """Print messages to stderr, at most so many of them."""
+    console, lines = get_console(stderr=True), list(lines)
+    for line in lines[:most]:
+        console.print(printable(line), style=style, soft_wrap=True)
+    if most is not None and len(lines) > most:
+        console.print(f"  (+ {len(lines) - most} more)")
+
+
+def tell(text: str) -> None:
+    """Print what happens besides the work."""
+    print_lines([text])
+
+
+def note(text: str) -> None:
+    """Print a note on what a command does."""
+    print_lines([f"note: {text}"], "yellow")
+
+
+def show_left_out(reasons: Mapping[str, str]) -> None:
+    """Print which of all methods are not run, and why."""
+    print_lines([f"left out: {name}. {reason}" for name, reason in reasons.items()], "dim")
+
+
+def show_unreadable(unreadable: Mapping[Path, str]) -> None:
+    """List the images that were left out because they cannot be read."""
+    if unreadable:
+        note(f"{len(unreadable)} unreadable image(s) left out:")
+        print_lines([f"  {path}: {why}" for path, why in unreadable.items()], most=_MOST_FILES)
 
 
 def show_error(error: AcclimateError) -> None:
@@ -58,9 +92,9 @@ def show_warnings() -> Iterator[None]:
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if not issubclass(category, AcclimateWarning):
                 usual(message, category, *where, **more)
-            elif (text := f"note: {message}") not in shown:
+            elif (text := str(message)) not in shown:
                 shown.add(text)
-                get_console(stderr=True).print(printable(text), style="yellow", soft_wrap=True)
+                note(text)
 
         warnings.simplefilter("always", AcclimateWarning)
         warnings.showwarning = show
@@ -78,26 +112,23 @@ def show_progress() -> Iterator[Callable[[str, int, int | None], None]]:
 
     console = get_console(stderr=True)
     stages: dict[str, Any] = {}
-    if not console.is_terminal:
-
-        def report(stage: str, done: int, total: int | None) -> None:
-            if stage not in stages:
-                stages[stage] = True
-                console.print(f"{stage} …" if total is None else f"{stage} ({total}) …")
-
-        yield report
-        return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
+    is_watched = console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not is_watched) as bars:
 
         def move(stage: str, done: int, total: int | None) -> None:
             if stage not in stages:
                 for task in stages.values():
                     bars.update(task, visible=False)
                 stages[stage] = bars.add_task(stage, total=total)
+                if not is_watched:
+                    console.print(f"{stage} …" if total is None else f"{stage} ({total}) …")
             bars.update(stages[stage], completed=done)
 
         yield move
+
+
+# Results ------------------------------------------------------------------------------------------
 
 
 def make_facts(title: str, facts: Mapping[str, str]) -> Table:
@@ -116,9 +147,9 @@ def make_facts(title: str, facts: Mapping[str, str]) -> Table:
     return table
 
 
-def note(text: str) -> None:
-    """Print a note on what a command does."""
-    get_console(stderr=True).print(f"note: {printable(text)}", style="yellow", soft_wrap=True)
+def show_facts(title: str, facts: Mapping[str, str]) -> None:
+    """Print names and values; those without a value are left out."""
+    get_console().print(make_facts(title, facts))
 
 
 def make_table(columns: Sequence[tuple[str, str]]) -> Table:
@@ -135,31 +166,7 @@ def make_table(columns: Sequence[tuple[str, str]]) -> Table:
     for heading, look in columns:
         style = look if look in ("bold", "dim") else None
         side: Any = "right" if look == "right" else "left"
-        wraps = look == "fold"
-        table.add_column(heading, style=style, justify=side, no_wrap=not wraps, overflow="fold")
+        table.add_column(
+            heading, style=style, justify=side, no_wrap=look != "fold", overflow="fold"
+        )
     return table
-
-
-def show_facts(title: str, facts: Mapping[str, str]) -> None:
-    """Print names and values; those without a value are left out."""
-    get_console().print(make_facts(title, facts))
-
-
-def show_left_out(reasons: Mapping[str, str]) -> None:
-    """Print which of all methods are not run, and why."""
-    for name, reason in reasons.items():
-        text = printable(f"left out: {name}. {reason}")
-        get_console(stderr=True).print(text, style="dim", soft_wrap=True)
-
-
-def show_unreadable(unreadable: Mapping[Path, str]) -> None:
-    """List the images that were left out because they cannot be read."""
-    if not unreadable:
-        return
-    console = get_console(stderr=True)
-    text = f"note: {len(unreadable)} unreadable image(s) left out:"
-    console.print(text, style="yellow")
-    for path, reason in list(unreadable.items())[:_SHOWN_FILES]:
-        console.print(printable(f"  {path}: {reason}"), soft_wrap=True)
-    if len(unreadable) > _SHOWN_FILES:
-        console.print(f"  (+ {len(unreadable) - _SHOWN_FILES} more)")

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from acclimate.cli.build import add_command
+from acclimate.cli.build import add_command, make_group
 from acclimate.cli.terminal import get_console, make_table, show_facts
 from acclimate.commands import sources
 
 if TYPE_CHECKING:
     from acclimate.zoo import ModelSpec
 
-zoo = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
+zoo = make_group()
 
 
 @zoo.callback()

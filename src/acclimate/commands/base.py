@@ -1,4 +1,4 @@
-"""What commands have in common: options of the model and the method, and checks of files."""
+"""What commands have in common: options that several of them have, and how these are parsed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from acclimate.errors import BadInput, InvalidConfig
-from acclimate.options import Values, hp, options, split_names
+from acclimate.options import Values, changed, hp, options, split_names
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Size = int | tuple[int, int]
 
+#: Reports what a command does, in a sentence.
+Notify = Callable[[str], None]
+
 #: Width of what is written to a file, or through a pipe.
 FILE_WIDTH = 120
 
 #: Headings of the help.
-MODEL = "Model and images"
-RUN = "Run"
+METHODS, MODEL, RUN = "Methods", "Model and images", "Run"
 
 
 class Command(Generic[Result]):
@@ -66,7 +68,13 @@ def command(kind: type[Values]) -> Callable[[Callable[..., Result]], Command[Res
     return functools.partial(Command, kind)
 
 
-# Options ------------------------------------------------------------------------------------------
+def select_given(o: Values, kind: Any) -> dict[str, Any]:
+    """Return those arguments of a class or a function that options of the same name give."""
+    names = [name for name in inspect.signature(kind).parameters if hasattr(o, name)]
+    return {name: getattr(o, name) for name in names if getattr(o, name) is not None}
+
+
+# Values -------------------------------------------------------------------------------------------
 
 
 def parse_size(value: Any, option: str) -> Size:
@@ -141,39 +149,78 @@ def _parse(value: str) -> Any:
     return value
 
 
-def device() -> Any:
-    return hp("auto", panel=RUN, help="Device: auto, cpu, cuda or mps.")
+# Options that several commands have ---------------------------------------------------------------
 
 
-def data_dir() -> Any:
-    return hp(
+@options
+class DataDir(Values):
+    """Where data and weights are kept."""
+
+    data_dir: Path | None = hp(
         None,
         metavar="DIR",
         panel=RUN,
-        help="Folder of data sets and weights; default: `ACCLIMATE_DATA`, or the user's cache "
-        "folder.",
+        help="Folder of data and weights; default: `ACCLIMATE_DATA`, or the user's cache.",
     )
 
 
-def ignore_label(default: int | None = 255) -> Any:
-    return hp(
-        default,
-        metavar="NUMBER",
-        panel=MODEL,
-        help="Value of unlabelled pixels in the masks of a folder.",
+@options
+class Device(Values):
+    """Where to compute."""
+
+    device: str = hp(
+        "auto",
+        panel=RUN,
+        help="Device: auto, cpu, cuda or mps.",
     )
 
 
-def resume_flag() -> Any:
-    return hp(False, panel=RUN, help="Resume an interrupted run.")
+@options
+class Seed(Values):
+    """The seed."""
+
+    seed: int = hp(0, panel=RUN, help="Seed of all random numbers.")
 
 
-def force_flag(help: str = "Overwrite what exists, or start again.") -> Any:  # noqa: A002
-    return hp(False, panel=RUN, help=help)
+@options
+class Force(Values):
+    """Whether to overwrite."""
+
+    force: bool = hp(False, panel=RUN, help="Overwrite existing files.")
 
 
-def seed(help: str = "Seed of all random numbers.") -> Any:  # noqa: A002
-    return hp(0, panel=RUN, help=help)
+@options
+class Resume(Force):
+    """How a run begins that can be interrupted."""
+
+    resume: bool = hp(False, panel=RUN, help="Resume an interrupted run.")
+    force: bool = changed(
+        Force, "force", False, help="Overwrite what exists, or start the run again."
+    )
+
+
+@options
+class IgnoreLabel(Values):
+    """The value of unlabelled pixels."""
+
+    ignore_label: int = hp(
+        255, panel=MODEL, help="Value of unlabelled pixels in the masks of a folder."
+    )
+
+
+@options
+class ClassNames(Values):
+    """The names of the classes."""
+
+    classes: Path | None = hp(
+        None, panel=MODEL, help="Class names in the order of the logits, one per line."
+    )
+
+    def read_classes(self) -> list[str] | None:
+        """Return the names in the file, if one was given."""
+        from acclimate.streams.folder import read_classes
+
+        return None if self.classes is None else read_classes(self.classes)
 
 
 @options
@@ -181,17 +228,12 @@ class ModelOptions(Values):
     """The model, and what it cannot tell by itself."""
 
     model: str = hp(
-        metavar="NAME",
-        help="The model: a function that returns it, `package.module:function`; a name of "
-        "`acclimate zoo list`; `timm:NAME`; `torchvision:NAME`; or `builtin`, the model of "
-        "the demo.",
+        help="A name of `acclimate zoo list`; `timm:NAME`; `torchvision:NAME`; a function that "
+        "returns a model, `package.module:function`; or `builtin`, the model of the demo.",
     )
-    weights: Path | None = hp(
-        None, metavar="FILE", help="Weights to load: .safetensors, or a PyTorch state dict."
-    )
+    weights: Path | None = hp(None, help="Weights to load: .safetensors, or a PyTorch state dict.")
     normalization: str | None = hp(
         None,
-        metavar="NAME",
         panel=MODEL,
         help="How inputs are normalised: imagenet, cifar10 or cifar100.",
     )
@@ -211,9 +253,8 @@ class ModelOptions(Values):
     )
     head: str | None = hp(
         None,
-        metavar="NAME",
         panel=MODEL,
-        help="Name of the module that returns the logits, if it is not found automatically.",
+        help="Module that returns the logits; default: it is found automatically.",
     )
     logits_at: str | int | None = hp(
         None,
@@ -262,7 +303,20 @@ class ModelOptions(Values):
 
 
 @options
-class InputOptions(ModelOptions):
+class ArtifactOption(Values):
+    """The artifact."""
+
+    artifact: Path | None = hp(None, help="Artifact that `acclimate prepare` wrote.")
+
+    def load_artifact(self) -> Artifact | None:
+        """Return the artifact, if a file was given."""
+        from acclimate.artifact import Artifact
+
+        return None if self.artifact is None else Artifact.load(self.artifact)
+
+
+@options
+class InputOptions(Device, ModelOptions):
     """The model, with the size of its images, and where it computes."""
 
     size: Size | None = hp(
@@ -274,7 +328,6 @@ class InputOptions(ModelOptions):
         help="Resize the shorter side to N pixels and crop the centre; or resize to height and "
         "width, such as 48x64. Images with masks are not cropped.",
     )
-    device: str = device()
 
     def get_size(self, artifact: Artifact | None) -> Size | None:
         """Return the size of images: as asked for, or as the artifact was prepared with."""
@@ -293,13 +346,13 @@ class InputOptions(ModelOptions):
 
 
 @options
-class MethodOptions(InputOptions):
+class MethodOptions(Seed, ArtifactOption, InputOptions):
     """The model, and the method that adapts it."""
 
-    artifact: Path | None = hp(
-        None, metavar="FILE", help="Artifact that `acclimate prepare` wrote."
+    method: str = hp(
+        "steady",
+        help="Name of a method; `acclimate methods` lists them.",
     )
-    method: str = hp("steady", help="Name of a method; `acclimate methods` lists them.")
     set: Mapping[str, Any] | None = hp(
         None,
         metavar="NAME=VALUE",
@@ -309,23 +362,15 @@ class MethodOptions(InputOptions):
     )
     preset: str | None = hp(
         None,
-        metavar="NAME",
         help="Hyper-parameters as published for cifar10, cifar100, imagenet or cityscapes; --set "
         "overrides them.",
     )
     guard: bool | None = hp(
         None,
         flags=("--guard/--watch",),
-        help="Estimate accuracy without labels, which needs the part accuracy of the artifact. "
-        "--guard also answers with the source model where adaptation does not help.",
+        help="Estimate accuracy without labels, from the artifact's part accuracy; --guard also "
+        "answers with the source model where adapting does not help.",
     )
-    seed: int = seed()
-
-    def load_artifact(self) -> Artifact | None:
-        """Return the artifact, if a file was given."""
-        from acclimate.artifact import Artifact
-
-        return None if self.artifact is None else Artifact.load(self.artifact)
 
     def get_config(self) -> Config:
         """Return the hyper-parameters: a preset's or the defaults, and single values."""
@@ -341,25 +386,49 @@ class MethodOptions(InputOptions):
         return "watch" if self.guard is False else bool(self.guard)
 
 
+@options
+class StreamRunOptions(Resume, MethodOptions):
+    """A method that is run on a stream: how, and what is written besides the result."""
+
+    terms: tuple[str, ...] | None = hp(
+        None,
+        metavar="swr,nsp",
+        parse=split_names,
+        help="Terms to add to gradient methods (need an artifact): swr, nsp, fisher.",
+    )
+    speed: str = hp(
+        "exact",
+        metavar="LEVEL",
+        help="exact: the paper's arithmetic; fast and fastest: less time for slightly higher "
+        "errors.",
+    )
+    metrics: Path | None = hp(None, panel=RUN, help="Write metrics of every batch as JSON lines.")
+    tensorboard: Path | None = hp(
+        None, metavar="DIR", panel=RUN, help="Write these metrics for TensorBoard, too."
+    )
+
+
 # Files --------------------------------------------------------------------------------------------
 
 
-def refuse_same_file(written: Mapping[str, Path], read: Mapping[str, Path | None]) -> None:
+def refuse_overwriting(o: Values, written: Mapping[str, Path | None], *read: str) -> None:
     """Refuse to write over a file that is read, also through links.
 
     Args:
-        written: What is written, by what it is, such as the option.
-        read: What is read, by the option; None if it was not given.
+        o: The options.
+        written: What is written, by what it is, such as the option; None if nothing is.
+        *read: The options that name files that are read.
     """
     for what, out in written.items():
-        for option, given in read.items():
-            if given is not None and _is_same_file(out, given):
+        for option in read:
+            given = getattr(o, option)
+            if out is not None and given is not None and _is_same_file(out, Path(given)):
                 raise BadInput(
                     "overwrites_input",
-                    f"{what} would overwrite {given}, which is read by {option}. Pass another "
-                    "output file.",
+                    f"{what} would overwrite {given}, which is read by "
+                    f"--{option.replace('_', '-')}. Pass another output file.",
                     path=out,
-                    option=option.removeprefix("--").replace("-", "_"),
+                    option=option,
                 )
 
 

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acclimate.commands.base import (
+    ArtifactOption,
+    Force,
     ModelOptions,
     command,
-    force_flag,
-    refuse_same_file,
+    refuse_overwriting,
 )
 from acclimate.commands.models import make_noise
 from acclimate.errors import ArtifactMismatch, BadInput, check_name, check_output
-from acclimate.options import Values, hp, options, split_names
+from acclimate.options import Values, changed, hp, options, split_names
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,13 +26,11 @@ if TYPE_CHECKING:
 
 
 @options
-class ExportOptions(ModelOptions):
-    """Options of `export`."""
-
-    state: Path = hp(metavar="FILE", help="State that `acclimate adapt --state` wrote.")
+class ExportOptions(Force, ArtifactOption, ModelOptions):
+    state: Path = hp(help="State that `acclimate adapt --state` wrote.")
     out: Path = hp(metavar="PATH", help="Path of the files without their endings.")
-    artifact: Path | None = hp(
-        None, metavar="FILE", help="The artifact that adapt was called with."
+    artifact: Path | None = changed(
+        ArtifactOption, "artifact", None, help="The artifact that adapt was called with."
     )
     format: tuple[str, ...] = hp(
         ("safetensors", "torchscript", "pt2", "onnx"),
@@ -46,7 +45,6 @@ class ExportOptions(ModelOptions):
     )
     n_images: int = hp(512, help="Largest number of these images.")
     batch_size: int = hp(128, help="Batch size of these images.")
-    force: bool = force_flag("Overwrite existing files.")
 
 
 @dataclass(frozen=True)
@@ -88,8 +86,7 @@ def export(o: ExportOptions) -> ExportedFiles:
     written = (*files.values(), card_file)
     for path in written:
         check_output(path, o.force)
-    inputs = {"--weights": o.weights, "--artifact": o.artifact, "--state": o.state}
-    refuse_same_file({str(path): path for path in written}, inputs)
+    refuse_overwriting(o, {str(path): path for path in written}, "weights", "artifact", "state")
     adapted = _load_adapted(o)
     probe, unreadable = _read_images(adapted, o)
     exported = export_model(adapted, probe)
@@ -115,7 +112,6 @@ def export(o: ExportOptions) -> ExportedFiles:
 def _load_adapted(o: ExportOptions) -> Method:
     """Return the adapted model of a saved state, with the method and options of its card."""
     from acclimate.adaptation import adapt
-    from acclimate.artifact import Artifact
     from acclimate.methods import get_method
     from acclimate.methods.compute import Speed
     from acclimate.storage import read_file
@@ -125,7 +121,7 @@ def _load_adapted(o: ExportOptions) -> Method:
     adapted = adapt(
         o.load_model("cpu"),
         name,
-        None if o.artifact is None else Artifact.load(o.artifact),
+        o.load_artifact(),
         config=get_method(name).config_class.from_dict(card["config"]),
         terms=list(card.get("terms", {})),
         info=o.get_info(),
@@ -158,9 +154,7 @@ def _read_images(adapted: Method, o: ExportOptions) -> tuple[list[Tensor], Mappi
 
 @options
 class InspectOptions(Values):
-    """Options of `inspect`."""
-
-    file: Path = hp(argument=True, metavar="FILE", help="An artifact or a saved state.")
+    file: Path = hp(argument=True, help="An artifact or a saved state.")
     all: bool = hp(False, help="Show one bar per parameter tensor, even if there are many.")
 
 

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acclimate.bench.protocol import StreamOptions
 from acclimate.commands.base import (
-    MODEL,
+    METHODS,
     RUN,
+    ClassNames,
+    DataDir,
+    IgnoreLabel,
     MethodOptions,
+    StreamRunOptions,
     command,
-    data_dir,
-    force_flag,
-    ignore_label,
     parse_numbers,
-    resume_flag,
+    select_given,
 )
-from acclimate.commands.models import metrics, speed, tensorboard, terms
 from acclimate.errors import (
     BadInput,
     InvalidConfig,
@@ -29,29 +28,45 @@ from acclimate.errors import (
     check_name,
     check_options,
 )
-from acclimate.options import changed, hp, options, split_names
+from acclimate.options import Values, changed, hp, options, split_names
 from acclimate.progress import Progress
 
 if TYPE_CHECKING:
+    from acclimate.artifact import Artifact
     from acclimate.bench.execute import Comparison
     from acclimate.bench.suite import Suite
     from acclimate.data.request import Data
 
-METHODS = "Methods"
 ALL = "all"
 #: What is compared unless methods are named; those that cannot adapt the model are left out.
 COMPARED = ("source", "norm", "tent", "swr_nsp", "steady")
 
 
 @options
-class EvalOptions(StreamOptions, MethodOptions):
-    """Options of `evaluate`."""
+class TestData(Values):
+    """What methods are measured on."""
 
     data: str = hp(
         metavar="NAME|DIR",
         help="A set of `acclimate data list`, such as cifar10c; or a folder: "
         "`DIR/<class>/<image>`, or `DIR/<domain>/<class>/<image>` for several shifts.",
     )
+    corruptions: tuple[str, ...] | None = hp(
+        None,
+        parse=split_names,
+        help="Corruptions, separated by commas; default: the 15 of the benchmark.",
+    )
+    severity: tuple[int, ...] = hp(
+        (5,),
+        metavar="N,...",
+        parse=parse_numbers,
+        help="Severity of corruptions, from 1 to 5; or several, such as 1,3,5.",
+    )
+    images: int | None = hp(None, help="Number of images of each domain; default: all.")
+
+
+@options
+class EvalOptions(StreamOptions, TestData, DataDir, ClassNames, IgnoreLabel, StreamRunOptions):
     method: tuple[str, ...] = changed(  # type: ignore[assignment]
         MethodOptions,
         "method",
@@ -69,55 +84,33 @@ class EvalOptions(StreamOptions, MethodOptions):
         "repeated.",
     )
     preset: str | None = changed(MethodOptions, "preset", None, panel=METHODS)
+    speed: str = changed(StreamRunOptions, "speed", "exact", panel=METHODS)
+    order: str | None = changed(StreamOptions, "order", None)  # type: ignore[assignment]
     source_data: str | None = hp(
         None,
         metavar="NAME|DIR",
+        panel=METHODS,
         help="Source images to prepare an artifact from, if none is given; default: the training "
         "split of the set.",
     )
-    source_images: int | None = hp(None, help="Number of these source images, of a named set.")
-    severity: tuple[int, ...] = hp(
-        (5,),
-        parse=parse_numbers,
-        help="Severity of the corruptions, from 1 to 5; or several, such as 1,3,5.",
+    source_images: int | None = hp(
+        None, panel=METHODS, help="Number of these source images, of a named set."
     )
-    corruptions: tuple[str, ...] | None = hp(
-        None,
-        parse=split_names,
-        help="Corruptions, separated by commas; default: the 15 of the benchmark.",
+    reveal_labels: bool = hp(
+        False, panel=METHODS, help="Let oracles, such as supervised, learn from the labels."
     )
-    images: int | None = hp(None, help="Number of images of each domain; default: all.")
-    terms: tuple[str, ...] | None = terms()
     seeds: int = hp(1, help="Number of seeds, from --seed on; tables show mean ± spread.")
     out: Path | None = hp(
         None, metavar="DIR", help="Folder of records and result; default: `eval-DATA`."
     )
-    resume: bool = resume_flag()
-    force: bool = force_flag()
-
-    order: str | None = changed(StreamOptions, "order", None)  # type: ignore[assignment]
-    speed: str = speed(METHODS)
-    reveal_labels: bool = hp(
-        False, panel=METHODS, help="Let oracles, such as supervised, learn from the labels."
-    )
-    classes: Path | None = hp(
-        None,
-        metavar="FILE",
-        panel=MODEL,
-        help="Class names in the order of the logits, one per line.",
-    )
-    ignore_label: int = ignore_label()
     one_by_one: bool = hp(
         False, panel=RUN, help="Run one method after the other, which takes less memory."
     )
     checkpoint_every: int | None = hp(
         None,
         panel=RUN,
-        help="Batches between checkpoints; default: one checkpoint about every 20 seconds.",
+        help="Batches between checkpoints; default: one about every 20 seconds.",
     )
-    data_dir: Path | None = data_dir()
-    metrics: Path | None = metrics()
-    tensorboard: Path | None = tensorboard()
 
 
 @dataclass(frozen=True)
@@ -142,13 +135,12 @@ def evaluate(o: EvalOptions, *, progress: Progress | None = None) -> Evaluated:
     """Measure how much each method helps a model, on labelled data.
 
     All methods receive the same batches; the labels are used to count errors only. Prints a table,
-    and keeps a record of every batch, the numbers and the full protocol in a folder.
+    and keeps a record of every batch, the numbers and the full protocol in a folder, of which
+    **acclimate bench report** makes tables and charts.
 
     Methods such as steady and swr_nsp need an artifact. If none is given, it is prepared from the
-    training images where these are known, and kept in the folder.
-
-    The folder is that of a suite: **acclimate bench report** makes tables and charts of it.
-    `--method tent,tent+swr` compares a method with and without a term.
+    training images where these are known, and kept in the folder. `--method tent,tent+swr` compares
+    a method with and without a term.
 
     Example: `acclimate eval --model my_models:resnet --weights resnet.pt --artifact
     resnet.acclimate --data photos/labelled --method source,tent,steady`
@@ -161,8 +153,7 @@ def evaluate(o: EvalOptions, *, progress: Progress | None = None) -> Evaluated:
     # Whatever can be refused is refused before the model is loaded.
     folder = o.out if o.out is not None else Path(f"eval-{Path(o.data).resolve().name}")
     check_place(folder, o.resume, o.force)
-    is_written = o.metrics is not None or o.tensorboard is not None
-    writer = MetricsWriter(o.metrics, o.tensorboard) if is_written else None
+    writer = MetricsWriter(o.metrics, o.tensorboard)
     methods = choose_methods(o.method, o.reveal_labels)
     if o.artifact is not None and (o.source_data is not None or o.source_images is not None):
         raise BadInput(
@@ -174,7 +165,8 @@ def evaluate(o: EvalOptions, *, progress: Progress | None = None) -> Evaluated:
     check_at_least("seeds", o.seeds, 1)
     if o.checkpoint_every is not None:
         check_at_least("checkpoint_every", o.checkpoint_every, 1)
-    shared, artifact = _make_jobs(o), o.load_artifact()
+    artifact = o.load_artifact()
+    shared = _make_jobs(o, artifact)
     chosen: dict[str, Any] = {
         "terms": o.terms or (),
         "seeds": range(o.seed, o.seed + o.seeds),
@@ -195,7 +187,7 @@ def evaluate(o: EvalOptions, *, progress: Progress | None = None) -> Evaluated:
         methods = tuple(name for name in methods if name not in left_out)
         suite = make_comparison(shared, methods, o.set, **chosen)
     line = o.to_command("eval", without=("resume", "force"))
-    with writer or nullcontext():
+    with writer:
         comparison = run_side_by_side(
             suite,
             folder,
@@ -205,38 +197,29 @@ def evaluate(o: EvalOptions, *, progress: Progress | None = None) -> Evaluated:
             one_by_one=o.one_by_one,
             options=RunOptions(checkpoint_every=o.checkpoint_every, command=line),
             progress=progress,
-            metrics=writer,
+            metrics=writer or None,
         )
     return Evaluated(comparison, loader.load_data(suite.entries[0].spec), folder, left_out)
 
 
-def _make_jobs(o: EvalOptions) -> dict[str, Any]:
+def _make_jobs(o: EvalOptions, artifact: Artifact | None) -> dict[str, Any]:
     """Return what all jobs have in common, as fields of a `JobSpec`."""
-    from acclimate.bench.job import Preparing, is_folder
+    from acclimate.bench.job import JobSpec, Preparing, is_folder
 
-    artifact = o.load_artifact()
     normal = o.get_info(artifact).normalization
     size = o.get_size(artifact) if is_folder(o.data) else o.size
     names = None if artifact is None else artifact.classes
-    protocol = {spec.name: getattr(o, spec.name) for spec in fields(StreamOptions)}
-    return {
-        "model": o.model,
+    given = select_given(o, JobSpec)
+    for name in ("method", "terms", "seed"):  # of single jobs
+        given.pop(name, None)
+    return given | {
         "weights": None if o.weights is None else str(o.weights),
         "normalization": None if normal is None else normal.to_dict(),
-        "head": o.head,
-        "logits_at": o.logits_at,
-        "data": o.data,
-        "corruptions": o.corruptions,
         "severities": o.severity,
-        "images": o.images,
         "size": "x".join(map(str, size)) if isinstance(size, tuple) else size,
-        "ignore_label": o.ignore_label,
         "classes": str(o.classes) if o.classes is not None else names and tuple(names),
-        "protocol": {name: value for name, value in protocol.items() if value is not None},
-        "preset": o.preset,
+        "protocol": select_given(o, StreamOptions),
         "guard": o.get_guard(),
-        "speed": o.speed,
-        "reveal_labels": o.reveal_labels,
         "prepare": Preparing(
             source=o.source_data,
             images=o.source_images,

@@ -9,20 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from acclimate.commands.base import (
-    MODEL,
     RUN,
+    ArtifactOption,
+    ClassNames,
+    DataDir,
+    Force,
+    IgnoreLabel,
     InputOptions,
-    MethodOptions,
+    Notify,
+    Seed,
+    StreamRunOptions,
     command,
-    data_dir,
-    force_flag,
-    ignore_label,
-    refuse_same_file,
-    resume_flag,
-    seed,
+    parse_numbers,
+    refuse_overwriting,
+    select_given,
 )
 from acclimate.errors import BadInput, check_at_least, check_output
-from acclimate.options import hp, options, split_names
+from acclimate.options import changed, hp, options, split_names
 from acclimate.progress import Progress
 
 if TYPE_CHECKING:
@@ -34,28 +37,26 @@ if TYPE_CHECKING:
     from acclimate.doctor import Diagnosis
     from acclimate.methods.method import Method
 
-_CLASSES = "Class names in the order of the logits, one per line; default: "
+_CLASSES = "Class names in the order of the logits, one per line; default: {}."
 
 
 # doctor -------------------------------------------------------------------------------------------
 
 
 def _parse_shape(value: Any, option: str) -> tuple[int, ...]:
-    parts = split_names(value.replace("x", ",") if isinstance(value, str) else map(str, value))
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+    shape = parse_numbers(value.replace("x", ",") if isinstance(value, str) else value, option)
+    if not all(shape):
         raise BadInput(
             "malformed",
             f'Expected --input-shape as C,H,W, such as 3,224,224, found "{value}".',
             option=option,
             found=value,
         )
-    return tuple(map(int, parts))
+    return shape
 
 
 @options
-class DoctorOptions(InputOptions):
-    """Options of `doctor`."""
-
+class DoctorOptions(ArtifactOption, InputOptions):
     images: Path | None = hp(
         None,
         metavar="DIR",
@@ -67,7 +68,7 @@ class DoctorOptions(InputOptions):
         parse=_parse_shape,
         help="Shape of one input, instead of --images: a random batch is used.",
     )
-    artifact: Path | None = hp(None, metavar="FILE", help="Artifact to check.")
+    artifact: Path | None = changed(ArtifactOption, "artifact", None, help="Artifact to check.")
     batch_size: int = hp(200, help="Batch size to be used.")
 
 
@@ -98,11 +99,10 @@ def doctor(o: DoctorOptions) -> Examined:
     Example: `acclimate doctor --model my_models:resnet --weights resnet.pt --images photos
     --size 224 --normalization imagenet`
     """
-    from acclimate.artifact import Artifact
     from acclimate.doctor import diagnose
     from acclimate.streams.folder import FolderStream
 
-    artifact = None if o.artifact is None else Artifact.load(o.artifact)
+    artifact = o.load_artifact()
     info = o.get_info(artifact)
     unreadable: Mapping[Path, str] = {}
     check_at_least("batch_size", o.batch_size, 1)
@@ -137,9 +137,7 @@ def make_noise(n: int, shape: Sequence[int]) -> Tensor:
 
 
 @options
-class PrepareOptions(InputOptions):
-    """Options of `prepare`."""
-
+class PrepareOptions(Force, DataDir, Seed, ClassNames, IgnoreLabel, InputOptions):
     source: Path = hp(
         argument=True,
         metavar="SOURCE_DIR",
@@ -147,17 +145,15 @@ class PrepareOptions(InputOptions):
         "pixel: images and masks, as for training, of which the split `train` is taken; or "
         "camvid, cityscapes, builtin-scenes.",
     )
-    out: Path = hp(metavar="FILE", help="The artifact to write, such as resnet.acclimate.")
+    out: Path = hp(help="The artifact to write, such as resnet.acclimate.")
     method: tuple[str, ...] | None = hp(
         None,
-        metavar="NAMES",
         parse=split_names,
         help="Prepare what these methods need, such as eata,sar; default: what steady and swr_nsp "
         "need.",
     )
     contrast_head: Path | None = hp(
         None,
-        metavar="FILE",
         help="Projection head that `acclimate train --objective simclr` wrote; ttt_pp needs it.",
     )
     accuracy: bool = hp(
@@ -168,23 +164,25 @@ class PrepareOptions(InputOptions):
     )
     samples: int = hp(1024, help="Number of source images that the penalty is measured on.")
     granularity: str = hp(
-        "tensor", help="What each penalty applies to: tensor, module, channel or parameter."
+        "tensor",
+        help="What each penalty applies to: tensor, module, channel or parameter.",
     )
     projector: str | int = hp(
-        "auto", help="Layers of the projector: 0 to 3, or auto (0 for few classes)."
+        "auto",
+        metavar="N|auto",
+        help="Layers of the projector: 0 to 3, or auto (0 for few classes).",
     )
     epochs: int = hp(20, help="Epochs of training a projector.")
     batch_size: int | None = hp(None, help="Batch size; default: 128, or 4 for images with masks.")
     speed: Literal["exact", "fast"] = hp(
         "exact",
+        metavar="LEVEL",
         help="exact; or fast: bfloat16 where the processor supports it, otherwise the same as "
         "exact.",
     )
-    ignore_label: int = ignore_label()
-    classes: Path | None = hp(None, metavar="FILE", panel=MODEL, help=f"{_CLASSES}folders by name.")
-    seed: int = seed()
-    data_dir: Path | None = data_dir()
-    force: bool = force_flag("Overwrite an existing file.")
+    classes: Path | None = changed(
+        ClassNames, "classes", None, help=_CLASSES.format("folders by name")
+    )
 
 
 @dataclass(frozen=True)
@@ -214,15 +212,14 @@ def prepare(o: PrepareOptions, *, progress: Progress | None = None) -> Prepared:
     Example: `acclimate prepare data/train --model my_models:resnet --weights resnet.pt --size 224
     --normalization imagenet --out resnet.acclimate`
     """
-    inputs = {"--weights": o.weights, "--contrast-head": o.contrast_head, "--classes": o.classes}
-    refuse_same_file({"--out": o.out}, inputs)
+    refuse_overwriting(o, {"--out": o.out}, "weights", "contrast_head", "classes")
     check_output(o.out, o.force)
     from acclimate.data.loading import open_source
     from acclimate.data.masks import has_masks
+    from acclimate.data.request import SourceRequest
     from acclimate.parts import Contrast, Penalty, Prototypes
     from acclimate.preparation import choose_parts
     from acclimate.preparation import prepare as prepare_model
-    from acclimate.streams.folder import read_classes
 
     depth: Any = int(o.projector) if str(o.projector).isdecimal() else o.projector
     contrast = Contrast(head=o.contrast_head)
@@ -237,18 +234,10 @@ def prepare(o: PrepareOptions, *, progress: Progress | None = None) -> Prepared:
     if o.method is None and has_masks(str(o.source)):
         parts = [part for part in parts if part.name != "prototypes"]
     info = o.get_info()
-    ignored: dict[str, Any] = {} if o.ignore_label == 255 else {"ignore_label": o.ignore_label}
-    names = None if o.classes is None else read_classes(o.classes)
     began = time.perf_counter()
-    data = open_source(
-        *(str(o.source), o.data_dir),
-        seed=o.seed,
-        batch_size=o.batch_size,
-        normalization=info.normalization,
-        size=o.size,
-        classes=names,
-        **ignored,
-    )
+    asked = select_given(o, SourceRequest)
+    asked |= {"normalization": info.normalization, "classes": o.read_classes()}
+    data = open_source(str(o.source), o.data_dir, **asked)
     model = o.load_model(o.device)
     _check_count(model, data, o)
     artifact = prepare_model(
@@ -291,37 +280,8 @@ def _check_count(model: Any, data: Batches, o: PrepareOptions) -> None:
 # adapt --------------------------------------------------------------------------------------------
 
 
-def terms() -> Any:
-    return hp(
-        None,
-        metavar="swr,nsp",
-        parse=split_names,
-        help="Terms to add to gradient methods: swr, nsp, fisher. They need an artifact.",
-    )
-
-
-def speed(panel: str | None = None) -> Any:
-    return hp(
-        "exact",
-        metavar="LEVEL",
-        panel=panel,
-        help="exact: the paper's arithmetic; fast and fastest: less time for slightly higher "
-        "errors.",
-    )
-
-
-def metrics() -> Any:
-    return hp(None, metavar="FILE", panel=RUN, help="Write metrics of every batch as JSON lines.")
-
-
-def tensorboard() -> Any:
-    return hp(None, metavar="DIR", panel=RUN, help="Write these metrics for TensorBoard, too.")
-
-
 @options
-class AdaptOptions(MethodOptions):
-    """Options of `adapt`."""
-
+class AdaptOptions(ClassNames, StreamRunOptions):
     images: Path = hp(
         argument=True,
         metavar="IMAGES_DIR",
@@ -333,20 +293,14 @@ class AdaptOptions(MethodOptions):
         help="File of predictions to write, .csv or .parquet; for a model that predicts every "
         "pixel, a folder of masks.",
     )
-    terms: tuple[str, ...] | None = terms()
     batch_size: int | None = hp(
         None, help="Batch size; default: 200, or 2 for a model that predicts every pixel."
     )
-    speed: str = speed()
-    state: Path | None = hp(None, metavar="FILE", help="File to keep the adapted state in.")
-    classes: Path | None = hp(
-        None, metavar="FILE", panel=MODEL, help=f"{_CLASSES}those of the artifact."
+    state: Path | None = hp(None, help="File to keep the adapted state in.")
+    classes: Path | None = changed(
+        ClassNames, "classes", None, help=_CLASSES.format("those of the artifact")
     )
-    resume: bool = resume_flag()
-    force: bool = force_flag()
     save_every: int = hp(1, panel=RUN, help="Batches between two saved states.")
-    metrics: Path | None = metrics()
-    tensorboard: Path | None = tensorboard()
 
 
 @dataclass(frozen=True)
@@ -367,7 +321,9 @@ class Predicted:
 
 
 @command(AdaptOptions)
-def adapt(o: AdaptOptions, *, progress: Progress | None = None, notify: Any = None) -> Predicted:
+def adapt(
+    o: AdaptOptions, *, progress: Progress | None = None, notify: Notify | None = None
+) -> Predicted:
     """Predict a folder of images with a model that adapts to them as it goes.
 
     Images are taken in the order of their paths, and each batch is predicted before the model
@@ -384,26 +340,24 @@ def adapt(o: AdaptOptions, *, progress: Progress | None = None, notify: Any = No
     from acclimate.adaptation import adapt as adapt_model
     from acclimate.bench import predictions
     from acclimate.metrics import MetricsWriter
-    from acclimate.streams.folder import FolderStream, read_classes
+    from acclimate.streams.folder import FolderStream
     from acclimate.zoo.named import find_classes
 
     # Whatever can be refused is refused before the model is loaded.
-    inputs = {"--weights": o.weights, "--artifact": o.artifact, "--classes": o.classes}
-    refuse_same_file({"--out": o.out} | ({} if o.state is None else {"--state": o.state}), inputs)
+    inputs = ("weights", "artifact", "classes")
+    refuse_overwriting(o, {"--out": o.out, "--state": o.state}, *inputs)
+    refuse_overwriting(o, {"--metrics": o.metrics}, *inputs, "out", "state")
     file = predictions.Predictions(
         o.out, resume=o.resume, force=o.force, state=o.state, images=o.images
     )
-    beside = [file.part, *([] if file.state is None else [file.state])]
-    what = "The file {}, which is written next to --out,"
-    refuse_same_file({what.format(path.name): path for path in beside}, inputs)
-    writes = {} if o.metrics is None else {"--metrics": o.metrics}
-    refuse_same_file(writes, {**inputs, "--out": o.out, "--state": o.state})
+    beside = f"The file {file.part.name}, which is written next to --out,"
+    refuse_overwriting(o, {beside: file.part}, *inputs)
     writer = MetricsWriter(o.metrics, o.tensorboard)
     folder = _find_images_folder(o.images)
     if folder != o.images and notify is not None:
         notify(f"{o.images} has images and masks: only those in {folder} are predicted.")
     config = o.get_config()
-    names = None if o.classes is None else read_classes(o.classes)
+    names = o.read_classes()
     artifact = o.load_artifact()
     info = o.get_info(artifact)
     if artifact is not None:

@@ -10,9 +10,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acclimate.commands.base import MODEL, MethodOptions, command, seed
+from acclimate.commands.base import (
+    ArtifactOption,
+    ClassNames,
+    MethodOptions,
+    Seed,
+    command,
+    select_given,
+)
 from acclimate.errors import BadInput, check_at_least, import_extra
-from acclimate.options import Values, changed, hp, options
+from acclimate.options import changed, hp, options
 from acclimate.progress import Progress
 from acclimate.serve.settings import AppSettings, EngineSettings
 
@@ -26,27 +33,25 @@ _SWITCH_SECONDS = 0.0005
 
 
 def _token(help: str) -> Any:  # noqa: A002
-    return hp(None, envvar="ACCLIMATE_TOKEN", help=help)
+    return hp(None, metavar="TOKEN", envvar="ACCLIMATE_TOKEN", help=help)
 
 
 @options
-class ServeOptions(AppSettings, EngineSettings, MethodOptions):
-    """Options of `serve`."""
-
+class ServeOptions(AppSettings, EngineSettings, ClassNames, MethodOptions):
     model: str = changed(MethodOptions, "model", "builtin")
     artifact: Path | None = changed(
-        MethodOptions,
+        ArtifactOption,
         "artifact",
         None,
         help="Artifact that `acclimate prepare` wrote; default: that of builtin.",
     )
-    classes: Path | None = hp(
+    classes: Path | None = changed(
+        ClassNames,
+        "classes",
         None,
-        metavar="FILE",
-        panel=MODEL,
         help="Class names, one per line; default: those of the artifact.",
     )
-    host: str = hp("127.0.0.1", help="Address to listen on.")
+    host: str = hp("127.0.0.1", metavar="HOST", help="Address to listen on.")
     port: int = hp(8000, low=0, high=65535, help="Port to listen on.")
     token: str | None = _token(
         "Bearer token that clients must present. Needed unless --host is this machine."
@@ -83,7 +88,6 @@ def serve(
     from acclimate.builtin import load_artifact
     from acclimate.serve.app import make_app
     from acclimate.serve.engine import Engine
-    from acclimate.streams.folder import read_classes
     from acclimate.streams.images import as_size
 
     _check_host(o.host, o.token)
@@ -98,9 +102,7 @@ def serve(
             "The size of the model's images is not known. Pass --artifact, or --size.",
             option="size",
         )
-    names = None if artifact is None else artifact.classes
-    if o.classes is not None:
-        names = read_classes(o.classes)
+    names = o.read_classes() or (None if artifact is None else artifact.classes)
     if o.folder is not None:
         o.folder.mkdir(parents=True, exist_ok=True)
     # Answers and learning run in two threads; each computes with its share of the cores.
@@ -165,9 +167,7 @@ def _check_host(host: str, token: str | None) -> None:
 
 
 @options
-class SendOptions(Values):
-    """Options of `send`."""
-
+class SendOptions(Seed):
     folder: Path | None = hp(
         None,
         argument=True,
@@ -182,7 +182,7 @@ class SendOptions(Values):
         help="Send images of the built-in task with this corruption, or clean, instead of a "
         "folder.",
     )
-    stream: str = hp("default", help="Id of the stream.")
+    stream: str = hp("default", metavar="ID", help="Id of the stream.")
     clients: int = hp(4, help="Number of clients that send at the same time.")
     batch: int = hp(1, help="Images per request.")
     rate: float | None = hp(
@@ -195,7 +195,7 @@ class SendOptions(Values):
     shuffle: bool = hp(False, help="Shuffle the folder; default: sorted by path.")
     severity: int = hp(5, help="Severity of the corruption, from 1 to 5.")
     token: str | None = _token("Bearer token, if the server has one.")
-    seed: int = seed("Seed of the order and of the corruption.")
+    seed: int = changed(Seed, "seed", 0, help="Seed of the order and of the corruption.")
 
 
 @command(SendOptions)
@@ -226,5 +226,5 @@ def send(o: SendOptions, *, progress: Progress | None = None) -> SendReport:
         images = islice(listed, n)
     else:
         raise BadInput("missing_option", f"{expected}, found neither.", option="folder")
-    given = {name: getattr(o, name) for name in ("stream", "clients", "batch", "rate", "token")}
+    given = select_given(o, client.send)
     return client.send(images, o.to, **given, total=n, progress=progress)

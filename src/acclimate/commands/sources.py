@@ -5,26 +5,28 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from acclimate.commands.base import (
     RUN,
+    DataDir,
+    Device,
+    Force,
+    IgnoreLabel,
+    Notify,
+    Resume,
+    Seed,
     command,
-    data_dir,
-    device,
-    force_flag,
-    ignore_label,
     parse_numbers,
     parse_size,
     parse_words,
-    refuse_same_file,
-    resume_flag,
-    seed,
+    refuse_overwriting,
+    select_given,
 )
 from acclimate.errors import BadInput, check_name
-from acclimate.options import Values, hp, options
+from acclimate.options import changed, hp, options
 from acclimate.progress import Progress
 from acclimate.training.settings import ALGORITHMS, TASKS, Settings
 
@@ -32,21 +34,12 @@ if TYPE_CHECKING:
     from acclimate.data import Report
     from acclimate.zoo import ModelSpec
 
-Notify = Callable[[str], None]
-
 
 # data ---------------------------------------------------------------------------------------------
 
 
-@options
-class DataOptions(Values):
-    """Options of `data_list` and of `zoo_list`."""
-
-    data_dir: Path | None = data_dir()
-
-
-@command(DataOptions)
-def data_list(o: DataOptions) -> tuple[Path, Mapping[str, str]]:
+@command(DataDir)
+def data_list(o: DataDir) -> tuple[Path, Mapping[str, str]]:
     """List the data sets, and which of their files are on disk.
 
     Example: `acclimate data list`
@@ -57,8 +50,11 @@ def data_list(o: DataOptions) -> tuple[Path, Mapping[str, str]]:
     return root, {name: find_state(name, root) for name in SETS}
 
 
-def _set_name() -> Any:
-    return hp(
+@options
+class SetOptions(DataDir):
+    """A data set."""
+
+    name: str = hp(
         argument=True,
         metavar="NAME",
         help="A data set, such as cifar10; `acclimate data list` lists them.",
@@ -66,10 +62,7 @@ def _set_name() -> Any:
 
 
 @options
-class DataGetOptions(DataOptions):
-    """Options of `data_get`."""
-
-    name: str = _set_name()
+class DataGetOptions(Force, SetOptions):
     source: Path | None = hp(
         None,
         flags=("--from",),
@@ -77,7 +70,7 @@ class DataGetOptions(DataOptions):
         help="Import the published archive (for frost, the wheel), or the unpacked folder, from "
         "this path instead of downloading it.",
     )
-    force: bool = force_flag("Get it even if it is there already.")
+    force: bool = changed(Force, "force", False, help="Get it even if it is there already.")
 
 
 @command(DataGetOptions)
@@ -100,12 +93,11 @@ def data_get(
 
 
 @options
-class DataCheckOptions(DataOptions):
-    """Options of `data_check`."""
-
-    name: str = _set_name()
+class DataCheckOptions(IgnoreLabel, SetOptions):
     dir: Path | None = hp(None, metavar="DIR", help="Folder of a set of image files.")
-    ignore_label: int | None = ignore_label(None)
+    ignore_label: int | None = changed(  # type: ignore[assignment]
+        IgnoreLabel, "ignore_label", None
+    )
 
 
 @command(DataCheckOptions)
@@ -120,9 +112,7 @@ def data_check(o: DataCheckOptions, *, progress: Progress | None = None) -> tupl
 
 
 @options
-class DataCorruptOptions(DataOptions):
-    """Options of `data_corrupt`."""
-
+class DataCorruptOptions(Seed, IgnoreLabel, DataDir):
     what: str = hp(
         argument=True,
         metavar="SET_OR_DIR",
@@ -130,13 +120,18 @@ class DataCorruptOptions(DataOptions):
     )
     name: tuple[str, ...] | None = hp(
         None,
+        metavar="NAME",
         repeat=True,
         parse=parse_words,
         help="A corruption, such as fog; may be repeated. `extra`: the four held out for tuning; "
         "`all`: all nineteen. Default: the fifteen of the benchmark.",
     )
     severity: tuple[int, ...] = hp(
-        (5,), repeat=True, parse=parse_numbers, help="Severity, from 1 to 5; may be repeated."
+        (5,),
+        metavar="N",
+        repeat=True,
+        parse=parse_numbers,
+        help="Severity, from 1 to 5; may be repeated.",
     )
     out: Path | None = hp(
         None, metavar="DIR", help="Folder to write to; required for a folder of images."
@@ -156,9 +151,10 @@ class DataCorruptOptions(DataOptions):
         help="Split of a set with masks that is corrupted; default: val, or all images if there "
         "are no splits.",
     )
-    ignore_label: int | None = ignore_label(None)
+    ignore_label: int | None = changed(  # type: ignore[assignment]
+        IgnoreLabel, "ignore_label", None
+    )
     workers: int | None = hp(None, panel=RUN, help="Number of processes; default: one per core.")
-    seed: int = seed()
 
 
 @command(DataCorruptOptions)
@@ -218,8 +214,8 @@ def data_corrupt(
 # zoo ----------------------------------------------------------------------------------------------
 
 
-@command(DataOptions)
-def zoo_list(o: DataOptions) -> list[tuple[ModelSpec, Path]]:
+@command(DataDir)
+def zoo_list(o: DataDir) -> list[tuple[ModelSpec, Path]]:
     """List the models: data, parameters, published clean accuracy, licence, where weights are.
 
     Example: `acclimate zoo list`
@@ -233,10 +229,12 @@ def zoo_list(o: DataOptions) -> list[tuple[ModelSpec, Path]]:
 
 
 @options
-class ZooShowOptions(DataOptions):
-    """Options of `zoo_show`."""
-
-    name: str = hp(argument=True, metavar="NAME", help="A model, such as resnet20-cifar10.")
+class ZooShowOptions(DataDir):
+    name: str = hp(
+        argument=True,
+        metavar="NAME",
+        help="A model, such as resnet20-cifar10.",
+    )
 
 
 @command(ZooShowOptions)
@@ -257,12 +255,9 @@ def zoo_show(o: ZooShowOptions) -> tuple[ModelSpec, Path]:
 
 @options
 class ZooGetOptions(ZooShowOptions):
-    """Options of `zoo_get`."""
-
     file: Path | None = hp(
         None,
         flags=("--from",),
-        metavar="FILE",
         help="The published checkpoint, if it is on disk already.",
     )
     check_hash: bool = hp(
@@ -311,81 +306,100 @@ _PANELS = {
     "segmentation": "Segmentation (with --task segmentation)",
 }
 _SHARED = "Training (defaults depend on the task)"
-# Options whose help says more than what one task knows of them.
-_HELP = {
-    "model": "Architecture: a name of `acclimate zoo list`, `timm:NAME`, `torchvision:NAME`, or a "
-    "function `package.module:function`. For domains also resnet50, that of DomainBed, and "
-    "builtin. For segmentation: deeplabv3plus-efficientnet-lite0, deeplabv3plus-resnet50, "
-    "builtin-scenes or a function.",
-    "data": "cifar10, cifar100 or builtin; or a folder, one subfolder of images per class, or with "
-    "such folders in its `train` and `test`. For domains: pacs, vlcs, office_home, "
-    "terra_incognita, builtin-domains; or a folder `DIR/<domain>/<class>/<image>`. For "
-    "segmentation: camvid, cityscapes, builtin-scenes; or a folder with `train` and `val`, each "
-    "with `images` and `masks`.",
-    "objective": "What is minimised. Classification: cross_entropy, augmix, simclr (a contrastive "
-    "task besides, for TTT++) or augmix+simclr. Domains: erm (cross entropy) or coral (and a "
-    "penalty on features that differ). Segmentation: cross_entropy or isw (instance selective "
-    "whitening, as RobustNet).",
-    "size": "Height and width that images are resized to; for segmentation also HxW: 48x64.",
-    "lr": "Learning rate: the largest one (classification), the first one (segmentation), or that "
-    "of Adam (domains).",
-    "check_every": "Steps (domains) or passes (segmentation) between two measurements on held-out "
-    "images.",
-    "images": "Number of training images, of each domain if there are several; default: all.",
-}
+# What is shown of options that several tasks know, each in its way.
 _SHOWN: dict[str, dict[str, Any]] = {
-    "data": {"metavar": "SET_OR_DIR"},
-    "size": {"metavar": "N|HxW", "parse": parse_size},
-    "weights": {"metavar": "FILE"},
-    "test_domain": {
-        "metavar": "DOMAIN",
-        "repeat": True,
-        "parse": parse_words,
+    "model": {
+        "panel": None,
+        "help": "Architecture: a name of `acclimate zoo list`, `timm:NAME`, `torchvision:NAME`, or "
+        "a function `package.module:function`. For domains also resnet50, that of DomainBed, and "
+        "builtin. For segmentation: deeplabv3plus-efficientnet-lite0, deeplabv3plus-resnet50, "
+        "builtin-scenes or a function.",
     },
-    # `--algorithm` is how the commands in results/ name the objective of several domains.
-    "objective": {"flags": ("--objective", "--algorithm")},
+    "data": {
+        "panel": None,
+        "metavar": "NAME|DIR",
+        "help": "cifar10, cifar100 or builtin; or a folder, one subfolder of images per class, or "
+        "with such folders in its `train` and `test`. For domains: pacs, vlcs, office_home, "
+        "terra_incognita, builtin-domains; or a folder `DIR/<domain>/<class>/<image>`. For "
+        "segmentation: camvid, cityscapes, builtin-scenes; or a folder with `train` and `val`, "
+        "each with `images` and `masks`.",
+    },
+    "objective": {
+        "panel": None,
+        # `--algorithm` is how the commands in results/ name the objective of several domains.
+        "flags": ("--objective", "--algorithm"),
+        "help": "What is minimised. Classification: cross_entropy, augmix, simclr (a contrastive "
+        "task besides, for TTT++) or augmix+simclr. Domains: erm (cross entropy) or coral (and a "
+        "penalty on features that differ). Segmentation: cross_entropy or isw (instance selective "
+        "whitening, as RobustNet).",
+    },
+    "size": {
+        "metavar": "N|HxW",
+        "parse": parse_size,
+        "help": "Height and width that images are resized to; for segmentation also HxW: 48x64.",
+    },
+    "lr": {
+        "help": "Learning rate: the largest one (classification), the first one (segmentation), or "
+        "that of Adam (domains)."
+    },
+    "check_every": {
+        "help": "Steps (domains) or passes (segmentation) between two measurements on held-out "
+        "images."
+    },
+    "images": {
+        "help": "Number of training images, of each domain if there are several; default: all."
+    },
+    "weights": {"metavar": "FILE"},
+    "test_domain": {"metavar": "DOMAIN", "repeat": True, "parse": parse_words},
 }
 
 
 @options
-class _TrainOptions(Values):
+class _TrainOptions(Resume, Device, DataDir):
     """What `train` takes besides the settings of the tasks."""
 
-    out: Path = hp(metavar="FILE", help="File of weights to write, .safetensors.")
+    out: Path = hp(help="File of weights to write, .safetensors.")
     task: str | None = hp(
-        None, metavar="NAME", help="classification, domains, or segmentation (a class per pixel)."
+        None,
+        help="classification (the default), domains, or segmentation (a class per pixel).",
     )
-    device: str = device()
-    resume: bool = resume_flag()
-    force: bool = force_flag()
     save_every: int = hp(200, panel=RUN, help="Steps between two checkpoints.")
-    data_dir: Path | None = data_dir()
 
 
 def _merge(name: str) -> tuple[str, Any, Any]:
     """Return the option for a setting that one task or more have; None stands for its default."""
-    kinds = {task: kind for task, kind in TASKS.items() if name in kind.__dataclass_fields__}
-    specs = {task: kind.__dataclass_fields__[name] for task, kind in kinds.items()}
-    hint = get_type_hints(next(iter(kinds.values())))[name]
-    base = next(part for part in (*get_args(hint), hint) if part in (bool, int, float, str))
-    spec = next(iter(specs.values()))
-    text = _HELP.get(name, f"{spec.metadata['help'][0].upper()}{spec.metadata['help'][1:]}.")
-    panel: str | None = _SHARED if len(specs) != 1 else _PANELS[next(iter(specs))]
-    if name in ("model", "data", "objective"):
-        panel = None
-    defaults = {task: own.default for task, own in specs.items()}
-    known = {task: d for task, d in defaults.items() if d not in (None, dataclasses.MISSING, False)}
-    if known and len(set(defaults.values())) > 1:
-        text += " Default: " + ", ".join(f"{d} ({task})" for task, d in known.items()) + "."
-    elif known:
-        text += f" Default: {spec.default}."
-    shown = {"help": text, "panel": panel, **_SHOWN.get(name, {})}
+    specs = {
+        task: kind.__dataclass_fields__[name]
+        for task, kind in TASKS.items()
+        if name in kind.__dataclass_fields__
+    }
+    first, spec = next(iter(specs.items()))
+    shown: dict[str, Any] = {
+        "help": spec.metadata["help"],
+        "panel": _PANELS[first] if len(specs) == 1 else _SHARED,
+    }
+    shown |= _SHOWN.get(name, {})
+    shown["help"] = f"{shown['help'][0].upper()}{shown['help'][1:].removesuffix('.')}."
+    shown["help"] += _describe_defaults({task: own.default for task, own in specs.items()})
+    hint = get_type_hints(TASKS[first])[name]
+    kind = next(part for part in (*get_args(hint), hint) if part in (bool, int, float, str))
     if name in ("model", "data"):
-        return name, str, hp(**shown)
-    kind: Any = object if "parse" in shown else base
-    return (
-        (name, bool, hp(False, **shown)) if base is bool else (name, kind | None, hp(None, **shown))
-    )
+        return name, kind, hp(**shown)
+    if kind is bool:
+        return name, kind, hp(False, **shown)
+    return name, (object if "parse" in shown else kind) | None, hp(None, **shown)
+
+
+def _describe_defaults(defaults: Mapping[str, Any]) -> str:
+    """Return the defaults of tasks in words; None and False are none."""
+    tasks: dict[Any, list[str]] = {}
+    for task, value in defaults.items():
+        if value is not None and value is not False and value is not dataclasses.MISSING:
+            tasks.setdefault(value, []).append(task)
+    if len(tasks) == 1 and len(set(defaults.values())) == 1:
+        return f" Default: {next(iter(tasks))}."
+    texts = [f"{value} ({', '.join(names)})" for value, names in tasks.items()]
+    return f" Default: {', '.join(texts)}." if texts else ""
 
 
 _NAMES = dict.fromkeys(spec.name for kind in TASKS.values() for spec in dataclasses.fields(kind))
@@ -427,23 +441,24 @@ def train(o: Any, *, progress: Progress | None = None) -> tuple[Any, Settings[An
     --pretrained --data camvid --objective isw --out camvid-isw.safetensors`
     """
     from acclimate import training
+    from acclimate.training.checkpoint import last_path
 
-    call = {spec.name: getattr(o, spec.name) for spec in dataclasses.fields(_TrainOptions)}
-    own = [spec.name for spec in dataclasses.fields(o) if spec.name not in call]
-    values = {name: getattr(o, name) for name in own}
-    values = {k: value for k, value in values.items() if value is not None and value is not False}
-    settings = _make_settings(call.pop("task"), values)
-    out, root = call.pop("out"), call.pop("data_dir")
-    if settings.task == "domains":
-        _keep_first_weights(settings, out)
+    settings = _make_settings(o)
+    last = last_path(o.out)
+    beside = f"The file {last.name}, which is written next to --out,"
+    refuse_overwriting(o, {"--out": o.out, beside: last}, "weights")
     here = str(Path.cwd())
     if here not in sys.path:  # for package.module:function
         sys.path.insert(0, here)
-    return training.train(settings, out, **call, root=root, progress=progress), settings
+    call = select_given(o, training.train) | {"root": o.data_dir, "progress": progress}
+    return training.train(settings, **call), settings
 
 
-def _make_settings(task: str | None, values: dict[str, Any]) -> Settings[Any]:
-    """Return the settings of a task; refuse options that have no effect in it."""
+def _make_settings(o: Any) -> Settings[Any]:
+    """Return the settings of the task; refuse options that have no effect in it."""
+    values = {name: getattr(o, name) for name in _NAMES}
+    values = {name: v for name, v in values.items() if v is not None and v is not False}
+    task = o.task
     if task is None:
         is_domains = values.get("objective") in ALGORITHMS
         task = "domains" if is_domains else "classification"
@@ -476,13 +491,3 @@ def _make_settings(task: str | None, values: dict[str, Any]) -> Settings[Any]:
             found=f"{size[0]}x{size[1]}",
         )
     return kind(**values)
-
-
-def _keep_first_weights(settings: Any, out: Path) -> None:
-    """Refuse to overwrite the weights that the run begins with."""
-    from acclimate.training.checkpoint import last_path
-
-    last = last_path(out)
-    written = {"--out": out, f"The file {last.name}, which is written next to --out,": last}
-    weights = None if settings.weights is None else Path(settings.weights)
-    refuse_same_file(written, {"--weights": weights})

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from acclimate.commands.base import (
     FILE_WIDTH,
+    Device,
+    Notify,
     command,
-    device,
     parse_pairs,
     parse_words,
+    select_given,
 )
 from acclimate.demo.settings import DemoChoices
 from acclimate.errors import BadInput, check_at_least, check_name, check_output
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from acclimate.demo import DemoResult
     from acclimate.paper import Experiment, PaperTable, Reproduction
     from acclimate.report import Summary
+    from acclimate.report.table import Document
 
 #: Gives a function that is called with what happens to the jobs, which are given by their folders.
 Events = Callable[[Mapping[str, Any]], AbstractContextManager[Any]]
@@ -36,18 +39,18 @@ FORMATS = ("terminal", "md", "csv", "latex", "html")
 
 
 @options
-class EngineOptions(Values):
+class EngineOptions(Device):
     """Where jobs are run."""
 
     engine: str = hp(
-        "local", help="Where jobs run: local (processes on this machine) or ray (a Ray cluster)."
+        "local",
+        help="Where jobs run: local (processes on this machine) or ray (a Ray cluster).",
     )
     workers: int | None = hp(
         None,
         help="Number of processes, which share the cores; 0: run in the process of the command. "
         "Default: one for two cores, or as many as the cluster has room for.",
     )
-    device: str = device()
     address: str | None = hp(
         None,
         metavar="HOST:PORT",
@@ -73,15 +76,10 @@ class EngineOptions(Values):
 
     def get_engine(self) -> dict[str, Any]:
         """Return the arguments of `acclimate.bench.run_suite` for these options."""
-        given = {"address": self.address, "n_cpus": self.cpus, "n_gpus": self.gpus}
-        given |= {"storage": self.storage}
-        given = {name: value for name, value in given.items() if value is not None}
-        return {
-            "engine": self.engine,
-            "n_workers": self.workers,
-            "device": self.device,
-            **given,
-        }
+        names = ("engine", "device", "address", "storage")
+        given = {name: getattr(self, name) for name in names}
+        given |= {"n_workers": self.workers, "n_cpus": self.cpus, "n_gpus": self.gpus}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 # bench --------------------------------------------------------------------------------------------
@@ -89,8 +87,6 @@ class EngineOptions(Values):
 
 @options
 class BenchRunOptions(EngineOptions):
-    """Options of `bench_run`."""
-
     suite: Path = hp(argument=True, metavar="SUITE.toml", help="The suite, a TOML file.")
     out: Path | None = hp(
         None, metavar="DIR", help="Folder of the suite; default: `bench-` and its name."
@@ -100,7 +96,7 @@ class BenchRunOptions(EngineOptions):
         None, metavar="DIR", help="Folder of prepared artifacts, to share; default: in --out."
     )
     checkpoint_every: int | None = hp(
-        None, help="Batches between checkpoints; default: one checkpoint about every 20 seconds."
+        None, help="Batches between checkpoints; default: one about every 20 seconds."
     )
 
 
@@ -149,15 +145,15 @@ def bench_run(o: BenchRunOptions, *, events: Events | None = None) -> Store:
     return Store(folder, suite)
 
 
-def _folder() -> Any:
-    return hp(argument=True, metavar="DIR", help="The folder of a suite.")
+@options
+class SuiteFolder(Values):
+    """The folder of a suite."""
+
+    folder: Path = hp(argument=True, metavar="DIR", help="The folder of a suite.")
 
 
 @options
-class BenchStatusOptions(Values):
-    """Options of `bench_status`."""
-
-    folder: Path = _folder()
+class BenchStatusOptions(SuiteFolder):
     suite: str | None = hp(
         None,
         metavar="TITLE",
@@ -177,14 +173,9 @@ def bench_status(o: BenchStatusOptions) -> Store:
 
 
 @options
-class BenchReportOptions(Values):
-    """Options of `bench_report`."""
-
-    folder: Path = _folder()
+class BenchReportOptions(SuiteFolder):
     format: str = hp("terminal", help="Format: terminal, md, csv, latex or html.")
-    out: Path | None = hp(
-        None, metavar="FILE", help="File to write; default for html: DIR/report.html."
-    )
+    out: Path | None = hp(None, help="File to write; default for html: DIR/report.html.")
 
 
 @dataclass(frozen=True)
@@ -219,36 +210,32 @@ def bench_report(o: BenchReportOptions) -> Reported:
     check_name(o.format, FORMATS, "format")
     from acclimate import report
     from acclimate.bench.suite import Store
+    from acclimate.report.table import Document
     from acclimate.storage import write_atomically
 
     path = o.folder / "report.html" if o.format == "html" and o.out is None else o.out
-    store = Store(o.folder)
     check_output(path)
+    store = Store(o.folder)
     summary = summarize_store(store, _read_done(store))
-    if o.format == "html" and path is not None:
-        beside = path.resolve().parent
+    if o.format == "html":
+        beside = Path(path or o.folder).resolve().parent
         text = report.render_suite(summary, os.path.relpath(o.folder.resolve(), beside))
+    elif o.format == "csv":
+        text = report.render_csv(summary)
     else:
-        makers: dict[str, Callable[[Summary], str]] = {
-            "md": lambda own: report.make_document(own).to_markdown(),
-            "csv": report.render_csv,
-            "latex": lambda own: report.make_document(own).to_latex(),
-            "terminal": _render_plain,
-        }
-        text = makers[o.format](summary)
+        makers: dict[str, Callable[[Any], str]]
+        makers = {"md": Document.to_markdown, "latex": Document.to_latex, "terminal": _print}
+        text = makers[o.format](report.make_document(summary))
     if path is not None:
         write_atomically(path, text.encode())
     return Reported(summary, o.format, text, path)
 
 
-def _render_plain(summary: Summary) -> str:
+def _print(document: Document) -> str:
     from rich.console import Console
 
-    from acclimate.report import make_document
-
     file = io.StringIO()
-    console = Console(file=file, width=FILE_WIDTH, highlight=False, emoji=False)
-    make_document(summary).show(console)
+    document.show(Console(file=file, width=FILE_WIDTH, highlight=False, emoji=False))
     return file.getvalue()
 
 
@@ -273,8 +260,6 @@ def _read_done(store: Store) -> list[Outcome]:
 
 @options
 class BenchCompareOptions(Values):
-    """Options of `bench_compare`."""
-
     first: Path = hp(argument=True, metavar="DIR_A", help="The folder of a suite.")
     second: Path = hp(argument=True, metavar="DIR_B", help="The folder of another suite.")
 
@@ -313,8 +298,6 @@ def bench_compare(o: BenchCompareOptions) -> Compared:
 
 @options
 class DemoOptions(DemoChoices):
-    """Options of `demo`."""
-
     all: bool = hp(False, help="All methods that suit a model of the task; takes long.")
     out: Path = hp(Path("report.html"), help="The page to write.")
     json: Path | None = hp(None, help="JSON file to write all numbers to.")
@@ -342,7 +325,7 @@ def demo(
     o: DemoOptions,
     *,
     progress: Progress | None = None,
-    notify: Callable[[str], None] = lambda text: None,
+    notify: Notify = lambda text: None,
 ) -> Demonstrated:
     """Adapt a model to several shifts and write a report; needs no data.
 
@@ -373,7 +356,7 @@ def demo(
     if names == ("all",):
         _, left_out = demo.assign_models(demo.get_task(o.data), chosen)
         chosen = tuple(name for name in chosen if name not in left_out)
-    settings = demo.DemoSettings(**{**DemoChoices.taken_from(o).to_dict(), "methods": chosen})
+    settings = demo.DemoSettings(**select_given(o, demo.DemoSettings) | {"methods": chosen})
     demo.fetch_data(settings.data, progress, notify)
     result = demo.run_demo(settings, progress)
     write_atomically(o.out, render_demo(result.page()).encode())
@@ -409,8 +392,6 @@ def _files(metavar: str, help: str) -> Any:  # noqa: A002
 
 @options
 class ReproduceOptions(EngineOptions):
-    """Options of `reproduce`."""
-
     name: str | None = hp(
         None,
         argument=True,
@@ -513,7 +494,7 @@ def reproduce(
     *,
     events: Events | None = None,
     watch: Callable[[], AbstractContextManager[Progress | None]] = nullcontext,
-    notify: Callable[[str], None] | None = None,
+    notify: Notify | None = None,
     finished: Callable[[Reproduced], None] = lambda one: None,
 ) -> list[Reproduced]:
     """Run a table or figure of the paper, and print our numbers beside the published ones.
@@ -542,19 +523,9 @@ def reproduce(
         return done
     if o.seeds is not None:
         check_at_least("seeds", o.seeds, 1)
-    settings = paper.Settings(
-        weights=o.weights or {},
-        models=o.model or {},
-        data=o.data or {},
-        sources=o.source or {},
-        heads=o.head or {},
-        corruptions=o.corruptions,
-        images=o.images,
-        only=o.only,
-        rows=o.row,
-        trials=o.trials,
-        selection=o.selection,
-    )
+    renamed = {"models": o.model, "sources": o.source, "heads": o.head, "rows": o.row}
+    given = {name: value for name, value in renamed.items() if value is not None}
+    settings = paper.Settings(**select_given(o, paper.Settings) | given)
     root = o.out if o.out is not None else Path(f"reproduce-{o.name}-{o.scale}")
     engine = o.get_engine()
     if o.workers is None and o.scale == "smoke" and o.engine == "local":
