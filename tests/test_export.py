@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import acclimate
-from acclimate.export import SUFFIXES, TOLERANCES, check_format, export_model, write_format
+from acclimate.export import FORMATS, check_format, export_model, write_format
 from acclimate.testing.models import tiny_batches, tiny_model
 from acclimate.zoo.torchvision_compat import import_torchvision
 from tests.codes import raises
@@ -235,13 +235,13 @@ def test_architectures_under_fixed_statistics(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", TOLERANCES)
+@pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_architectures_in_every_format(name: str, kind: str, tmp_path: Path) -> None:
     adapted = acclimate.adapt(build(name), "tent", statistics="source", lr=0.01)
     adapted(images(0))
-    path = tmp_path / f"model{SUFFIXES[kind]}"
-    assert write_format(adapted.export(), images(1), kind, path) <= TOLERANCES[kind]
+    path = tmp_path / f"model{FORMATS[kind].suffix}"
+    assert write_format(adapted.export(), images(1), kind, path) <= FORMATS[kind].tolerance
     assert path.stat().st_size > 0
 
 

@@ -40,6 +40,7 @@ from acclimate.errors import (
     MissingExtra,
     NotAdapted,
     UnsuitableModel,
+    check_name,
     how_to_install,
     warn,
 )
@@ -307,24 +308,8 @@ def _logits_of(adapted: Method, output: Any) -> Tensor:
 
 # Files --------------------------------------------------------------------------------------------
 
-#: Largest difference of logits that a file may have, by its format.
-TOLERANCES: Mapping[str, float] = {
-    "safetensors": 0.0,
-    "torchscript": 1e-5,
-    "pt2": 1e-5,
-    "onnx": 1e-4,
-}
-
 #: What a writer returns: the content of the file, and the model that was read from it.
 _Written = tuple[bytes, Callable[[Tensor], Any]]
-
-#: Endings of the files, by format.
-SUFFIXES: Mapping[str, str] = {
-    "safetensors": ".safetensors",
-    "torchscript": ".torchscript.pt",
-    "pt2": ".pt2",
-    "onnx": ".onnx",
-}
 
 
 class _Logits(nn.Module):
@@ -340,14 +325,13 @@ class _Logits(nn.Module):
 
 
 def check_format(kind: str) -> None:
-    """Raise `MissingExtra` if a format needs a package that is not installed."""
-    if kind != "onnx":
-        return
-    for package in ("onnx", "onnxruntime", "onnxscript"):
+    """Refuse an unknown format, and one that needs a package that is not installed."""
+    check_name(kind, FORMATS, "format")
+    for package in FORMATS[kind].packages:
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(
                 "missing_extra",
-                f"Writing ONNX requires {package}, which is not installed. "
+                f"Writing {kind} requires {package}, which is not installed. "
                 f"Run: {how_to_install('export')}, or choose other formats.",
                 package=package,
             )
@@ -363,23 +347,24 @@ def write_format(
     Args:
         module: A plain module in evaluation mode, on the CPU.
         x: At least two samples, on which the file is compared with the module.
-        kind: A name of `TOLERANCES`.
+        kind: A name of `FORMATS`.
         path: The file to write.
         logits_at: Where the logits are in the output of the module.
 
     Raises:
         MissingExtra: A package is not installed.
         UnsuitableModel: The model cannot be written in this format, or its logits differ by more
-            than `TOLERANCES`. Nothing was written.
+            than `FORMATS` allows. Nothing was written.
     """
     check_format(kind)
+    allowed = FORMATS[kind].tolerance
     model = _Logits(module, logits_at).eval()
     with torch.no_grad():
         expected = model(x)
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the tracers, about their own internals
-            content, again = _WRITERS[kind](model, x)
+            content, again = FORMATS[kind].write(model, x)
             found = again(x)
             again(x[:1])  # another batch size must work, too
     except Exception as error:  # the exporters fail in many ways
@@ -391,10 +376,10 @@ def write_format(
             format=kind,
         ) from error
     difference = float((found - expected).abs().max())
-    if not difference <= TOLERANCES[kind]:
+    if not difference <= allowed:
         raise UnsuitableModel(
             "format_failed",
-            f"Expected the logits of the {kind} file to equal the model's to {TOLERANCES[kind]:g}, "
+            f"Expected the logits of the {kind} file to equal the model's to {allowed:g}, "
             f"found a difference of {difference:.3g}. Choose other formats.",
             format=kind,
         )
@@ -439,9 +424,27 @@ def _write_onnx(model: _Logits, x: Tensor) -> _Written:
     return content, lambda x: torch.from_numpy(session.run(None, {name: x.numpy()})[0])
 
 
-_WRITERS: Mapping[str, Callable[[_Logits, Tensor], _Written]] = {
-    "safetensors": _write_safetensors,
-    "torchscript": _write_torchscript,
-    "pt2": _write_pt2,
-    "onnx": _write_onnx,
+@dataclass(frozen=True)
+class Format:
+    """A format of files.
+
+    Attributes:
+        suffix: Ending of the files.
+        tolerance: Largest difference of logits that a file may have.
+        write: Returns the content of a file, and the model that was read from it.
+        packages: What must be installed.
+    """
+
+    suffix: str
+    tolerance: float
+    write: Callable[[_Logits, Tensor], _Written]
+    packages: tuple[str, ...] = ()
+
+
+#: All formats by name.
+FORMATS: Mapping[str, Format] = {
+    "safetensors": Format(".safetensors", 0.0, _write_safetensors),
+    "torchscript": Format(".torchscript.pt", 1e-5, _write_torchscript),
+    "pt2": Format(".pt2", 1e-5, _write_pt2),
+    "onnx": Format(".onnx", 1e-4, _write_onnx, ("onnx", "onnxruntime", "onnxscript")),
 }

@@ -435,13 +435,7 @@ class Sessions:
 
     def _check_known(self, stream: str) -> None:
         if stream not in self:
-            raise BadInput(
-                "unknown_name",
-                f'There is no stream "{stream}".',
-                kind="stream",
-                name=stream,
-                known=tuple(self),
-            )
+            raise unknown_stream(stream, tuple(self))
 
     def _known_adapted(self) -> Method:
         if self._adapted is None:
@@ -547,6 +541,12 @@ class Replica:
         """Predict a batch with the loaded state, without learning."""
         with self.adapted.paused():
             return self.adapted(x)
+
+
+def unknown_stream(stream: str, known: tuple[str, ...] = ()) -> BadInput:
+    """Return the error for a stream that does not exist."""
+    text = f'There is no stream "{stream}".'
+    return BadInput("unknown_name", text, kind="stream", name=stream, known=known)
 
 
 def check_room(stream: str, n: int, limit: int | None) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from acclimate.export import SUFFIXES
+from acclimate.export import FORMATS
 from tests.cli.test_cli import MODEL, make_images, run
 from tests.cli_models import tiny_cnn
 from tests.codes import raises
@@ -36,7 +36,7 @@ def test_all_formats_and_a_card(photos: Path, tmp_path: Path) -> None:
     line = ("export", *NAMED, "--state", state, "--out", out)
     result = run(*line, "--images", photos)
     card = json.loads((tmp_path / "tiny-adapted.json").read_text())
-    assert set(card["files"]) == {f"tiny-adapted{suffix}" for suffix in SUFFIXES.values()}
+    assert set(card["files"]) == {f"tiny-adapted{each.suffix}" for each in FORMATS.values()}
     assert card["differences"]["max_abs_logit"] <= 1e-5
     assert card["counts"]["batches"] == 2
     assert card["input_shape"] == [3, 8, 8]

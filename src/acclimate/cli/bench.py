@@ -16,20 +16,18 @@ if TYPE_CHECKING:
     from acclimate.bench import Store
     from acclimate.commands.suites import Reported
 
-bench = make_group()
-
-_STYLES = {"done": "green", "running": "cyan", "failed": "bold red", "interrupted": "yellow"}
-
-
-@bench.callback()
-def describe() -> None:
+bench = make_group(
+    "bench",
     """Run suites of jobs, and report on them.
 
     A job is a model, data, a stream, a method and a seed. A suite is a short TOML file of jobs; its
     folder keeps a record of every batch.
 
     Example: `acclimate bench run suite.toml --out results/suite`
-    """
+    """,
+)
+
+_STYLES = {"done": "green", "running": "cyan", "failed": "bold red", "interrupted": "yellow"}
 
 
 def _show_run(store: Store) -> bool:

@@ -62,9 +62,12 @@ def add_command(
     app.command(name, cls=Helped)(run)
 
 
-def make_group(name: str | None = None) -> typer.Typer:
-    """Return a group of commands."""
-    return typer.Typer(name=name, cls=Group, no_args_is_help=True, pretty_exceptions_enable=False)
+def make_group(name: str, text: str | None = None) -> typer.Typer:
+    """Return a group of commands with this help."""
+    shown: dict[str, Any] = {} if text is None else {"help": text}
+    return typer.Typer(
+        name=name, cls=Group, no_args_is_help=True, pretty_exceptions_enable=False, **shown
+    )
 
 
 def _is_given(context: typer.Context, name: str) -> bool:

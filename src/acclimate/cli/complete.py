@@ -29,7 +29,7 @@ KNOWN: Mapping[str, str | tuple[str, ...]] = {
     "engine": "acclimate.bench:ENGINES",
     "eval order": "acclimate.bench.protocol:ORDERS",
     "eval stream": "acclimate.bench.protocol:STREAMS",
-    "export format": "acclimate.export:SUFFIXES",
+    "export format": "acclimate.export:FORMATS",
     "bench report format": "acclimate.commands.suites:FORMATS",
     "granularity": ("tensor", "module", "channel", "parameter"),
     "method": "acclimate.methods:METHODS",

@@ -20,17 +20,15 @@ if TYPE_CHECKING:
     from acclimate.commands.sources import DataCorruptOptions
     from acclimate.data import Report
 
-data = make_group()
-
-_SHOWN = 10
-
-
-@data.callback()
-def describe() -> None:
+data = make_group(
+    "data",
     """List, get, check and corrupt data sets.
 
     Example: `acclimate data get cifar10`
-    """
+    """,
+)
+
+_SHOWN = 10
 
 
 def _show_list(found: tuple[Path, Mapping[str, str]]) -> None:

@@ -22,7 +22,7 @@ from acclimate.cli.zoo import zoo
 from acclimate.errors import AcclimateError
 from acclimate.process import tune_process
 
-app = make_group(name="acclimate")
+app = make_group("acclimate")
 add_command(app, "demo", commands.demo, results.show_demo, notify=tell)
 add_command(app, "doctor", commands.doctor, results.show_diagnosis)
 add_command(app, "prepare", commands.prepare, results.show_prepared)
@@ -50,8 +50,8 @@ add_command(
     notify=tell,
     finished=results.show_experiment,
 )
-for name, group in {"bench": bench, "methods": methods, "data": data, "zoo": zoo}.items():
-    app.add_typer(group, name=name)
+for group in (bench, methods, data, zoo):
+    app.add_typer(group)
 
 
 def _version(wanted: bool) -> None:

@@ -12,7 +12,7 @@ from acclimate.cli.complete import make_completer
 from acclimate.cli.help import Command
 from acclimate.cli.terminal import get_console, make_table, show_facts
 
-methods = make_group()
+methods = make_group("methods")
 
 
 @methods.callback(invoke_without_command=True, no_args_is_help=False)

@@ -93,45 +93,29 @@ def show_events(jobs: Mapping[str, Entry]) -> Iterator[Callable[[Event], None]]:
 
     Where there is no terminal there is a line for each job that ends, and one a minute.
     """
-    meter = Meter(jobs)
-    console = get_console(stderr=True)
-    if not console.is_terminal:
-        last = [time.monotonic()]
+    from rich.progress import BarColumn, Progress, TaskProgressColumn
 
-        def report(event: Event) -> None:
-            meter.take(event)
-            is_end = event.kind in ("finished", "failed", "retried")
-            if not is_end and time.monotonic() < last[0] + _LINE_EVERY:
-                return
-            last[0] = time.monotonic()
-            console.print(printable(_tell(event, meter)), soft_wrap=True)
-
-        yield report
-        return
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[more]}"),
-    )
-    with Progress(*columns, console=console, transient=True) as bars:
+    meter, console = Meter(jobs), get_console(stderr=True)
+    is_watched, last = console.is_terminal, time.monotonic()
+    columns = ("{task.description}", BarColumn(), TaskProgressColumn(), "{task.fields[more]}")
+    with Progress(*columns, console=console, transient=True, disable=not is_watched) as bars:
         whole = bars.add_task("", total=None, more="")
         own: dict[str, Any] = {}
 
-        def move(event: Event) -> None:
+        def show(event: Event) -> None:
+            nonlocal last
             meter.take(event)
-            done, total = meter.work
-            bars.update(
-                whole,
-                description=_count(meter),
-                completed=done,
-                total=total or None,
-                more=_tell_left(meter),
-            )
-            if event.kind in ("failed", "retried"):
+            is_news = event.kind in ("failed", "retried")
+            if not is_watched:
+                is_news |= event.kind == "finished" or time.monotonic() >= last + _LINE_EVERY
+            if is_news:
+                last = time.monotonic()
                 console.print(printable(_tell(event, meter)), soft_wrap=True)
+            done, total = meter.work
+            left = _tell_left(meter)
+            bars.update(
+                whole, description=_count(meter), completed=done, total=total or None, more=left
+            )
             for name in [name for name in own if name not in meter.running]:
                 bars.remove_task(own.pop(name))
             for name, (n_done, n_all) in meter.running.items():
@@ -144,7 +128,7 @@ def show_events(jobs: Mapping[str, Entry]) -> Iterator[Callable[[Event], None]]:
             elif event.kind == "progress":
                 bars.update(own[event.name], more=f"batch {event.done} of {event.total}")
 
-        yield move
+        yield show
 
 
 def _tell(event: Event, meter: Meter) -> str:

@@ -13,12 +13,7 @@ from acclimate.commands import sources
 if TYPE_CHECKING:
     from acclimate.zoo import ModelSpec
 
-zoo = make_group()
-
-
-@zoo.callback()
-def describe() -> None:
-    """List source models by name, and import their weights."""
+zoo = make_group("zoo", "List source models by name, and import their weights.")
 
 
 def _show_list(models: Sequence[tuple[ModelSpec, Path]]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from acclimate.errors import BadInput, InvalidConfig
-from acclimate.options import Values, changed, hp, options, split_names
+from acclimate.options import Values, hp, options, split_names
 
 if TYPE_CHECKING:
     from torch import nn
@@ -190,13 +190,11 @@ class Force(Values):
 
 
 @options
-class Resume(Force):
+class Resume(Values):
     """How a run begins that can be interrupted."""
 
     resume: bool = hp(False, panel=RUN, help="Resume an interrupted run.")
-    force: bool = changed(
-        Force, "force", False, help="Overwrite what exists, or start the run again."
-    )
+    force: bool = hp(False, panel=RUN, help="Overwrite what exists, or start the run again.")
 
 
 @options

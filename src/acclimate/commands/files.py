@@ -16,7 +16,7 @@ from acclimate.commands.base import (
     refuse_overwriting,
 )
 from acclimate.commands.models import make_noise
-from acclimate.errors import ArtifactMismatch, BadInput, check_name, check_output
+from acclimate.errors import ArtifactMismatch, BadInput, check_output
 from acclimate.options import Values, changed, hp, options, split_names
 
 if TYPE_CHECKING:
@@ -75,13 +75,12 @@ def export(o: ExportOptions) -> ExportedFiles:
     Example: `acclimate export --model my_models:resnet --weights resnet.pt --state resnet.state
     --images photos --out resnet-adapted`
     """
-    from acclimate.export import SUFFIXES, check_format, export_model, write_format
+    from acclimate.export import FORMATS, check_format, export_model, write_format
     from acclimate.storage import write_atomically
 
     for kind in o.format:
-        check_name(kind, SUFFIXES, "format")
         check_format(kind)
-    files = {kind: o.out.with_name(o.out.name + SUFFIXES[kind]) for kind in o.format}
+    files = {kind: o.out.with_name(o.out.name + FORMATS[kind].suffix) for kind in o.format}
     card_file = o.out.with_name(f"{o.out.name}.json")
     written = (*files.values(), card_file)
     for path in written:

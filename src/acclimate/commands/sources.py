@@ -349,6 +349,7 @@ _SHOWN: dict[str, dict[str, Any]] = {
     "images": {
         "help": "Number of training images, of each domain if there are several; default: all."
     },
+    "augmentation": {"help": "Augmentation: standard (shifts and flips) or none."},
     "weights": {"metavar": "FILE"},
     "test_domain": {"metavar": "DOMAIN", "repeat": True, "parse": parse_words},
 }
@@ -374,12 +375,12 @@ def _merge(name: str) -> tuple[str, Any, Any]:
         if name in kind.__dataclass_fields__
     }
     first, spec = next(iter(specs.items()))
+    text = spec.metadata["help"]
     shown: dict[str, Any] = {
-        "help": spec.metadata["help"],
+        "help": f"{text[0].upper()}{text[1:]}.",
         "panel": _PANELS[first] if len(specs) == 1 else _SHARED,
     }
     shown |= _SHOWN.get(name, {})
-    shown["help"] = f"{shown['help'][0].upper()}{shown['help'][1:].removesuffix('.')}."
     shown["help"] += _describe_defaults({task: own.default for task, own in specs.items()})
     hint = get_type_hints(TASKS[first])[name]
     kind = next(part for part in (*get_args(hint), hint) if part in (bool, int, float, str))

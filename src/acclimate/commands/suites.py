@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from acclimate.commands.base import (
     FILE_WIDTH,
+    RUN,
     Device,
     Notify,
     command,
@@ -44,10 +45,12 @@ class EngineOptions(Device):
 
     engine: str = hp(
         "local",
+        panel=RUN,
         help="Where jobs run: local (processes on this machine) or ray (a Ray cluster).",
     )
     workers: int | None = hp(
         None,
+        panel=RUN,
         help="Number of processes, which share the cores; 0: run in the process of the command. "
         "Default: one for two cores, or as many as the cluster has room for.",
     )
@@ -214,8 +217,8 @@ def bench_report(o: BenchReportOptions) -> Reported:
     from acclimate.storage import write_atomically
 
     path = o.folder / "report.html" if o.format == "html" and o.out is None else o.out
-    check_output(path)
     store = Store(o.folder)
+    check_output(path)
     summary = summarize_store(store, _read_done(store))
     if o.format == "html":
         beside = Path(path or o.folder).resolve().parent

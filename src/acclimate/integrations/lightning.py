@@ -87,8 +87,9 @@ class Acclimate(Callback):
         self._stack = ExitStack()
         self._dataloader = 0
 
-    def _begin(self, module: nn.Module) -> None:
-        target = module if self.module is None else _get_module(module, self.module)
+    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
+        """Adapt the module."""
+        target = pl_module if self.module is None else _get_module(pl_module, self.module)
         self.adapted = self._stack.enter_context(
             in_place(target, self.method, self.artifact, **self.options)
         )
@@ -96,53 +97,17 @@ class Acclimate(Callback):
         if self.on_adapt is not None:
             self.on_adapt(self.adapted)
 
-    def _begin_batch(self, dataloader: int) -> None:
-        if dataloader != self._dataloader and self.reset_each and self.adapted is not None:
-            with torch.inference_mode(False):  # Lightning's own; the state must be normal tensors
-                self.adapted.reset()
-        self._dataloader = dataloader
-
-    def _end(self) -> None:
-        if self.adapted is None:
-            return
-        self.counts = copy.deepcopy(self.adapted.counts)
-        self.report = None if self.adapted.guard is None else self.adapted.report()
-        self.adapted = None
-        self._stack.close()
-
-    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
-        """Adapt the module."""
-        self._begin(pl_module)
-
-    def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
-        """Adapt the module."""
-        self._begin(pl_module)
-
     def on_test_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Reset between dataloaders, if that was asked for."""
-        self._begin_batch(dataloader_idx)
-
-    def on_predict_batch_start(
-        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Reset between dataloaders, if that was asked for."""
-        self._begin_batch(dataloader_idx)
+        if dataloader_idx != self._dataloader and self.reset_each and self.adapted is not None:
+            with torch.inference_mode(False):  # Lightning's own; the state must be normal tensors
+                self.adapted.reset()
+        self._dataloader = dataloader_idx
 
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:
         """Give the module back."""
-        self._finish()
-
-    def on_predict_end(self, trainer: Any, pl_module: Any) -> None:
-        """Give the module back."""
-        self._finish()
-
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Give the module back."""
-        self._end()
-
-    def _finish(self) -> None:
         self._end()
         if self.counts is not None and self.counts.batches == 0:
             warn(
@@ -152,6 +117,22 @@ class Acclimate(Callback):
                     'call: Acclimate(module="net") for self.net(x).',
                 )
             )
+
+    on_predict_start = on_test_start
+    on_predict_batch_start = on_test_batch_start
+    on_predict_end = on_test_end
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Give the module back."""
+        self._end()
+
+    def _end(self) -> None:
+        if self.adapted is None:
+            return
+        self.counts = copy.deepcopy(self.adapted.counts)
+        self.report = None if self.adapted.guard is None else self.adapted.report()
+        self.adapted = None
+        self._stack.close()
 
 
 def _get_module(model: nn.Module, name: str) -> nn.Module:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from acclimate.errors import BadInput
+from acclimate.errors import check_at_least
 from acclimate.methods.method import Counts, Method
 from acclimate.metrics.batch import BatchMetrics
 
@@ -46,13 +46,7 @@ def watch(adapted: Method, write: Write, *, every: int = 1, prefix: str = "") ->
         1 2.0
         3 2.0
     """
-    if every < 1:
-        raise BadInput(
-            "out_of_range",
-            f"Expected every to be at least 1, found {every}. Pass 1 to write after each batch.",
-            option="every",
-            found=every,
-        )
+    check_at_least("every", every, 1)
     return adapted.on_batch(_Watcher(adapted, write, every, prefix))
 
 

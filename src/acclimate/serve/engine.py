@@ -37,7 +37,14 @@ from acclimate.metrics.sums import to_plain
 from acclimate.serve.bodies import check_count
 from acclimate.serve.history import History
 from acclimate.serve.settings import EngineSettings
-from acclimate.sessions import Replica, Sessions, SessionStatus, check_id, check_room
+from acclimate.sessions import (
+    Replica,
+    Sessions,
+    SessionStatus,
+    check_id,
+    check_room,
+    unknown_stream,
+)
 from acclimate.snapshot import Tree
 
 if TYPE_CHECKING:
@@ -322,13 +329,7 @@ class Engine:
 
     def _known(self, stream: str) -> _Stream:
         if stream not in self._streams:
-            raise BadInput(
-                "unknown_name",
-                f'There is no stream "{stream}".',
-                kind="stream",
-                name=stream,
-                known=(),
-            )
+            raise unknown_stream(stream)
         return self._streams[stream]
 
     def _describe(self, stream: _Stream) -> dict[str, Any]:
