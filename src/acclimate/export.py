@@ -273,10 +273,7 @@ def _describe_statistics(
         "mixed": f"The source's, mixed with those of {sum(map(len, batches))} probe samples.",
         "auto": "The source's, mixed with those of the stream so far.",
     }.get(plan.statistics, "Those of the layers.")
-    return {
-        "kind": plan.statistics,
-        "origin": "Kept by the method." if plan.moments else origin,
-    }
+    return {"kind": plan.statistics, "origin": "Kept by the method." if plan.moments else origin}
 
 
 @torch.no_grad()

@@ -7,13 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acclimate.cli.build import add_command, make_group
-from acclimate.cli.terminal import (
-    get_console,
-    make_table,
-    printable,
-    show_facts,
-    show_unreadable,
-)
+from acclimate.cli.terminal import get_console, make_table, printable, show_facts, show_unreadable
 from acclimate.commands import sources
 
 if TYPE_CHECKING:

@@ -46,10 +46,10 @@ def _show_help(command: Any, context: Any) -> None:
             words.append(name if each.required else f"[{name}]")
             panels["Arguments"].append((name, each.help))
         else:
-            rows = panels.setdefault(each.rich_help_panel or "Options", [])
+            rows = panels.setdefault(getattr(each, "rich_help_panel", None) or "Options", [])
             rows.append((_name_option(each), _describe(each)))
     if isinstance(command, Group):
-        words.append("COMMAND")
+        words.append("[COMMAND]" if command.invoke_without_command else "COMMAND")
         panels["Commands"] = list(_list_commands(command))
     console = get_console()
     console.print(f"Usage: {context.command_path} {' '.join(words)}\n", style="bold")

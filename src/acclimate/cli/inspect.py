@@ -81,12 +81,10 @@ def _state_facts(file: Path, card: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _part_facts(options: dict[str, Any]) -> dict[str, str]:
-    shown = {name: _text(value) for name, value in options.items() if name != "views"}
+    shown = {name: _text(value) for name, value in options.items()}
     losses = options.get("loss")
     if isinstance(losses, list):
         shown["loss"] = f"{losses[0]:.4g} in the first epoch, {losses[-1]:.4g} in the last"
-    if "views" in options:
-        shown["views"] = _text(options["views"])
     return shown
 
 

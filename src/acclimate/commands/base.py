@@ -168,11 +168,7 @@ class DataDir(Values):
 class Device(Values):
     """Where to compute."""
 
-    device: str = hp(
-        "auto",
-        panel=RUN,
-        help="Device: auto, cpu, cuda or mps.",
-    )
+    device: str = hp("auto", panel=RUN, help="Device: auto, cpu, cuda or mps.")
 
 
 @options
@@ -227,13 +223,11 @@ class ModelOptions(Values):
 
     model: str = hp(
         help="A name of `acclimate zoo list`; `timm:NAME`; `torchvision:NAME`; a function that "
-        "returns a model, `package.module:function`; or `builtin`, the model of the demo.",
+        "returns a model, `package.module:function`; or `builtin`, the model of the demo."
     )
     weights: Path | None = hp(None, help="Weights to load: .safetensors, or a PyTorch state dict.")
     normalization: str | None = hp(
-        None,
-        panel=MODEL,
-        help="How inputs are normalised: imagenet, cifar10 or cifar100.",
+        None, panel=MODEL, help="How inputs are normalised: imagenet, cifar10 or cifar100."
     )
     mean: tuple[float, ...] | None = hp(
         None,
@@ -347,10 +341,7 @@ class InputOptions(Device, ModelOptions):
 class MethodOptions(Seed, ArtifactOption, InputOptions):
     """The model, and the method that adapts it."""
 
-    method: str = hp(
-        "steady",
-        help="Name of a method; `acclimate methods` lists them.",
-    )
+    method: str = hp("steady", help="Name of a method; `acclimate methods` lists them.")
     set: Mapping[str, Any] | None = hp(
         None,
         metavar="NAME=VALUE",

@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acclimate.commands.base import (
-    ArtifactOption,
-    Force,
-    ModelOptions,
-    command,
-    refuse_overwriting,
-)
+from acclimate.commands.base import ArtifactOption, Force, ModelOptions, command, refuse_overwriting
 from acclimate.commands.models import make_noise
 from acclimate.errors import ArtifactMismatch, BadInput, check_output
 from acclimate.options import Values, changed, hp, options, split_names

@@ -43,7 +43,7 @@ COMPARED = ("source", "norm", "tent", "swr_nsp", "steady")
 
 
 @options
-class TestData(Values):
+class DataOptions(Values):
     """What methods are measured on."""
 
     data: str = hp(
@@ -66,7 +66,7 @@ class TestData(Values):
 
 
 @options
-class EvalOptions(StreamOptions, TestData, DataDir, ClassNames, IgnoreLabel, StreamRunOptions):
+class EvalOptions(StreamOptions, DataOptions, DataDir, ClassNames, IgnoreLabel, StreamRunOptions):
     method: tuple[str, ...] = changed(  # type: ignore[assignment]
         MethodOptions,
         "method",
@@ -107,9 +107,7 @@ class EvalOptions(StreamOptions, TestData, DataDir, ClassNames, IgnoreLabel, Str
         False, panel=RUN, help="Run one method after the other, which takes less memory."
     )
     checkpoint_every: int | None = hp(
-        None,
-        panel=RUN,
-        help="Batches between checkpoints; default: one about every 20 seconds.",
+        None, panel=RUN, help="Batches between checkpoints; default: one about every 20 seconds."
     )
 
 

@@ -164,8 +164,7 @@ class PrepareOptions(Force, DataDir, Seed, ClassNames, IgnoreLabel, InputOptions
     )
     samples: int = hp(1024, help="Number of source images that the penalty is measured on.")
     granularity: str = hp(
-        "tensor",
-        help="What each penalty applies to: tensor, module, channel or parameter.",
+        "tensor", help="What each penalty applies to: tensor, module, channel or parameter."
     )
     projector: str | int = hp(
         "auto",

@@ -55,9 +55,7 @@ class SetOptions(DataDir):
     """A data set."""
 
     name: str = hp(
-        argument=True,
-        metavar="NAME",
-        help="A data set, such as cifar10; `acclimate data list` lists them.",
+        argument=True, help="A data set, such as cifar10; `acclimate data list` lists them."
     )
 
 
@@ -120,7 +118,6 @@ class DataCorruptOptions(Seed, IgnoreLabel, DataDir):
     )
     name: tuple[str, ...] | None = hp(
         None,
-        metavar="NAME",
         repeat=True,
         parse=parse_words,
         help="A corruption, such as fog; may be repeated. `extra`: the four held out for tuning; "
@@ -230,11 +227,7 @@ def zoo_list(o: DataDir) -> list[tuple[ModelSpec, Path]]:
 
 @options
 class ZooShowOptions(DataDir):
-    name: str = hp(
-        argument=True,
-        metavar="NAME",
-        help="A model, such as resnet20-cifar10.",
-    )
+    name: str = hp(argument=True, help="A model, such as resnet20-cifar10.")
 
 
 @command(ZooShowOptions)
@@ -256,9 +249,7 @@ def zoo_show(o: ZooShowOptions) -> tuple[ModelSpec, Path]:
 @options
 class ZooGetOptions(ZooShowOptions):
     file: Path | None = hp(
-        None,
-        flags=("--from",),
-        help="The published checkpoint, if it is on disk already.",
+        None, flags=("--from",), help="The published checkpoint, if it is on disk already."
     )
     check_hash: bool = hp(
         True,
@@ -361,8 +352,7 @@ class _TrainOptions(Resume, Device, DataDir):
 
     out: Path = hp(help="File of weights to write, .safetensors.")
     task: str | None = hp(
-        None,
-        help="classification (the default), domains, or segmentation (a class per pixel).",
+        None, help="classification (the default), domains, or segmentation (a class per pixel)."
     )
     save_every: int = hp(200, panel=RUN, help="Steps between two checkpoints.")
 

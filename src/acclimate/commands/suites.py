@@ -325,10 +325,7 @@ class Demonstrated:
 
 @command(DemoOptions)
 def demo(
-    o: DemoOptions,
-    *,
-    progress: Progress | None = None,
-    notify: Notify = lambda text: None,
+    o: DemoOptions, *, progress: Progress | None = None, notify: Notify = lambda text: None
 ) -> Demonstrated:
     """Adapt a model to several shifts and write a report; needs no data.
 
@@ -396,10 +393,7 @@ def _files(metavar: str, help: str) -> Any:  # noqa: A002
 @options
 class ReproduceOptions(EngineOptions):
     name: str | None = hp(
-        None,
-        argument=True,
-        metavar="ID",
-        help="A table or figure, such as table-1b; see --list.",
+        None, argument=True, metavar="ID", help="A table or figure, such as table-1b; see --list."
     )
     list: bool = hp(False, help="List all tables and figures, and run none.")
     published: bool = hp(False, help="Show the published numbers, and run nothing.")

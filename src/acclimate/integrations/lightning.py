@@ -15,13 +15,7 @@ import torch
 from torch import nn
 
 from acclimate.artifact import Artifact
-from acclimate.errors import (
-    AcclimateWarning,
-    MissingExtra,
-    UnsuitableModel,
-    did_you_mean,
-    warn,
-)
+from acclimate.errors import AcclimateWarning, MissingExtra, UnsuitableModel, did_you_mean, warn
 from acclimate.guard import GuardReport
 from acclimate.integrations.in_place import in_place
 from acclimate.methods.method import Counts, Method
