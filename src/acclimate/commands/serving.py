@@ -125,15 +125,7 @@ def serve(
             seed=o.seed,
         )
 
-    address = f"http://{o.host}:{o.port}"
-    facts = {
-        "page": f"{address}/",
-        "predictions": f"POST {address}/predict",
-        "model": f"{o.model}, adapted by {o.method}" + (" with a guard" if guard else ""),
-        "states": str(o.folder or "deleted at the end; keep them with --folder"),
-        "try": f"acclimate send --builtin fog --to {address}" if is_builtin else "",
-    }
-    ready(facts)
+    ready(_describe(o, bool(guard), is_builtin))
     server = uvicorn.Server(
         uvicorn.Config(
             make_app(make_engine, token=o.token, settings=AppSettings.taken_from(o)),
@@ -149,6 +141,17 @@ def serve(
     if server.started:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return server.started
+
+
+def _describe(o: ServeOptions, has_guard: bool, is_builtin: bool) -> dict[str, str]:
+    address = f"http://{o.host}:{o.port}"
+    return {
+        "page": f"{address}/",
+        "predictions": f"POST {address}/predict",
+        "model": f"{o.model}, adapted by {o.method}{' with a guard' if has_guard else ''}",
+        "states": str(o.folder or "deleted at the end; keep them with --folder"),
+        "try": f"acclimate send --builtin fog --to {address}" if is_builtin else "",
+    }
 
 
 def _check_host(host: str, token: str | None) -> None:

@@ -26,7 +26,7 @@ from acclimate.commands.base import (
     select_given,
 )
 from acclimate.errors import BadInput, check_name
-from acclimate.options import changed, hp, options
+from acclimate.options import Values, changed, hp, options
 from acclimate.progress import Progress
 from acclimate.training.settings import ALGORITHMS, TASKS, Settings
 
@@ -346,17 +346,6 @@ _SHOWN: dict[str, dict[str, Any]] = {
 }
 
 
-@options
-class _TrainOptions(Resume, Device, DataDir):
-    """What `train` takes besides the settings of the tasks."""
-
-    out: Path = hp(help="File of weights to write, .safetensors.")
-    task: str | None = hp(
-        None, help="classification (the default), domains, or segmentation (a class per pixel)."
-    )
-    save_every: int = hp(200, panel=RUN, help="Steps between two checkpoints.")
-
-
 def _merge(name: str) -> tuple[str, Any, Any]:
     """Return the option for a setting that one task or more have; None stands for its default."""
     specs = {
@@ -394,18 +383,23 @@ def _describe_defaults(defaults: Mapping[str, Any]) -> str:
 
 
 _NAMES = dict.fromkeys(spec.name for kind in TASKS.values() for spec in dataclasses.fields(kind))
-#: Options of `train`: those of all tasks.
-TrainOptions: Any = dataclasses.make_dataclass(
-    "TrainOptions",
-    [_merge(name) for name in _NAMES],
-    bases=(_TrainOptions,),
-    frozen=True,
-    kw_only=True,
+#: The settings of all tasks as options.
+_Settings: Any = dataclasses.make_dataclass(
+    "_Settings", [_merge(name) for name in _NAMES], bases=(Values,), frozen=True, kw_only=True
 )
 
 
+@options
+class TrainOptions(Resume, Device, DataDir, _Settings):  # type: ignore[misc]
+    out: Path = hp(help="File of weights to write, .safetensors.")
+    task: str | None = hp(
+        None, help="classification (the default), domains, or segmentation (a class per pixel)."
+    )
+    save_every: int = hp(200, panel=RUN, help="Steps between two checkpoints.")
+
+
 @command(TrainOptions)
-def train(o: Any, *, progress: Progress | None = None) -> tuple[Any, Settings[Any]]:
+def train(o: TrainOptions, *, progress: Progress | None = None) -> tuple[Any, Settings[Any]]:
     """Train a source model: a classifier, from fresh weights, by SGD with a cosine schedule.
 
     With **--task domains**, train on several domains as DomainBed does: Adam, balanced minibatches,
@@ -445,7 +439,7 @@ def train(o: Any, *, progress: Progress | None = None) -> tuple[Any, Settings[An
     return training.train(settings, **call), settings
 
 
-def _make_settings(o: Any) -> Settings[Any]:
+def _make_settings(o: TrainOptions) -> Settings[Any]:
     """Return the settings of the task; refuse options that have no effect in it."""
     values = {name: getattr(o, name) for name in _NAMES}
     values = {name: v for name, v in values.items() if v is not None and v is not False}
