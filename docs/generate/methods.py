@@ -36,8 +36,8 @@ SPECIAL = {
     "(`acclimate train --objective simclr`).",
     "tfa": "Source models without a projection head that was trained jointly: it then aligns the "
     "encoder's features alone.",
-    "steady": "Small streams in another style of pictures, such as sketches, and source models that "
-    "are sure and wrong: see [where it is not good](../steady.md#targets).",
+    "steady": "Small streams in another style of pictures, such as sketches, and source models "
+    "that are sure and wrong: see [where it is not good](../steady.md#targets).",
     "supervised": "Deployment: it learns from labels, and is an upper bound for evaluations only.",
     "entropy": "The learning rate of TENT: over all parameters, it tends to collapse there.",
 }
