@@ -13,12 +13,13 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.request import urlopen
 
 import pytest
@@ -27,7 +28,7 @@ from typer.testing import CliRunner
 
 from acclimate import commands as functions
 from acclimate import list_methods
-from acclimate.bench import Suite
+from acclimate.bench import Store, Suite
 from acclimate.cli.main import app
 from tests.cli_models import CLASSES
 from tests.conftest import quicken_accuracy
@@ -70,6 +71,19 @@ MADE = {
     "acclimate train --model resnet20-cifar10": "resnet20.safetensors",
     "acclimate zoo get resnet20-cifar10": "data/zoo",
 }
+#: What suites are run with instead of what pages show, as they would take hours.
+SUITE_LIMITS = {
+    '[job]\nmodel = "resnet20-cifar10"': '[job]\nmodel = "resnet20-cifar10"\ncorruptions = ["fog"]',
+    "seed = [0, 1, 2]": "seed = [0]",
+    "lr = [1e-4, 1e-3]": "lr = [1e-3]",
+    "size = 224": "size = 16",
+    "images = 2048": "images = 100",
+    "n_samples = 256": "n_samples = 64",
+    "guard = [false, true]": "guard = [true]",
+    "domains = { names": "domains = { size = 32, names",
+    "prepare = { domains": "prepare = { parts.penalty.n_samples = 4, domains",
+    "images = 60": "images = 2\nprepare = { images = 2, parts.penalty.n_samples = 2 }",
+}
 #: What makes files that other examples name.
 PREPARED = (
     "acclimate prepare photos/train --model my_models:resnet --weights resnet.pt "
@@ -90,6 +104,19 @@ NOT_RUN = {
 }
 #: Where the documents say that a server listens.
 ADDRESS = "http://127.0.0.1:8000"
+
+
+class ShownSuite(NamedTuple):
+    page: str
+    text: str
+
+    @property
+    def small(self) -> str:
+        """The suite as it is run: with its limits."""
+        text = self.text
+        for shown, small in SUITE_LIMITS.items():
+            text = text.replace(shown, small)
+        return text
 
 
 class Shown(NamedTuple):
@@ -113,13 +140,34 @@ def read_blocks(page: str, text: str) -> Iterator[Shown]:
                 yield Shown(page, re.sub(r"\s+", " ", line))
 
 
-def list_shown() -> list[Shown]:
+def read_inline(page: str, text: str) -> Iterator[Shown]:
+    """Yield the commands in the sentences of a page."""
+    for line in re.findall(
+        r"`(acclimate\s[^`]*)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    ):
+        yield Shown(page, re.sub(r"\s+", " ", line))
+
+
+def read_suites(page: str, text: str) -> Iterator[ShownSuite]:
+    """Yield the suites of a page; one without [job] has that of the one before."""
+    shared = ""
+    for block in re.findall(r"^```toml\n(.*?)^```", text, re.M | re.S):
+        jobs, rows, more = block.partition("[[rows]]")
+        shared = jobs if "[job]" in jobs else shared
+        yield ShownSuite(page, shared + (rows + more or '[[rows]]\nmethod = "swr"\n'))
+
+
+def read_pages() -> dict[str, str]:
     files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
     texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in files}
     board = leaderboard.make_board()
     for name in list_methods():
         texts[f"docs/methods/{name}.md"] = methods.make_page(name, board)
-    found = [shown for page, text in texts.items() for shown in read_blocks(page, text)]
+    return texts
+
+
+def list_shown() -> list[Shown]:
+    found = [shown for page, text in TEXTS.items() for shown in read_blocks(page, text)]
     for name, function in vars(functions).items():
         text = inspect.getdoc(function) or ""
         for line in re.findall(r"`(acclimate .*?)`", text.partition("Example")[2], re.S):
@@ -129,13 +177,26 @@ def list_shown() -> list[Shown]:
     return found
 
 
+def list_suites() -> list[ShownSuite]:
+    (block,) = re.findall(
+        r"^ {4}.*\n(?: {4}.*\n|\n)*", inspect.getdoc(functions.bench_run) or "", re.M
+    )
+    found = [ShownSuite("--help of bench_run", textwrap.dedent(block))]
+    return [*found, *(own for page, text in TEXTS.items() for own in read_suites(page, text))]
+
+
+TEXTS = read_pages()
 SHOWN = list_shown()
+INLINE = [own for page, text in TEXTS.items() for own in read_inline(page, text)]
+SUITES = list_suites()
 RUN = [own for own in SHOWN if not any(re.match(each, own.line) for each in NOT_RUN)]
-PAGES = list(dict.fromkeys(shown.page for shown in RUN))
+PAGES = list(dict.fromkeys(own.page for own in (*RUN, *SUITES)))
 
 
 def test_commands_are_found() -> None:
     assert len(SHOWN) > 100
+    assert len(INLINE) > 40
+    assert len(SUITES) > 6
     assert set(PAGES) > {"README.md", "docs/serving.md", "docs/methods/tent.md", "--help of train"}
 
 
@@ -148,18 +209,63 @@ def test_a_limit_is_needed(start: str) -> None:
     assert [line for line in lines if not line.startswith(longer or "\n")]
 
 
+@pytest.mark.parametrize("start", MADE)
+def test_what_is_removed_is_made_by_a_command(start: str) -> None:
+    assert any(shown.line.startswith(start) for shown in RUN)
+
+
+@pytest.mark.parametrize("line", PREPARED)
+def test_what_is_prepared_is_named_by_a_command(line: str) -> None:
+    options = dict(itertools.pairwise(shlex.split(line)))
+    made = {options[name] for name in ("--out", "--state") if name in options}
+    assert made & {word for shown in RUN for word in shown.words}
+
+
+@pytest.mark.parametrize("shown", SUITE_LIMITS)
+def test_a_limit_of_suites_is_needed(shown: str) -> None:
+    assert any(shown in suite.text for suite in SUITES)
+
+
+def find_command(shown: Shown) -> tuple[Any, list[str]]:
+    """Return the command that is shown, and the words behind its name."""
+    command, words = typer.main.get_command(app), shlex.split(shown.line, comments=True)[1:]
+    while hasattr(command, "commands"):
+        if not words or words[0].startswith("-"):
+            break
+        command = command.commands[words.pop(0)]
+    return command, words
+
+
 @pytest.mark.parametrize(
     "shown",
     [shown for shown in SHOWN if shown.line.startswith("acclimate ")],
     ids=lambda shown: f"{shown.page}: {shown.line[:60]}",
 )
 def test_a_command_has_the_options_that_it_is_shown_with(shown: Shown) -> None:
-    command, words = typer.main.get_command(app), shlex.split(shown.line, comments=True)[1:]
-    while hasattr(command, "commands"):
-        if not words or words[0].startswith("-"):
-            break
-        command = command.commands[words.pop(0)]
+    command, words = find_command(shown)
     command.make_context("acclimate", words)  # raises on unknown, malformed or missing options
+
+
+@pytest.mark.parametrize("shown", INLINE, ids=lambda shown: f"{shown.page}: {shown.line[:60]}")
+def test_a_command_in_a_sentence_has_the_options_that_it_is_shown_with(shown: Shown) -> None:
+    command, words = find_command(shown)
+    known = {name for own in command.params for name in own.opts}
+    assert {word for word in words if word.startswith("-")} <= known
+    if not words or (len(words) == 1 and words[0].startswith("-")):
+        return  # a command or an option is named, without values
+    try:
+        command.make_context("acclimate", [word for word in words if word != "…"])
+    except typer.BadParameter as error:
+        if type(error).__name__ != "MissingParameter":  # raised after what is there was parsed
+            raise
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_reproduction_of_a_page_has_a_folder(page: str) -> None:
+    lines = [own for own in RUN if own.page == page and own.line.startswith("acclimate reproduce")]
+    options = [dict(itertools.pairwise(own.words)) for own in lines]
+    folders = [own["--out"] for own in options if "--out" in own]
+    assert len(folders) == len(set(folders))
 
 
 @pytest.mark.parametrize("pattern", NOT_RUN)
@@ -168,24 +274,19 @@ def test_a_reason_is_needed(pattern: str) -> None:
     assert any(re.match(pattern, shown.line) for shown in SHOWN)
 
 
-@pytest.mark.parametrize("page", ["docs/bench.md", "docs/domains.md", "docs/segmentation.md"])
-def test_the_suites_of_a_page_are_valid(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.page)
+def test_a_suite_is_valid(
+    suite: ShownSuite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make_folder(tmp_path / "folder")
     monkeypatch.chdir(root)
     monkeypatch.syspath_prepend(str(root))
-    file, shared = root / "suite.toml", ""
-    blocks = re.findall(r"^```toml\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
-    for block in blocks:
-        jobs, rows, more = block.partition("[[rows]]")
-        shared = jobs if "[job]" in jobs else shared  # of the block before
-        for name in re.findall(r'^weights = "(.*?)"', block, re.M):
-            (root / name).parent.mkdir(exist_ok=True)
-            (root / name).touch()
-        file.write_text(shared + (rows + more or '[[rows]]\nmethod = "source"\n'))
-        assert Suite.load(file).entries
-    assert blocks
+    for name in re.findall(r'^weights = "(.*?)"', suite.text, re.M):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).touch()
+    file = root / "suite.toml"
+    file.write_text(suite.text)
+    assert Suite.load(file).entries
 
 
 @pytest.fixture(scope="module")
@@ -237,12 +338,16 @@ def run(words: list[str]) -> str:
     return result.stdout
 
 
+def find_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 @contextmanager
 def start_server(words: list[str]) -> Iterator[str]:
     """Run `acclimate serve` at a free port until the end of the block; give its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_port()
     address = f"http://127.0.0.1:{port}"
     code = "from acclimate.cli.main import main; main()"
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
@@ -299,12 +404,25 @@ def count_answered(address: str) -> int:
 def start_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Start a cluster of one node with four cores, which `--address auto` finds."""
     cluster_utils = pytest.importorskip("ray.cluster_utils", reason="needs the extra ray")
+    import ray
+    from ray import _raylet
+
     with TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as place:
         for name in ("TMPDIR", "RAY_TMPDIR"):
             monkeypatch.setenv(name, place)
         monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
         monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # A node ends if its agents, which are slow to start on a busy machine, do not tell their
+        # ports within 15 s; no setting changes that. So it is given one of them, and told that the
+        # services of the other agent are not in use.
+        monkeypatch.setenv("RAY_agent_register_timeout_ms", "300000")
+        node, session = ray.NodeID.from_random().hex(), Path(place) / "ray" / "session_documents"
+        monkeypatch.setenv("RAY_OVERRIDE_NODE_ID_FOR_TESTING", node)
+        session.mkdir(parents=True)
+        for name in ("METRICS_AGENT", "METRICS_EXPORT", "DASHBOARD_AGENT_LISTEN"):
+            _raylet.persist_port(str(session), node, getattr(_raylet, f"{name}_PORT_NAME"), -1)
         head = {"num_cpus": 4, "include_dashboard": False, "object_store_memory": 100_000_000}
+        head |= {"session_name": session.name, "runtime_env_agent_port": find_port()}
         cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
         try:
@@ -338,3 +456,8 @@ def test_the_commands_of_a_page_run_one_after_the_other(
                 if "ray" in words:
                     stack.enter_context(start_ray(monkeypatch))
                 run(words)
+    for number, suite in enumerate(own for own in SUITES if own.page == page):
+        file, out = Path(f"suite-{number}.toml"), f"results/suite-{number}"
+        file.write_text(suite.small)
+        run(["acclimate", "bench", "run", str(file), "--out", out, "--workers", "0"])
+        assert len(Store(out).outcomes()) == len(Suite.load(file).entries)
