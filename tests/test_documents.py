@@ -412,9 +412,9 @@ def start_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             monkeypatch.setenv(name, place)
         monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
         monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        # A node ends if its agents, which are slow to start on a busy machine, do not tell their
-        # ports within 15 s; no setting changes that. So it is given one of them, and told that the
-        # services of the other agent are not in use.
+        # A node ends if the port files of its agents, which start slowly on a busy machine, do not
+        # appear within 15 s; no setting changes that. So one agent is given its port, and the files
+        # of the other one are there from the beginning: -1 stands for services that are not in use.
         monkeypatch.setenv("RAY_agent_register_timeout_ms", "300000")
         node, session = ray.NodeID.from_random().hex(), Path(place) / "ray" / "session_documents"
         monkeypatch.setenv("RAY_OVERRIDE_NODE_ID_FOR_TESTING", node)
