@@ -249,8 +249,11 @@ def _markdown(tables: dict[str, Any]) -> str:
     lines = []
     for table, content in tables.items():
         rows = content["rows"]
-        head = "left out" if table.startswith("ablation") else "method"
         protocol = content["provenance"].get("protocol_line")
+        if table in SEVERAL:
+            lines += [f"\n**{table}** (error in %; by method)\n", *_pivot(rows)]
+            continue
+        head = "left out" if table.startswith("ablation") else "method"
         n = next(iter(rows.values()))["n"]
         lines += [
             f"\n**{table}** ({protocol}; {n} predictions)\n",
@@ -259,10 +262,35 @@ def _markdown(tables: dict[str, Any]) -> str:
         ]
         best = min(row["error"] for row in rows.values())
         for name, row in sorted(rows.items(), key=lambda each: each[1]["error"]):
-            error = f"{row['error']:.1f}"
-            mark = f"**{error}**" if row["error"] == best else error
-            lines.append(f"| {name} | {mark} | {row['images_per_second']:.0f} |")
+            error = _emphasise(row["error"], best)
+            lines.append(f"| {name} | {error} | {row['images_per_second']:.0f} |")
     return "\n".join(lines) + "\n\n"
+
+
+def _pivot(rows: dict[str, dict[str, Any]]) -> list[str]:
+    """Return a table with a column for each domain or stream, whose protocols may differ."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for label, row in rows.items():
+        method, where = label.split(" | ")
+        found.setdefault(method, {})[where] = row
+    columns = list(next(iter(found.values())))
+    best = {where: min(own[where]["error"] for own in found.values()) for where in columns}
+    sizes = [next(iter(found.values()))[where]["n"] for where in columns]
+    heads = [f"{where}, {n} predictions" for where, n in zip(columns, sizes, strict=True)]
+    return [
+        f"| method | {' | '.join(heads)} |",
+        "|---|" + "--:|" * len(columns),
+        *(
+            f"| {method} | "
+            + " | ".join(_emphasise(own[where]["error"], best[where]) for where in columns)
+            + " |"
+            for method, own in found.items()
+        ),
+    ]
+
+
+def _emphasise(error: float, best: float) -> str:
+    return f"**{error:.1f}**" if error == best else f"{error:.1f}"
 
 
 def main() -> None:
