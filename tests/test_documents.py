@@ -78,7 +78,7 @@ SUITE_LIMITS = {
     "lr = [1e-4, 1e-3]": "lr = [1e-3]",
     "size = 224": "size = 16",
     "images = 2048": "images = 100",
-    "n_samples = 256": "n_samples = 64",
+    "n_samples = 256": 'n_samples = 64, shifts = ["spatter"]',
     "guard = [false, true]": "guard = [true]",
     "domains = { names": "domains = { size = 32, names",
     "prepare = { domains": "prepare = { parts.penalty.n_samples = 4, domains",
