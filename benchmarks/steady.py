@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.bench import Entry, JobSpec, Outcome, Store, Suite, run_suite
+from acclimate.corruptions import BENCHMARK
 from gather_reproduction import shorten_paths
 from harm import (
     ALL_CLASSES,
@@ -63,6 +64,7 @@ RESNET32 = {
 }
 #: Tables whose rows have several numbers of predictions.
 SEVERAL = ("PACS", "ImageNet sample, EfficientNet-Lite0")
+NOTE_MODEL = "benchmarks.iabn:load"  # run in the folder of the repository
 PACS = ("art_painting", "cartoon", "photo", "sketch")
 PACS_MODELS = Path(os.environ.get("ACCLIMATE_DATA", "")) / "pacs-models"
 
@@ -78,6 +80,15 @@ def _jobs(
 def _ablation(protocol: dict[str, Any], images: int) -> dict[str, dict[str, Any]]:
     whole = _jobs("resnet20", ("steady",), protocol, images=images, corruptions=list(SHIFTS))
     return {name: {**whole["steady"], "options": options} for name, options in WITHOUT.items()}
+
+
+def _dirichlet_builtin() -> dict[str, dict[str, Any]]:
+    """Return jobs on the built-in task, of which there is a model that was trained for NOTE."""
+    methods = ("source", "rotta", "petta", "tribe", "note", "steady")
+    protocol = {"stream": "dirichlet", "delta": 0.1, "batch_size": 64}
+    found = _jobs("builtin", methods, protocol, images=200, corruptions=list(BENCHMARK))
+    found["note"]["model"] = NOTE_MODEL
+    return {**found, "source, model of NOTE": {**found["source"], "model": NOTE_MODEL}}
 
 
 def _pacs() -> dict[str, dict[str, Any]]:
@@ -144,6 +155,7 @@ TABLES: dict[str, dict[str, dict[str, Any]]] = {
         {"stream": "dirichlet", "delta": 0.1, "batch_size": 64},
         images=500,
     ),
+    "dirichlet, built-in task": _dirichlet_builtin(),
     "sorted, GroupNorm": _jobs(
         "resnet26-gn",
         ("source", "lame", "roid", "steady"),
