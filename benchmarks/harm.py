@@ -207,7 +207,7 @@ def _spec(model: dict[str, Any], case: StreamCase, method: str, guard: bool) -> 
 
 
 def read_cells(out: Path) -> list[Cell]:
-    """Return the cells whose guarded job is done; without a guard, single images are refused."""
+    """Return the cells with the jobs that are done; without a guard, single images are refused."""
     found: dict[tuple[str, str, str], dict[bool, Outcome]] = {}
     for outcome in Store(out, make_suite(list(MODELS), list(METHODS))).outcomes():
         stream, method, *guard = outcome.entry.label.split(" | ")
@@ -215,7 +215,7 @@ def read_cells(out: Path) -> list[Cell]:
     return [
         Cell(model, stream, method, found[model, stream, "source"][False], jobs)
         for (model, stream, method), jobs in found.items()
-        if method != "source" and True in jobs and (model, stream, "source") in found
+        if method != "source" and (model, stream, "source") in found
     ]
 
 
@@ -258,7 +258,8 @@ def write_report(out: Path) -> None:
 
     Cells that are not in the folder are kept. Those of an earlier guard are marked.
     """
-    cells = read_cells(out)
+    every = read_cells(out)
+    cells = [cell for cell in every if True in cell.found]
     rows = [judge(cell) for cell in cells]
     provenance = cells[0].found[True].provenance
     content = json.loads((ROOT / "results/harm.json").read_text(encoding="utf-8"))
@@ -268,7 +269,11 @@ def write_report(out: Path) -> None:
         if row["off"] is None and (known := earlier.get(_name(row))) is not None:
             row["off"] = known["off"]
     measured = {_name(row) for row in rows}
-    rows += [row for row in earlier.values() if _name(row) not in measured]
+    without = {(c.model, c.stream, c.method): c.found[False] for c in every if False in c.found}
+    for name, row in earlier.items():
+        if name not in measured:
+            error = row["off"] if name not in without else round(without[name].error, 2)
+            rows.append({**row, "off": error})
     places = [list(MODELS), list(STREAMS), list(METHODS)]
     rows.sort(
         key=lambda row: [
@@ -333,7 +338,8 @@ def _name(row: dict[str, Any]) -> tuple[str, str, str]:
 def _cell(row: dict[str, Any] | None) -> str:
     if row is None:
         return "–"
-    off = "refused" if row["off"] is None else f"{row['off']:.1f}"
+    is_single = STREAMS[row["stream"]].protocol["batch_size"] == 1
+    off = f"{row['off']:.1f}" if row["off"] is not None else "refused" if is_single else "–"
     text = f"{off} → {row['on']:.1f}"
     text = f"{text} (*)" if row["guard"] < GUARD else text
     return text if row["kept"] else f"**{text}**"
