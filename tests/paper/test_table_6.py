@@ -99,12 +99,15 @@ def test_choices_follow_from_what_was_tried(run: tuple[Path, Reproduction, list[
             continue
         sources = [name for name in domains if name != own["test_domain"]]
         assert all(list(tried["accuracy"]) == sources for tried in own["tried"])
-        looks = {look.domain: look for look in rule.list_looks(own["test_domain"], sources)}
+        validations = {
+            validation.domain: validation
+            for validation in rule.list_validations(own["test_domain"], sources)
+        }
         table = [
-            {looks[name]: value for name, value in tried["accuracy"].items()}
+            {validations[name]: value for name, value in tried["accuracy"].items()}
             for tried in own["tried"]
         ]
-        n_tried += len(table) * len(looks)
+        n_tried += len(table) * len(validations)
         best = own["tried"][choose(rule, own["test_domain"], sources, table)]
         assert best["candidate"] == own["chosen"]
         (job,) = [

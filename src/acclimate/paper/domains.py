@@ -33,7 +33,7 @@ from acclimate.training.domains.search import file_name, list_runs, train_all
 from acclimate.training.domains.selection import (
     DOMAIN_RULES,
     DomainRule,
-    Look,
+    Validation,
     choose,
     get_domain_rule,
 )
@@ -181,17 +181,19 @@ class TrainedDomains:
         """The set and the algorithm."""
         return f"{self.setup.column}, {self.algorithm.upper()}"
 
-    def make_spec(self, seed: int, option: Option, look: Look, images: int | None) -> JobSpec:
+    def make_spec(
+        self, seed: int, option: Option, validation: Validation, images: int | None
+    ) -> JobSpec:
         """Return the job of an option: a model, and the images that it is adapted to."""
         setup, (trial, candidate) = self.setup, option
         common: dict[str, Any] = {"trial_seed": seed, "size": setup.size, "images": setup.images}
         options = dict(candidate.options)
         if options.get("n_supports") == "all":
-            n = len(self.data.domains[look.domain])
+            n = len(self.data.domains[validation.domain])
             options["n_supports"] = n if images is None else min(n, images)
         prepare = Preparing()
         if candidate.parts:
-            trained_on = tuple(name for name in self.data.domains if name not in look.without)
+            trained_on = tuple(name for name in self.data.domains if name not in validation.without)
             prepare = Preparing(
                 source=setup.data,
                 images=setup.prepare.get("images"),
@@ -200,9 +202,9 @@ class TrainedDomains:
             )
         return JobSpec(
             model=full_name(setup.model),
-            weights=str(self.models[look.without, trial, seed][1].path),
+            weights=str(self.models[validation.without, trial, seed][1].path),
             data=setup.data,
-            domains=DomainChoice(names=(look.domain,), part=look.part, **common),
+            domains=DomainChoice(names=(validation.domain,), part=validation.part, **common),
             images=images,
             protocol={"batch_size": setup.batch_size, "order": "shuffled"},
             method=candidate.method,
@@ -238,16 +240,16 @@ class Choice:
     test_domain: str
     seed: int
     options: tuple[Option, ...]
-    accuracies: tuple[Mapping[Look, float], ...]
+    accuracies: tuple[Mapping[Validation, float], ...]
     chosen: int
 
     def make_entry(self, rule: DomainRule) -> Entry:
         """Return the job of the table: what was chosen, on the test domain."""
         trained, option = self.trained, self.options[self.chosen]
         trial, candidate = option
-        look = Look((self.test_domain,), self.test_domain)
+        validation = Validation((self.test_domain,), self.test_domain)
         return Entry(
-            trained.make_spec(self.seed, option, look, trained.setup.tested),
+            trained.make_spec(self.seed, option, validation, trained.setup.tested),
             f"{candidate.row} on {self.test_domain}",
             trained.setup.get_group(trained.algorithm),
             {
@@ -276,7 +278,9 @@ class Choice:
                 {
                     "candidate": own.label,
                     "trial": number,
-                    "accuracy": {look.domain: round(value, 4) for look, value in measured.items()},
+                    "accuracy": {
+                        validation.domain: round(value, 4) for validation, value in measured.items()
+                    },
                 }
                 for (number, own), measured in zip(self.options, self.accuracies, strict=False)
             ],
@@ -342,8 +346,8 @@ def _train(
     tests = tuple(data.find(name) for name in setup.tests or data.domains)
     held_out: list[Sequence[str]] = [(name,) for name in tests]
     if any(len(options) > 1 for options in _list_options(setup, n_trials)):
-        looks = (rule.list_looks(name, _list_sources(data, name)) for name in tests)
-        held_out += [look.without for own in looks for look in own]
+        validations = (rule.list_validations(name, _list_sources(data, name)) for name in tests)
+        held_out += [validation.without for own in validations for validation in own]
     made = []
     for algorithm in setup.algorithms:
         base = DomainSettings(
@@ -398,12 +402,15 @@ def _choose_all(
     """Return what is chosen for each test domain and row, after what that needs was tried."""
     setup, data = trained.setup, trained.data
     images = setup.tested if rule.is_oracle else setup.tried  # the oracle sees the whole test
-    cases: list[tuple[str, tuple[Option, ...], list[dict[Look, Entry]]]] = []
+    cases: list[tuple[str, tuple[Option, ...], list[dict[Validation, Entry]]]] = []
     for test_domain in setup.tests or data.domains:
-        looks = rule.list_looks(test_domain, _list_sources(data, test_domain))
+        validations = rule.list_validations(test_domain, _list_sources(data, test_domain))
         for options in _list_options(setup, n_trials):
             tried = [
-                {look: _make_trial(trained, seed, option, look, images) for look in looks}
+                {
+                    validation: _make_trial(trained, seed, option, validation, images)
+                    for validation in validations
+                }
                 for option in options
                 if len(options) > 1
             ]
@@ -412,7 +419,9 @@ def _choose_all(
     accuracies = _run_trials(entries, trained, seed, rule, context) if entries else {}
     choices = []
     for test_domain, options, tried in cases:
-        table = tuple({look: accuracies[e.spec.key] for look, e in row.items()} for row in tried)
+        table = tuple(
+            {validation: accuracies[e.spec.key] for validation, e in row.items()} for row in tried
+        )
         sources = _list_sources(data, test_domain)
         chosen = choose(rule, test_domain, sources, table) if table else 0
         choices.append(Choice(trained, test_domain, seed, options, table, chosen))
@@ -420,16 +429,16 @@ def _choose_all(
 
 
 def _make_trial(
-    trained: TrainedDomains, seed: int, option: Option, look: Look, images: int | None
+    trained: TrainedDomains, seed: int, option: Option, validation: Validation, images: int | None
 ) -> Entry:
     """Return the job that tries an option where a rule looks."""
     trial, candidate = option
     label = ", ".join(name for name in (candidate.label, f"trial {trial}") if name)
     group = trained.setup.get_group(trained.algorithm)
     return Entry(
-        trained.make_spec(seed, option, look, images),
+        trained.make_spec(seed, option, validation, images),
         f"{candidate.row} ({label})",
-        f"{group}: trained without {' and '.join(look.without)}, on {look.domain}",
+        f"{group}: trained without {' and '.join(validation.without)}, on {validation.domain}",
     )
 
 

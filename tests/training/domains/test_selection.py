@@ -8,7 +8,7 @@ from acclimate.bench import RULES
 from acclimate.training.domains.selection import (
     DOMAIN_RULES,
     DomainRule,
-    Look,
+    Validation,
     choose,
     get_domain_rule,
 )
@@ -32,18 +32,20 @@ LEFT_OUT = [
 TEST = [50.0, 55.0, 80.0]
 
 
-def on_training_domains() -> list[dict[Look, float]]:
-    return [{Look(("sketch",), name, "held"): v for name, v in own.items()} for own in HELD]
+def on_training_domains() -> list[dict[Validation, float]]:
+    return [{Validation(("sketch",), name, "held"): v for name, v in own.items()} for own in HELD]
 
 
-def on_left_out() -> list[dict[Look, float]]:
+def on_left_out() -> list[dict[Validation, float]]:
     pairs = {"art": ("art", "sketch"), "cartoon": ("cartoon", "sketch")}
     pairs["photo"] = ("photo", "sketch")
-    return [{Look(pairs[name], name): value for name, value in own.items()} for own in LEFT_OUT]
+    return [
+        {Validation(pairs[name], name): value for name, value in own.items()} for own in LEFT_OUT
+    ]
 
 
-def on_test() -> list[dict[Look, float]]:
-    return [{Look(("sketch",), "sketch"): value} for value in TEST]
+def on_test() -> list[dict[Validation, float]]:
+    return [{Validation(("sketch",), "sketch"): value} for value in TEST]
 
 
 def test_each_rule_chooses_by_hand() -> None:
@@ -59,16 +61,19 @@ def test_each_rule_chooses_by_hand() -> None:
 def test_models_of_two_domains_left_out_serve_both() -> None:
     rule = DOMAIN_RULES["leave-one-domain-out"]
     domains = ("art", "cartoon", "photo", "sketch")
-    looks = [
-        look
+    validations = [
+        validation
         for test in domains
-        for look in rule.list_looks(test, [name for name in domains if name != test])
+        for validation in rule.list_validations(test, [name for name in domains if name != test])
     ]
-    assert len(looks) == len(set(looks)) == 12
-    assert len({look.without for look in looks}) == 6
-    assert all(look.domain in look.without and look.part == "all" for look in looks)
-    assert Look(("art", "sketch"), "art") in looks
-    assert Look(("art", "sketch"), "sketch") in looks
+    assert len(validations) == len(set(validations)) == 12
+    assert len({validation.without for validation in validations}) == 6
+    assert all(
+        validation.domain in validation.without and validation.part == "all"
+        for validation in validations
+    )
+    assert Validation(("art", "sketch"), "art") in validations
+    assert Validation(("art", "sketch"), "sketch") in validations
 
 
 def test_only_the_oracle_is_marked_and_all_rules_have_a_sentence() -> None:
@@ -82,21 +87,23 @@ def test_only_the_oracle_is_marked_and_all_rules_have_a_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("look", "code", "about"),
+    ("validation", "code", "about"),
     [
-        (Look(("sketch",), "sketch"), "selection_leak", {}),
-        (Look(("sketch",), "sketch", "held"), "selection_leak", {}),
-        (Look(("art", "sketch"), "sketch"), "selection_leak", {}),
-        (Look(("art",), "art"), "trained_on_test", {"domain": "sketch"}),
-        (Look(("sketch",), "art"), "trained_on_images", {"domain": "art"}),
+        (Validation(("sketch",), "sketch"), "selection_leak", {}),
+        (Validation(("sketch",), "sketch", "held"), "selection_leak", {}),
+        (Validation(("art", "sketch"), "sketch"), "selection_leak", {}),
+        (Validation(("art",), "art"), "trained_on_test", {"domain": "sketch"}),
+        (Validation(("sketch",), "art"), "trained_on_images", {"domain": "art"}),
     ],
 )
-def test_a_rule_that_peeks_is_refused(look: Look, code: str, about: dict[str, str]) -> None:
-    peeking = DomainRule("clever", lambda test, sources: [look])
+def test_a_rule_that_peeks_is_refused(
+    validation: Validation, code: str, about: dict[str, str]
+) -> None:
+    peeking = DomainRule("clever", lambda test, sources: [validation])
     with raises(code, rule="clever", **about):
-        peeking.list_looks("sketch", SOURCES)
+        peeking.list_validations("sketch", SOURCES)
     with raises(code, rule="clever", **about):
-        choose(peeking, "sketch", SOURCES, [{look: 99.0}, {look: 1.0}])
+        choose(peeking, "sketch", SOURCES, [{validation: 99.0}, {validation: 1.0}])
 
 
 def test_accuracies_on_the_test_domain_cannot_be_handed_over() -> None:
@@ -117,7 +124,7 @@ def test_what_is_missing_is_named() -> None:
     with raises("missing_option", option="accuracies"):
         choose(rule, "sketch", SOURCES, [])
     table = on_left_out()
-    del table[1][Look(("photo", "sketch"), "photo")]
+    del table[1][Validation(("photo", "sketch"), "photo")]
     with raises("untried_candidate", name="1"):
         choose(rule, "sketch", SOURCES, table)
     with raises("not_applicable", option="rule"):

@@ -6,7 +6,7 @@ there. Accuracy on the test domain is not among what `choose` takes, and a rule 
 refused; the oracle alone may ask, and is marked.
 
 rule = get_domain_rule("leave-one-domain-out")
-looks = rule.list_looks("sketch", ("art_painting", "cartoon", "photo"))
+validations = rule.list_validations("sketch", ("art_painting", "cartoon", "photo"))
 choose(rule, "sketch", ("art_painting", "cartoon", "photo"), accuracies)    # a position
 """
 
@@ -20,7 +20,7 @@ from acclimate.errors import BadInput, check_name
 
 
 @dataclass(frozen=True)
-class Look:
+class Validation:
     """A model and the images that it is measured on.
 
     Attributes:
@@ -45,23 +45,23 @@ class DomainRule:
     """
 
     name: str
-    find: Callable[[str, Sequence[str]], Sequence[Look]]
+    find: Callable[[str, Sequence[str]], Sequence[Validation]]
     is_oracle: bool = False
 
-    def list_looks(self, test_domain: str, sources: Sequence[str]) -> tuple[Look, ...]:
+    def list_validations(self, test_domain: str, sources: Sequence[str]) -> tuple[Validation, ...]:
         """Return what is looked at for a test domain, given all other domains.
 
         Raises:
             BadInput: The rule looks at the test domain, at a model that was trained on it, or at
                 images that the model was trained on.
         """
-        looks = tuple(self.find(test_domain, sources))
-        if not looks:
+        validations = tuple(self.find(test_domain, sources))
+        if not validations:
             raise BadInput(
                 "not_applicable", f'The rule "{self.name}" uses no measurement.', option="rule"
             )
-        for look in looks:
-            if test_domain not in look.without:
+        for validation in validations:
+            if test_domain not in validation.without:
                 raise BadInput(
                     "trained_on_test",
                     f'The rule "{self.name}" uses a model that was trained on the test domain '
@@ -69,29 +69,29 @@ class DomainRule:
                     rule=self.name,
                     domain=test_domain,
                 )
-            if look.domain == test_domain and not self.is_oracle:
+            if validation.domain == test_domain and not self.is_oracle:
                 raise BadInput(
                     "selection_leak",
                     f'The rule "{self.name}" uses the test domain "{test_domain}". Only a rule '
                     "marked as an oracle may do this.",
                     rule=self.name,
                 )
-            if look.domain not in look.without and look.part != "held":
+            if validation.domain not in validation.without and validation.part != "held":
                 raise BadInput(
                     "trained_on_images",
-                    f'The rule "{self.name}" uses images of "{look.domain}" that its model was '
+                    f'The rule "{self.name}" uses images of "{validation.domain}" that its model was '
                     "trained on. Use the held-out part.",
                     rule=self.name,
-                    domain=look.domain,
+                    domain=validation.domain,
                 )
-        return looks
+        return validations
 
 
 def choose(
     rule: DomainRule,
     test_domain: str,
     sources: Sequence[str],
-    accuracies: Sequence[Mapping[Look, float]],
+    accuracies: Sequence[Mapping[Validation, float]],
 ) -> int:
     """Return the position of the candidate with the highest mean accuracy; of equals, the first.
 
@@ -102,26 +102,26 @@ def choose(
         raise BadInput(
             "missing_option", "Expected candidates to choose from, found none.", option="accuracies"
         )
-    looks = rule.list_looks(test_domain, sources)
+    validations = rule.list_validations(test_domain, sources)
     for number, own in enumerate(accuracies):
-        more = [look for look in own if look not in looks]
+        more = [validation for validation in own if validation not in validations]
         if more:
             raise BadInput(
                 "selection_leak",
                 f'The rule "{rule.name}" must not use "{more[0].domain}" with a model trained '
                 f"without {', '.join(more[0].without)}. Pass only the measurements that "
-                "list_looks() returns.",
+                "list_validations() returns.",
                 rule=rule.name,
             )
-        if len(own) < len(looks):
-            missing = next(look for look in looks if look not in own)
+        if len(own) < len(validations):
+            missing = next(validation for validation in validations if validation not in own)
             raise BadInput(
                 "untried_candidate",
                 f'A candidate was not measured on "{missing.domain}" with a model trained without '
-                f"{', '.join(missing.without)}. Pass all measurements that list_looks() returns.",
+                f"{', '.join(missing.without)}. Pass all measurements that list_validations() returns.",
                 name=str(number),
             )
-    means = [statistics.fmean(own[look] for look in looks) for own in accuracies]
+    means = [statistics.fmean(own[validation] for validation in validations) for own in accuracies]
     return means.index(max(means))
 
 
@@ -131,16 +131,16 @@ def get_domain_rule(name: str) -> DomainRule:
     return DOMAIN_RULES[name]
 
 
-def _leave_out(test_domain: str, sources: Sequence[str]) -> list[Look]:
-    return [Look((min(test_domain, own), max(test_domain, own)), own) for own in sources]
+def _leave_out(test_domain: str, sources: Sequence[str]) -> list[Validation]:
+    return [Validation((min(test_domain, own), max(test_domain, own)), own) for own in sources]
 
 
 _ALL = (
     DomainRule("leave-one-domain-out", _leave_out),
     DomainRule(
-        "training-domain", lambda test, sources: [Look((test,), d, "held") for d in sources]
+        "training-domain", lambda test, sources: [Validation((test,), d, "held") for d in sources]
     ),
-    DomainRule("oracle", lambda test, sources: [Look((test,), test)], is_oracle=True),
+    DomainRule("oracle", lambda test, sources: [Validation((test,), test)], is_oracle=True),
 )
 
 #: By name; the first is the paper's.
