@@ -79,8 +79,8 @@ class DomainRule:
             if validation.domain not in validation.without and validation.part != "held":
                 raise BadInput(
                     "trained_on_images",
-                    f'The rule "{self.name}" uses images of "{validation.domain}" that its model was '
-                    "trained on. Use the held-out part.",
+                    f'The rule "{self.name}" uses images of "{validation.domain}" that its model '
+                    "was trained on. Use the held-out part.",
                     rule=self.name,
                     domain=validation.domain,
                 )
@@ -118,7 +118,8 @@ def choose(
             raise BadInput(
                 "untried_candidate",
                 f'A candidate was not measured on "{missing.domain}" with a model trained without '
-                f"{', '.join(missing.without)}. Pass all measurements that list_validations() returns.",
+                f"{', '.join(missing.without)}. Pass all measurements that list_validations() "
+                "returns.",
                 name=str(number),
             )
     means = [statistics.fmean(own[validation] for validation in validations) for own in accuracies]
